@@ -6,7 +6,7 @@ import sys
 
 
 def main() -> None:
-    """Hand the command line to Django."""
+    """Pass the command line to Django."""
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "gpuportal.settings")
     from django.core.management import execute_from_command_line
 

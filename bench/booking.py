@@ -1,13 +1,13 @@
-"""How fast is booking over HTTP, is the week view light, does a race ever double?
+"""Measure booking over HTTP: its speed, the size of the week view, and races.
 
     python -m bench.booking [--quick] [--sizes 1000,1000000] [--rounds 1000]
                             [--database sqlite|postgresql]
 
-Starts its own broker, database (SQLite in a temporary folder, or a PostgreSQL of its
-own; where nothing is said, that of DATABASE_URL) and web processes, and prints
-one table with the machine and the ratios to the targets below. Clients run in
-processes of their own on the same machine, so on two cores they compete with
-the server: "CPU a request" is the server's alone and the fairer figure.
+Starts a separate broker, database (SQLite in a temporary folder, or a private
+PostgreSQL; by default that of DATABASE_URL) and web processes, and prints one table
+with the machine and the ratios to the targets below. Clients run in separate processes
+on the same machine, so on two cores they compete with the server: "CPU a request" is
+the server's alone and the fairer figure.
 """
 
 import argparse
@@ -92,7 +92,7 @@ def measure_week(tokens: list[str], times: int, week: datetime) -> dict[str, flo
 
 
 def _contester(port: int, token: str, rounds: int, first: float, bar, out) -> None:  # type: ignore[no-untyped-def]
-    """Every round want the same Gpu at the same hour as everybody else."""
+    """In every round, request the same Gpu at the same hour as all others."""
     api = Api(port, token)
     statuses: Counter[int] = Counter()
     winners = []
@@ -157,7 +157,7 @@ def overlaps() -> int:
 
 
 def run(quick: bool, sizes: tuple[int, ...], rounds: int) -> list[Row]:
-    """Measure everything; the table's rows."""
+    """Measure everything. Return the table's rows."""
     from django.db import connection
 
     tokens = make_lab()
@@ -186,7 +186,7 @@ def run(quick: bool, sizes: tuple[int, ...], rounds: int) -> list[Row]:
 
 
 def rate_rows(tokens: list[str], each: int, first: datetime) -> list[Row]:
-    """Book as fast as it goes, with one process or two, one client or eight."""
+    """Book as fast as possible, with one process or two, one client or eight."""
     rows = []
     for number, (webs, clients) in enumerate([(1, 1), (1, 8), (2, 1), (2, 8)]):
         rate, cpu = measure_booking(
@@ -209,7 +209,7 @@ def rate_rows(tokens: list[str], each: int, first: datetime) -> list[Row]:
 
 
 def week_row(tokens: list[str], times: int, hour: datetime, stored: int) -> Row:
-    """Measure the week that is fullest: packed on every Gpu."""
+    """Measure the fullest week, which is packed on every Gpu."""
     week = measure_week(tokens, times, hour - timedelta(days=8))
     return Row(
         f"week view, {GPUS} GPUs, {stored:,} rows, {week['reservations']:.0f} in view",
@@ -236,7 +236,7 @@ def contest_row(tokens: list[str], rounds: int, first: datetime) -> Row:
 
 
 def machine() -> str:
-    """Return what the figures were taken on."""
+    """Return a description of the machine."""
     model = "unknown processor"
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):

@@ -1,14 +1,14 @@
-"""The calendar opens: a course books its Gpus within one minute. Does it hold?
+"""Measure the opening of the calendar: a course books its Gpus within one minute.
 
     python -m bench.contention [--students 300] [--gpus 150] [--seconds 60]
                                [--webs 2] [--database sqlite|postgresql|both] [--json]
 
-Starts a broker, a database and web processes of its own. 300 students look at the
-calendar, preview and book over HTTP; half of them want the same hours on a tenth of
-the Gpus and come in the first ten seconds. Then the database is asked, by arithmetic of
-the bench's own: no overlap, no quota and no cap exceeded, no answer but 200, 201 and
-409, no deadlock. Exit 1 where one does not hold. Students run as threads of this
-process and share its processors with the server, so the times are an upper bound.
+Starts a separate broker, database and web processes. 300 students look at the calendar,
+preview and book over HTTP. Half of them want the same hours on a tenth of the Gpus and
+come in the first ten seconds. Then the database is checked by the bench's own
+arithmetic: no overlap, no quota and no cap exceeded, no answer but 200, 201 and 409, no
+deadlock. Exit 1 if one of these fails. Students run as threads of this process and
+share its processors with the server, so the times are an upper bound.
 """
 
 import argparse
@@ -30,7 +30,7 @@ DATABASES = ("sqlite", "postgresql")
 
 
 def main() -> None:
-    """Run on each database in a process of its own; exit 1 when one does not hold."""
+    """Run on each database in a separate process. Exit 1 if a check fails."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--students", type=int, default=300)
     parser.add_argument("--gpus", type=int, default=150)
@@ -65,11 +65,11 @@ def _again(asked: argparse.Namespace, name: str) -> int:
 
 
 def measure(asked: argparse.Namespace) -> dict[str, Any]:
-    """Start everything, let them book, look what became of it."""
-    # Sets the environment for itself and what it starts, so not before main().
+    """Start everything, let the students book, and check the result."""
+    # Sets the environment for itself and its children, so not before main().
     from bench.rig import booking_lab
 
-    # As people meet it: with the rate that the site ships with.
+    # With the site's default rate limit.
     os.environ.pop("BOOK_RATE_PER_MINUTE")
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, booking_lab.VAR, ignore_errors=True)
@@ -113,7 +113,7 @@ def measure(asked: argparse.Namespace) -> dict[str, Any]:
 def figures(
     students: list[opening.Student], told: list[opening.Told]
 ) -> dict[str, Any]:
-    """What was measured, and under ``broken`` what does not hold."""
+    """Return the measurements, and under ``broken`` the failed checks."""
     statuses = Counter(status for one in told for status in one.statuses)
     seconds: dict[str, list[float]] = {}
     for one in told:
@@ -140,7 +140,7 @@ def figures(
 
 
 def spread(seconds: list[float]) -> dict[str, float]:
-    """Number, median and 95th percentile in ms, and the worst."""
+    """Return number, median and 95th percentile in ms, and the worst."""
     ranked = sorted(1000 * value for value in seconds)
     return {
         "n": len(ranked),
@@ -151,7 +151,9 @@ def spread(seconds: list[float]) -> dict[str, float]:
 
 
 def deadlocks() -> int:
-    """Deadlocks that the server saw; SQLite knows none (one writer at a time)."""
+    """Return the deadlocks that the server counted. SQLite has none (one writer at a
+    time).
+    """
     from django.db import connection
 
     if connection.vendor != "postgresql":
@@ -164,7 +166,7 @@ def deadlocks() -> int:
 
 
 def told_of(found: dict[str, Any]) -> str:
-    """The same for people."""
+    """Return the figures as text for people."""
     fair = found["fairness"]
     groups = ", ".join(f"{mean:.1f}" for mean in fair["groups"])
     lines = [

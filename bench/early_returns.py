@@ -1,11 +1,11 @@
 """Measure how much early returns by one person delay the bookings of others.
 
 Two public traces, thinned by job to about 85 % of four GPUs, become people who plan: a
-job that was submitted at t asks at t for a start two days later. One more person holds
+job that was submitted at t requests at t a start two days later. One more person holds
 two of the four GPUs from 62 to 26 hours ahead, day after day, and gives every hour back
-26 hours before it begins, so that it costs nothing. Told are the hours by which the
-others' starts are later than they asked for, without that person, with them, and with
-them under the rule of ``reservations.rules.fairness.early_returns``.
+26 hours before it begins, so that it costs nothing. Printed are the hours by which the
+others' starts are later than requested: without that person, with them, and with them
+under the rule of ``reservations.rules.fairness.early_returns``.
 
     python -m bench.early_returns PHILLY.csv.gz THETA.csv.gz
 """
@@ -35,7 +35,7 @@ GPUS, HOARDED, WEIGHT = 4, 2, 10
 LOAD = 0.85
 HOUR = 3600
 LEAD, FIRST, LAST = 48 * HOUR, 26 * HOUR, 62 * HOUR
-"""Others plan two days ahead; the hoarder books at LAST and gives back at FIRST."""
+"""Others plan two days ahead. The hoarder books at LAST and gives back at FIRST."""
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -48,11 +48,13 @@ class Gpus:
     )
 
     def free(self, gpu: int, start: int, end: int) -> bool:
-        """Whether nobody holds a Gpu in a span."""
+        """Return whether a Gpu is free in a span."""
         return all(over <= start or end <= begin for begin, over in self.spans[gpu])
 
     def book(self, count: int, wanted: int, seconds: int) -> int:
-        """Book so many Gpus at the earliest start from ``wanted`` on; return it."""
+        """Book so many Gpus at the earliest start from ``wanted`` on. Return the
+        start.
+        """
         ends = {over for spans in self.spans for _, over in spans if over > wanted}
         for start in (wanted, *sorted(ends)):
             chosen = [g for g in range(GPUS) if self.free(g, start, start + seconds)]
@@ -73,7 +75,7 @@ def thinned(jobs: Sequence[TraceJob]) -> list[TraceJob]:
 
 
 def _seconds(job: TraceJob) -> int:
-    """Whole hours as requested, a day at most."""
+    """Return whole hours as requested, a day at most."""
     return min(-(-job.req_s // HOUR), 24) * HOUR
 
 
@@ -81,7 +83,7 @@ def replay(jobs: Sequence[TraceJob], policy: Policy | None) -> tuple[list[float]
     """Return the others' delays in hours, and the weighted GPU-hours hoarded.
 
     Args:
-        policy: the rule that limits returns; None: nobody hoards.
+        policy: the rule that limits returns; None: there is no hoarder.
     """
     gpus, delays, hoarded = Gpus(), [], 0
     returned: list[tuple[int, int]] = []
@@ -109,7 +111,7 @@ def replay(jobs: Sequence[TraceJob], policy: Policy | None) -> tuple[list[float]
 
 
 def _may(returned: Sequence[tuple[int, int]], now: int, policy: Policy) -> bool:
-    """Whether the rule lets the hoarder, who uses nothing, book at LAST."""
+    """Return whether the rule lets the hoarder, who uses nothing, book at LAST."""
     lately = sum(cost for at, cost in returned if now - at < WINDOW_SECONDS)
     moment = BEGIN + timedelta(seconds=now)
     start = moment + timedelta(seconds=LAST)

@@ -4,10 +4,10 @@
 
 Rows: measured_cpu.json, simulated_large.json and distributed_cpu.json (copies are in
 tests/data/memory), own_cases.json and own_ranks.json (measured here, by measure_case.py
-and measure_ranks.py), and, where DIR has them, megatron_gpu.json, mpt_fits.json and
+and measure_ranks.py), and, if DIR has them, megatron_gpu.json, mpt_fits.json and
 published.json. Nothing is fitted to any of them. Beside the closed form: the symbolic
 step (placement.planner.symbolic), accelerate's and DeepSpeed's own estimators, and
-Megatron's formulas, on the same rows. `--closed` leaves out what needs torch.
+Megatron's formulas, on the same rows. `--closed` leaves out the parts that need torch.
 """
 
 import argparse
@@ -41,7 +41,7 @@ UNDER = -0.05
 
 
 def find(name: str, folder: Path) -> Path | None:
-    """A data file in `folder`, or the copy that the tests have."""
+    """Return a data file in `folder`, or the copy of the tests."""
     for place in (folder / name, TESTS / name):
         if place.exists():
             return place
@@ -49,7 +49,7 @@ def find(name: str, folder: Path) -> Path | None:
 
 
 def load(name: str, folder: Path = SHARED) -> list[dict[str, Any]]:
-    """The cases of one file; none, with a line that says so, where it is absent."""
+    """Return the cases of one file; none, with a message, if it is missing."""
     path = find(name, folder)
     if path is None:
         print(f"({name} is not in {folder.name}: its rows are left out)")
@@ -60,7 +60,7 @@ def load(name: str, folder: Path = SHARED) -> list[dict[str, Any]]:
 
 
 def summary(errors: Sequence[float]) -> str:
-    """median, p90, worst of sizes, and the share too low by more than 5 %."""
+    """Return median, p90 and worst of sizes, and the share too low by more than 5 %."""
     if not errors:
         return "no rows"
     sizes = sorted(abs(error) for error in errors)
@@ -73,7 +73,7 @@ def summary(errors: Sequence[float]) -> str:
 
 
 def milliseconds(work: Callable[[], Any]) -> float:
-    """CPU time, median of 5."""
+    """Return CPU time, median of 5."""
     times = []
     for _ in range(5):
         start = time.process_time()
@@ -83,7 +83,9 @@ def milliseconds(work: Callable[[], Any]) -> float:
 
 
 def symbolic_answers(specs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Symbolic answers by case id; errors as they are. Empty without the package."""
+    """Return symbolic answers by case id, and errors unchanged. Empty without the
+    package.
+    """
     try:
         from placement.planner.symbolic.case import read_case
         from placement.planner.symbolic.child_process import run
@@ -102,7 +104,7 @@ def symbolic_answers(specs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def peer_bytes(spec: dict[str, Any], folder: Path) -> dict[str, int]:
-    """accelerate's and DeepSpeed's (one Gpu) bytes for a case."""
+    """Return accelerate's and DeepSpeed's (one Gpu) bytes for a case."""
     from bench.peers import accelerate_bytes, build_on_meta, deepspeed_bytes
 
     models = find("refmodels.py", folder)
@@ -176,11 +178,12 @@ def _states_exact(answer: Mapping[str, Any], truth: Mapping[str, Any]) -> bool:
 
 
 def rank_cases(folder: Path) -> list[tuple[dict[str, Any], list[int], list[int]]]:
-    """(case, peaks by rank, bytes that are in the stream but free, by rank)."""
+    """Return (case, peaks by rank, bytes that are in the stream but free, by rank)."""
     rows = []
     for case in load("distributed_cpu.json", folder):
         peaks = case["peak_bytes_per_rank"]
-        # What is not the states, between steps: DDP's buckets are, the rest is free.
+        # Bytes between steps beyond the states: DDP's buckets are alive, the rest is
+        # free.
         made = closed_case(case)
         kept = made["param_bytes"] + made["opt_state_bytes"]
         steady = case["steady_bytes_per_rank"]
@@ -219,7 +222,9 @@ def ranks_section(folder: Path, *, peers: bool) -> None:
 
 
 def resident_errors(folder: Path) -> list[float]:
-    """The same ranks where the kernel was asked, which sees a free of any thread."""
+    """Return the errors of the same ranks as measured by the kernel, which sees a free
+    of any thread.
+    """
     found = []
     for case in load("own_ranks.json", folder):
         peak = closed_case(case["given"])["peak_bytes"]
@@ -295,7 +300,7 @@ def _interval_line(row: Row) -> str:
 
 
 def main() -> None:
-    """Print the tables asked for."""
+    """Print the requested tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, default=SHARED)
     parser.add_argument("--closed", action="store_true")

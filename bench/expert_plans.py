@@ -4,8 +4,8 @@ python -m bench.expert_plans
 
 Published rows: Narayanan et al., arXiv:2104.04473, Table 1 (seconds from its TFLOP/s
 per GPU and its equation 3; full recomputation); Korthikanti et al., arXiv:2205.05198,
-Table 5 (the column "present work"). The answers to the questions are those that
-textbooks and model cards give, or arithmetic: 16 bytes a parameter for mixed precision.
+Table 5 (the column "present work"). The answers to the questions are those of textbooks
+and model cards, or arithmetic: 16 bytes a parameter for mixed precision.
 """
 
 import time
@@ -39,7 +39,9 @@ class Published:
 def weak_scaling(
     tflops: float, gpus: int, batch: int, hidden: int, layers: int
 ) -> float:
-    """Seconds a step: 96 B s l h^2 (1 + s/6h + V/16lh) operations at a rate."""
+    """Return seconds per step: 96 B s l h^2 (1 + s/6h + V/16lh) operations at a
+    rate.
+    """
     length, vocab = 2048, 51200
     flops = 96 * batch * length * layers * hidden**2
     flops *= 1 + length / (6 * hidden) + vocab / (16 * layers * hidden)
@@ -47,7 +49,7 @@ def weak_scaling(
 
 
 def published() -> Iterator[Published]:
-    """Rows of at most 1,024 GPUs, which is what one question may have."""
+    """Yield rows of at most 1,024 GPUs, the limit of one request."""
     rows = (
         ("1.7B", 24, 2304, 24, 32, 512, "t1 p1 d32", 137),
         ("3.6B", 32, 3072, 30, 64, 512, "t2 p1 d32", 138),
@@ -66,7 +68,7 @@ def published() -> Iterator[Published]:
 
 
 def gpt(row: Published) -> ModelSpec:
-    """A GPT-2 of a paper's size, with its vocabulary."""
+    """Return a GPT-2 of a paper's size, with its vocabulary."""
     return parse_config(
         {
             "model_type": "gpt2",
@@ -82,7 +84,9 @@ def gpt(row: Published) -> ModelSpec:
 def gpus(
     count: int, name: str, giga: int, *, each: int = 8, nvlink: bool = True
 ) -> list[GpuOffer]:
-    """Nodes of so many GPUs. With NVLink the network is 200 GB/s a node, else 12."""
+    """Return nodes of so many GPUs. With NVLink the network is 200 GB/s a node,
+    otherwise 12.
+    """
     return offers_from_list(
         [
             {
@@ -267,7 +271,7 @@ QUESTIONS: tuple[Question, ...] = (
 
 
 def degrees(one: Plan) -> str:
-    """ "t8 c1 p2 d4 z1 e1", without degrees of 1."""
+    """Return "t8 c1 p2 d4 z1 e1", without degrees of 1."""
     keys = (
         ("t", "tensor_degree"),
         ("c", "context_degree"),
@@ -280,12 +284,12 @@ def degrees(one: Plan) -> str:
 
 
 def memory_gb(one: Plan) -> float:
-    """Likely memory of the rank that needs the most."""
+    """Return the likely memory of the rank that needs the most."""
     return max(shard.likely_bytes for shard in one.shards) / 1e9
 
 
 def answer(found: PlanSet) -> str:
-    """The first plan in a few words, or the advice that comes before it."""
+    """Return the first plan in a few words, or the advice that is shown before it."""
     best = found.best
     if best is None:
         return found.advice or "nothing fits"
@@ -300,7 +304,7 @@ def answer(found: PlanSet) -> str:
 def timed(
     spec: ModelSpec, asked: Workload, offers: Sequence[GpuOffer]
 ) -> tuple[PlanSet, float]:
-    """Plans, and the CPU seconds that they took."""
+    """Return plans, and the CPU seconds that they took."""
     start = time.process_time()
     return plan(spec, asked, offers), time.process_time() - start
 

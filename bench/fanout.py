@@ -1,20 +1,19 @@
-"""What does one more open page cost? CPU per delivered frame, ours and the usual way.
+"""Measure the cost of one more open page: CPU per delivered frame, in two ways.
 
     python bench/fanout.py [--clients 500] [--seconds 15] [--nodes 125] [--gpus 8]
 
-Two runs on one machine, one after the other, each with its own broker, one
-uvicorn process and N websocket clients in another process:
+Two runs on one machine, one after the other, each with a separate broker, one uvicorn
+process and N websocket clients in another process:
 
-* hub:  125 nodes send samples, `Ingest` makes a binary frame a second, the
-  site's own BoardConsumer hands it on (telemetry/live/hub.py);
-* json: the usual way: the same facts as one JSON text, `group_send` through the
-  channel layer, each consumer encodes and sends.
+* hub:  125 nodes send samples, `Ingest` makes a binary frame a second, and the site's
+  own BoardConsumer sends it (telemetry/live/hub.py);
+* json: the usual way: the same facts as one JSON text, `group_send` through the channel
+  layer, each consumer encodes and sends.
 
-The figure is a ratio, so that it means the same on any machine. Delivered is the
-share of the frames that every page should have had; the delay is end to end, from the
-arrival of a node's sample to the page. CPU is user +
-system of the web process, from /proc, over the measured seconds, less what the
-same process costs without a client.
+The figure is a ratio, so that it is comparable between machines. Delivered is the share
+of the frames that every page should have got. The delay is end to end, from the arrival
+of a node's sample to the page. CPU is user + system of the web process, from /proc,
+over the measured seconds, less the same process's CPU without a client.
 """
 
 import argparse
@@ -63,7 +62,7 @@ def role_feed(options: argparse.Namespace) -> None:
 
 
 def role_ingest(_options: argparse.Namespace) -> None:
-    """The real loop, without a calendar."""
+    """Run the real loop, without a calendar."""
     import threading
 
     import redis
@@ -77,7 +76,7 @@ def role_ingest(_options: argparse.Namespace) -> None:
 
 
 def role_json_feed(options: argparse.Namespace) -> None:
-    """The usual way's sender: one group, one dictionary a second."""
+    """Send in the usual way: one group, one dictionary a second."""
     from asgiref.sync import async_to_sync
     from channels.layers import get_channel_layer
 
@@ -99,7 +98,7 @@ def role_json_feed(options: argparse.Namespace) -> None:
 
 
 def json_application() -> Any:
-    """ASGI application of the usual way (for uvicorn --factory)."""
+    """Return the ASGI application of the usual way (for uvicorn --factory)."""
     setup(os.environ["GPUPORTAL_VAR"])
     from channels.generic.websocket import AsyncWebsocketConsumer
 
@@ -120,7 +119,7 @@ def json_application() -> Any:
 async def one_client(
     options: argparse.Namespace, tally: dict[str, Any], session: str
 ) -> None:
-    """A page that is open: counts frames and how old they are."""
+    """Run an open page that counts frames and their ages."""
     import websockets
 
     async with websockets.connect(
@@ -143,7 +142,7 @@ async def one_client(
 
 
 def _sampled_at(frame: bytes) -> float:
-    """When the first Gpu's newest sample had come to the server."""
+    """Return when the first Gpu's newest sample reached the server."""
     from telemetry.protocol.frame import AGE_STEP_SECONDS, HEADER, ROW
 
     age = ROW.unpack_from(frame, HEADER.size)[-1] * AGE_STEP_SECONDS
@@ -151,7 +150,7 @@ def _sampled_at(frame: bytes) -> float:
 
 
 def role_clients(options: argparse.Namespace) -> None:
-    """All the browsers; prints one JSON line for every `go` on stdin."""
+    """Run all the browsers. Print one JSON line for every `go` on stdin."""
 
     async def run() -> None:
         tally: dict[str, Any] = {"open": 0, "frames": 0, "ages": []}
@@ -188,7 +187,7 @@ def role_clients(options: argparse.Namespace) -> None:
 
 
 def measure(options: argparse.Namespace, kind: str, session: str) -> dict[str, float]:
-    """One run: CPU of the web process per delivered frame, and its delay."""
+    """Return one run's CPU of the web process per delivered frame, and its delay."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -238,7 +237,7 @@ def measure(options: argparse.Namespace, kind: str, session: str) -> dict[str, f
 
 
 def cpu_over(pid: int, seconds: float) -> float:
-    """CPU seconds per second of a process."""
+    """Return CPU seconds per second of a process."""
     before = cpu_seconds(pid)
     time.sleep(seconds)
     return (cpu_seconds(pid) - before) / seconds
@@ -290,7 +289,7 @@ def main() -> None:
 
 
 def report(options: argparse.Namespace, found: dict[str, dict[str, float]]) -> None:
-    """Print what was measured."""
+    """Print the measurements."""
     gpus = options.nodes * options.gpus
     print(
         f"{gpus} Gpus on {options.nodes} nodes at 1 Hz, {options.clients} pages, "

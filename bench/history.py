@@ -1,9 +1,11 @@
-"""What a chart of the past costs: python bench/history.py [--gpus 8] [--years 2]
+"""Measure the cost of a chart of the past.
 
-Fills a database of its own (SQLite in a temporary folder, or DATABASE_URL) with
-hours of years and minutes of a month for one node, then reads every range of the
-page three times and prints the middle one: wall time, CPU of this process, rows
-added up, points sent.
+    python bench/history.py [--gpus 8] [--years 2]
+
+Fills a separate database (SQLite in a temporary folder, or DATABASE_URL) with hours of
+years and minutes of a month for one node, then reads every range of the page three
+times and prints the middle one: wall time, CPU of this process, rows added up, points
+sent.
 """
 
 import argparse
@@ -112,7 +114,7 @@ def fill(gpus: int, years: float, minute_days: int, now: Any) -> Any:
 
 
 def measure(node: Any, hours: int, now: Any) -> str:
-    """One range, three times: the middle one."""
+    """Return the middle one of three reads of one range."""
     from telemetry.history import queries as history
 
     asked = history.HistoryRange(
@@ -129,7 +131,7 @@ def measure(node: Any, hours: int, now: Any) -> str:
 
 
 def rolled(now: Any) -> None:
-    """What rolling up one hour costs."""
+    """Print the cost of rolling up one hour."""
     from telemetry.history.hourly_rollup import mark_hours_due, roll_hours
 
     mark_hours_due([now - timedelta(hours=2)])

@@ -1,11 +1,10 @@
-"""A job that prints 100 MB/s until its log has a gigabyte: who notices?
+"""Measure a job that prints 100 MB/s until its log has a gigabyte, and its effects.
 
     python -m bench.logs [--megabytes 1000] [--rate 100]
 
-A portal of its own with one simulated node. Memory is the largest resident set of
-each process; frames are those of the board; a page is the job's own state over the
-API; the tail is what an open page of the job is sent, compared with the time that is
-written in each line.
+A separate portal with one simulated node. Memory is the largest resident set of each
+process. Frames are those of the board. A page is the job's state over the API. The tail
+is the data that an open page of the job gets, compared with the time in each line.
 """
 
 import argparse
@@ -44,7 +43,7 @@ PARTS = {
 MB = 10**6
 STAMP = re.compile(r"at (\d{10}\.\d{3}) x")
 PASSWORD = "correct horse battery staple"
-"""As the tests' factories give it to everybody."""
+"""The default password of the tests' factories."""
 SCRIPT = """#!{python}
 import os, time
 line = "x" * 80
@@ -60,7 +59,7 @@ print("last line", flush=True)
 
 
 class Watch(threading.Thread):
-    """Looks on until told to stop."""
+    """Looks at intervals until it is stopped."""
 
     def __init__(self, pause_seconds: float) -> None:
         super().__init__(daemon=True)
@@ -74,7 +73,7 @@ class Watch(threading.Thread):
         """One look."""
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop looking."""
         self.over.set()
         self.join(10)
 
@@ -89,7 +88,7 @@ class Memory(Watch):
         self.most = dict(self.first)
 
     def now(self) -> dict[str, float]:
-        """MiB of each part."""
+        """Return the MiB of each part."""
         return {
             name: sum(map(_resident_bytes, pids)) / 2**20
             for name, pids in self.pids.items()
@@ -109,7 +108,7 @@ def _resident_bytes(pid: int) -> int:
 
 
 class Frames(Watch):
-    """When the board's frames come."""
+    """The times of the board's frames."""
 
     def __init__(self, lab: RunningPortal) -> None:
         super().__init__(0.0)
@@ -124,12 +123,12 @@ class Frames(Watch):
             self.at.append(time.monotonic())
 
     def longest(self) -> float:
-        """The longest time between two."""
+        """Return the longest time between two."""
         return max(b - a for a, b in zip(self.at, self.at[1:], strict=False))
 
 
 class Page(Watch):
-    """How long the web takes to answer about the job."""
+    """The web's response time for the job."""
 
     def __init__(self, lab: RunningPortal, job: int) -> None:
         super().__init__(0.25)
@@ -142,7 +141,7 @@ class Page(Watch):
 
 
 class Tail(threading.Thread):
-    """An open page of the job: how old is what it is sent?"""
+    """An open page of the job: the age of the data that it gets."""
 
     def __init__(self, base: str, cookie: str, job: int) -> None:
         super().__init__(daemon=True)
@@ -178,7 +177,7 @@ class Tail(threading.Thread):
 
 
 def part_of(values: list[float], share: float) -> float:
-    """The value that so large a share is not above."""
+    """Return the value that so large a share does not exceed."""
     return sorted(values)[min(len(values) - 1, int(len(values) * share))]
 
 
@@ -189,7 +188,7 @@ def _blocks(path: Path) -> Iterator[bytes]:
 
 
 def sum_of(path: Path) -> str:
-    """The sha256 of a file."""
+    """Return the SHA-256 of a file."""
     digest = hashlib.sha256()
     for block in _blocks(path):
         digest.update(block)
@@ -197,7 +196,7 @@ def sum_of(path: Path) -> str:
 
 
 def search(lab: RunningPortal, job: int, wanted: str) -> tuple[float, int]:
-    """(seconds, lines) of a search through the whole log."""
+    """Return (seconds, lines) of a search through the whole log."""
     began, offset, hits = time.monotonic(), 0, 0
     while offset is not None:
         words = urllib.parse.urlencode({"q": wanted, "offset": offset})
@@ -207,7 +206,7 @@ def search(lab: RunningPortal, job: int, wanted: str) -> tuple[float, int]:
 
 
 def download(lab: RunningPortal, cookie: str, job: int) -> tuple[float, str]:
-    """(seconds, sha256) of the whole log as a browser fetches it."""
+    """Return (seconds, sha256) of the whole log, downloaded like a browser."""
     asked = urllib.request.Request(f"{lab.address}/jobs/{job}/log.txt")
     asked.add_header("Cookie", cookie)
     began, digest = time.monotonic(), hashlib.sha256()
@@ -223,7 +222,7 @@ def row(name: str, value: str) -> None:
 
 
 def main() -> None:
-    """Print, look on, compare."""
+    """Print, measure, compare."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--megabytes", type=int, default=1000)
     parser.add_argument("--rate", type=int, default=100, help="MB/s")
@@ -239,7 +238,7 @@ def main() -> None:
 
 
 def measure(lab: RunningPortal, total: int, rate: int) -> None:
-    """One job; its rows."""
+    """Run one job. Return its rows."""
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
     cookie = log_in(lab.address, "alice", PASSWORD)
     time.sleep(3)
@@ -290,7 +289,7 @@ def measure(lab: RunningPortal, total: int, rate: int) -> None:
 
 
 def len_of(lab: RunningPortal, job: int) -> int:
-    """Bytes of the log at the portal."""
+    """Return the bytes of the log at the portal."""
     path = lab.var / "media" / "logs" / f"{job}-1.log"
     return path.stat().st_size if path.exists() else 0
 

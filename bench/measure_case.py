@@ -1,15 +1,15 @@
-"""Measure the memory of real training steps on CPU: the truth beside the estimates.
+"""Measure the memory of real training steps on CPU, to compare with the estimates.
 
     OMP_NUM_THREADS=1 python -m bench.measure_case CASES.json --models refmodels.py
     OMP_NUM_THREADS=1 python -m bench.measure_case CASES.json --write FILE
 
-CASES.json holds `spec` objects in the form of tests/data/memory/measured_cpu.json.
-The model, its optimizer and two whole steps are run under torch.profiler, whose
-`[memory]` events are what the CPU allocator gave and took back, in order; live bytes
-are their running sum, so nothing alive is missed and nothing is sampled. Phases are
-marked with record_function. The peak is the second step's (optimizer state exists).
+CASES.json holds `spec` objects in the form of tests/data/memory/measured_cpu.json. The
+model, its optimizer and two whole steps are run under torch.profiler, whose `[memory]`
+events are the CPU allocator's allocations and frees, in order. Live bytes are their
+running sum, so nothing alive is missed and nothing is sampled. Phases are marked with
+record_function. The peak is the second step's (optimizer state exists).
 
-`--models` names the file that builds the plain torch models (`build(spec)`); it lies
+`--models` names the file that builds the plain torch models (`build(spec)`). It is
 beside the shared reference data.
 """
 
@@ -32,7 +32,7 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def load_models(path: str) -> ModuleType:
-    """The module that builds models from specs."""
+    """Return the module that builds models from specs."""
     found = importlib.util.spec_from_file_location("refmodels", path)
     assert found is not None and found.loader is not None, path
     module = importlib.util.module_from_spec(found)
@@ -41,7 +41,7 @@ def load_models(path: str) -> ModuleType:
 
 
 def make_optimizer(given: dict[str, Any], parameters: list[Any]) -> Any:
-    """The torch optimizer that a spec names; torch's defaults otherwise."""
+    """Return the torch optimizer that a spec names, otherwise with torch's defaults."""
     made = {
         "adamw": torch.optim.AdamW,
         "adam": torch.optim.Adam,
@@ -53,7 +53,7 @@ def make_optimizer(given: dict[str, Any], parameters: list[Any]) -> Any:
 
 
 def adapted(model: Any, given: dict[str, Any]) -> Any:
-    """The model with a spec's LoRA adapters (peft), or parts frozen."""
+    """Return the model with a spec's LoRA adapters (peft), or parts frozen."""
     lora = given.get("lora")
     if lora:
         from peft import LoraConfig, get_peft_model
@@ -70,7 +70,9 @@ def adapted(model: Any, given: dict[str, Any]) -> Any:
 
 
 def run_steps(given: dict[str, Any], models: ModuleType) -> dict[str, Any]:
-    """Two training steps; counts of the model. Everything dies on return."""
+    """Run two training steps. Return counts of the model. Everything is freed on
+    return.
+    """
     torch.manual_seed(0)
     model, make_batch, loss_fn = models.build(given)
     precision = given["precision"]
@@ -138,12 +140,14 @@ class Stream:
                 self.ranges[event.name()[1:]] = (event.start_ns(), end)
 
     def at(self, time: int) -> int:
-        """Live bytes at a time."""
+        """Return the live bytes at a time."""
         index = bisect.bisect_right(self.times, time) - 1
         return self.live[index] if index >= 0 else 0
 
     def peak(self, name: str) -> int:
-        """Most live bytes inside a marked range, its first moment included."""
+        """Return the most live bytes inside a marked range, its first moment
+        included.
+        """
         start, end = self.ranges[name]
         low = bisect.bisect_left(self.times, start)
         high = bisect.bisect_right(self.times, end)
@@ -151,7 +155,7 @@ class Stream:
 
 
 def measure(given: dict[str, Any], models: ModuleType) -> dict[str, Any]:
-    """The truth of one spec, keys as in measured_cpu.json."""
+    """Return the measurements of one spec, keys as in measured_cpu.json."""
     gc.collect()
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as prof:
         counts = run_steps(given, models)
@@ -175,7 +179,7 @@ def measure(given: dict[str, Any], models: ModuleType) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure every spec of a file; print or write cases of the usual form."""
+    """Measure every spec of a file. Print or write cases of the usual form."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("cases", type=Path)
     parser.add_argument("--models", default="../shared/data/memory/refmodels.py")

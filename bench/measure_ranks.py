@@ -1,13 +1,14 @@
-"""Measure what each of two gloo ranks allocates: DDP, FSDP2, DeepSpeed ZeRO on CPU.
+"""Measure the allocations of each of two gloo ranks: DDP, FSDP2, DeepSpeed ZeRO on CPU.
 
     OMP_NUM_THREADS=1 python -m bench.measure_ranks fsdp2 --world 2 --batch 4
     OMP_NUM_THREADS=1 python -m bench.measure_ranks ds2 --bucket 500000 --write FILE
 
 The net is the one of tests/data/memory/distributed_cpu.json (Embedding, blocks of
-LayerNorm, Linear, GELU, Linear and a residual sum, Linear), AdamW without foreach;
-truth as in bench/measure_case.py: the allocator's events, the peak of step 2, and the
-live bytes at its start. `--trace` prints the largest events of step 2 with who asked.
-`--resident` asks the kernel in place of the profiler (see run_resident).
+LayerNorm, Linear, GELU, Linear and a residual sum, Linear), AdamW without foreach. The
+measurements are those of bench/measure_case.py: the allocator's events, the peak of
+step 2, and the live bytes at its start. `--trace` prints the largest events of step 2
+with their callers. `--resident` measures with the kernel instead of the profiler (see
+run_resident).
 """
 
 import argparse
@@ -24,7 +25,7 @@ SIZES = {"vocab": 4000, "hidden": 512, "inner": 2048, "blocks": 8, "seq": 64}
 
 
 def make_net(sizes: dict[str, int]) -> Any:
-    """The net, in fp32."""
+    """Return the net, in fp32."""
     import torch
     from torch import nn
 
@@ -57,7 +58,7 @@ def make_net(sizes: dict[str, int]) -> Any:
 
 
 def deepspeed_config(options: argparse.Namespace, stage: int) -> dict[str, Any]:
-    """A DeepSpeed config with one bucket size for everything that has one."""
+    """Return a DeepSpeed config with one bucket size in all its fields."""
     zero: dict[str, Any] = {"stage": stage}
     if options.bucket:
         zero["reduce_bucket_size"] = options.bucket
@@ -78,7 +79,9 @@ def deepspeed_config(options: argparse.Namespace, stage: int) -> dict[str, Any]:
 
 
 def run_rank(options: argparse.Namespace) -> None:
-    """One rank: build, two marked steps under the profiler, write what was seen."""
+    """Run one rank: build, two marked steps under the profiler, write the
+    measurements.
+    """
     import torch
     import torch.distributed as dist
     from torch import nn
@@ -127,12 +130,13 @@ def run_rank(options: argparse.Namespace) -> None:
 
 
 def run_resident(options: argparse.Namespace) -> None:
-    """One rank as the kernel sees it: reachable storages, and what step 2 adds to them.
+    """Measure one rank with the kernel: reachable storages, and what step 2 adds to
+    them.
 
-    Every block of 64 KiB or more is a mapping of its own (`launch` sets glibc's
-    threshold), so a free is seen at once whichever thread does it: resident memory at
-    its highest (VmHWM, reset before step 2) less what was resident before. Blocks
-    that nobody ever writes to are not resident: buckets of the default size are not.
+    Every block of 64 KiB or more is a separate mapping (`launch` sets glibc's
+    threshold), so a free by any thread is seen at once. The result is resident memory
+    at its highest (VmHWM, reset before step 2) less the resident memory before. Blocks
+    that are never written to are not resident: buckets of the default size are not.
     """
     import torch
     import torch.distributed as dist
@@ -162,19 +166,20 @@ def run_resident(options: argparse.Namespace) -> None:
 
 
 def _resident(field: str) -> int:
-    """Bytes of one field of this process's status."""
+    """Return the bytes of one field of this process's status."""
     lines = Path("/proc/self/status").read_text().splitlines()
     (line,) = [one for one in lines if one.startswith(f"{field}:")]
     return int(line.split()[1]) * 1024
 
 
 def reachable_bytes() -> int:
-    """Bytes of all storages that Python can reach: what is really alive between steps.
+    """Return the bytes of all storages that Python can reach, which are alive between
+    steps.
 
-    The allocator's stream shows more: what gloo's own threads free after the main
-    thread let go of it is not seen (the profiler watches threads by their state), so
-    it stays in the running sum for good. Its addresses are handed out again, which
-    proves that it is free.
+    The allocator's stream shows more: frees by gloo's own threads after the main thread
+    has released a block are not seen (the profiler watches threads by their state), so
+    the block stays in the running sum. Its addresses are used again, which proves that
+    it is free.
     """
     import torch
 
@@ -195,7 +200,7 @@ def reachable_bytes() -> int:
 
 
 def _wrap(options: argparse.Namespace, net: Any) -> Any:
-    """The step function of one kind of parallelism."""
+    """Return the step function of one kind of parallelism."""
     import torch
 
     kind = options.kind
@@ -259,7 +264,7 @@ def _deepspeed_step(options: argparse.Namespace, engine: Any) -> Any:
 
 
 def _trace(prof: Any, stream: Any, low: int) -> None:
-    """Every event of step 2 of at least `low` bytes, with the calls around it."""
+    """Print every event of step 2 of at least `low` bytes, with the calls around it."""
     events = sorted(
         prof.profiler.kineto_results.events(),
         key=lambda one: (one.start_ns(), -one.duration_ns()),
@@ -283,7 +288,7 @@ def _trace(prof: Any, stream: Any, low: int) -> None:
 
 
 def launch(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Start the ranks as processes of their own; their answers in order."""
+    """Start the ranks as separate processes. Return their answers in order."""
     with tempfile.TemporaryDirectory() as out:
         started = []
         for rank in range(options.world):

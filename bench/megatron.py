@@ -21,12 +21,12 @@ GPT2_VOCAB = 50257
 BERT_CASED_VOCAB = 28996
 BERT_UNCASED_VOCAB = 30522
 DROPOUT = 0.1
-"""--hidden-dropout and --attention-dropout when not given."""
+"""Defaults of --hidden-dropout and --attention-dropout."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """One row, read. `left_out`: what of it is not modelled."""
+    """One parsed row. `left_out`: the parts that are not modelled."""
 
     spec: ModelSpec
     workload: Workload
@@ -50,17 +50,17 @@ class Args:
         self.kind = row["model_family"]
 
     def get(self, name: str, default: Any = None) -> Any:
-        """An argument or its default."""
+        """Return an argument or its default."""
         return self.given.get(name, default)
 
     @property
     def layers(self) -> int:
-        """Transformer layers, or those of the decoder."""
+        """Return the transformer layers, or those of the decoder."""
         return int(self.get("num-layers") or self.get("decoder-num-layers"))
 
     @property
     def inner(self) -> int:
-        """--ffn-hidden-size; 4h, or 8/3 h in multiples of 64 with --swiglu."""
+        """Return --ffn-hidden-size; 4h, or 8/3 h in multiples of 64 with --swiglu."""
         given = self.get("ffn-hidden-size")
         if given:
             return int(given)
@@ -70,7 +70,7 @@ class Args:
 
     @property
     def vocab(self) -> int:
-        """Padded."""
+        """Return the padded vocabulary."""
         vocab = self.get("vocab-size")
         if vocab is None:
             file = self.get("vocab-file", "")
@@ -85,7 +85,7 @@ class Args:
 
 
 def read_run(row: dict[str, Any]) -> Run:
-    """The last rank of one row."""
+    """Return the last rank of one row."""
     args = Args(row)
     spec = _spec(args)
     sharding = _sharding(args, spec)
@@ -114,7 +114,7 @@ def read_run(row: dict[str, Any]) -> Run:
 
 
 def _attention(args: Args) -> str:
-    """Unfused and local attention write the scores out; auto takes flash."""
+    """Return the attention: unfused and local store the scores, and auto uses flash."""
     backend = args.get("attention-backend")
     local = args.get("transformer-impl") == "local" and backend is None
     return "eager" if backend in ("unfused", "local") or local else "flash"
@@ -205,7 +205,7 @@ def _spec(args: Args) -> ModelSpec:
 
 
 def _routed(args: Args) -> list[bool]:
-    """Which layers have experts: --moe-layer-freq is a Python list in a string."""
+    """Return the layers with experts: --moe-layer-freq is a Python list in a string."""
     pattern = args.get("moe-layer-freq")
     if isinstance(pattern, str):
         flags: list[bool] = []
@@ -295,8 +295,11 @@ def _virtual(args: Args) -> int:
 
 
 def _slots(args: Args) -> list[int]:
-    """Layer indices in the order in which stages take them. The ends count as layers
-    only where --account-for-* says so; else they go with their neighbour."""
+    """Return layer indices in the order in which stages take them.
+
+    The ends count as layers only if --account-for-* requests it. Otherwise they belong
+    to their neighbour.
+    """
     first = bool(args.get("account-for-embedding-in-pipeline-split"))
     last = bool(args.get("account-for-loss-in-pipeline-split"))
     return list(range(0 if first else 1, args.layers + (2 if last else 1)))
@@ -311,7 +314,9 @@ def _first_of_last_stage(args: Args) -> int:
 
 
 def _interleaved(args: Args, virtual: int) -> list[tuple[int, int]]:
-    """The last rank's pieces: every p-th of v x p, the head with the last of them."""
+    """Return the last rank's pieces: every p-th of v x p, the head with the last of
+    them.
+    """
     slots = _slots(args)
     size = len(slots) // (virtual * args.pipeline)
     spans = []
@@ -323,7 +328,7 @@ def _interleaved(args: Args, virtual: int) -> list[tuple[int, int]]:
 
 
 def theirs_states(args: Args) -> float:
-    """THEIRS: weights and optimizer of the most loaded rank, bytes."""
+    """Return THEIRS: weights and optimizer of the most loaded rank, bytes."""
     swiglu = 3 / 2 if args.get("swiglu") else 1
     head = args.get("kv-channels") or args.hidden // args.heads
     ratio = head * args.heads / args.hidden
@@ -355,8 +360,11 @@ def theirs_states(args: Args) -> float:
 
 
 def theirs_activations(args: Args) -> float:
-    """THEIRS: activations of the first stage, sequence parallel and selective
-    recomputation assumed (arXiv:2205.05198, equation 6 and the ends), bytes."""
+    """Return THEIRS: activations of the first stage, in bytes.
+
+    Sequence parallelism and selective recomputation are assumed (arXiv:2205.05198,
+    equation 6 and the ends).
+    """
     length = args.get("seq-length") or args.get("encoder-seq-length")
     micro = args.get("micro-batch-size")
     rows = length * micro

@@ -1,8 +1,8 @@
-"""What accelerate's and DeepSpeed's own estimators say of a model of the cases.
+"""accelerate's and DeepSpeed's own estimates for a model of the cases.
 
-Both need a torch module; it is built on the meta device, without memory. Their numbers
-are for the states (accelerate: the largest of its four; DeepSpeed: one Gpu's share):
-neither has activations, neither asks for the batch.
+Both need a torch module, which is built on the meta device, without memory. Their
+numbers are for the states (accelerate: the largest of its four; DeepSpeed: one Gpu's
+share). Neither has activations or uses the batch.
 """
 
 import contextlib
@@ -22,7 +22,9 @@ ACCELERATE_PRECISIONS = {
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """DeepSpeed and transformers speak at import; tables should not."""
+    """Suppress the output of DeepSpeed and transformers at import, which would break
+    tables.
+    """
     logging.disable(logging.WARNING)
     try:
         yield
@@ -31,7 +33,9 @@ def quiet() -> Iterator[None]:
 
 
 def build_on_meta(spec: dict[str, Any], models: Path) -> Any:
-    """The case's module on the meta device; None if transformers lacks its class."""
+    """Return the case's module on the meta device; None if transformers lacks its
+    class.
+    """
     import torch
 
     found = importlib.util.spec_from_file_location("refmodels", models)
@@ -43,7 +47,9 @@ def build_on_meta(spec: dict[str, Any], models: Path) -> Any:
 
 
 def accelerate_bytes(module: Any, precision: str) -> int:
-    """accelerate estimate-memory: the largest of model, gradients, optimizer, step."""
+    """Return accelerate estimate-memory: the largest of model, gradients, optimizer,
+    step.
+    """
     from accelerate.commands.estimate import estimate_training_usage
     from accelerate.utils import calculate_maximum_sizes
 
@@ -53,7 +59,7 @@ def accelerate_bytes(module: Any, precision: str) -> int:
 
 
 def deepspeed_bytes(parameters: int, largest: int, *, stage: int, ranks: int) -> int:
-    """DeepSpeed's estimate_zero2/3_model_states_mem_needs, nothing offloaded."""
+    """Return DeepSpeed's estimate_zero2/3_model_states_mem_needs, nothing offloaded."""
     with quiet():
         from deepspeed.runtime.zero.stage3 import (
             estimate_zero3_model_states_mem_needs as zero3,

@@ -1,12 +1,12 @@
-"""Splits: how long, how good, and beside what else there is.
+"""Measure splits: their time, their quality, and those of other methods.
 
 See docs/design/placement.md#promise-6 and #promise-7.
 
 python -m bench.placement [--instances 300]
 
-CPU milliseconds, median of 5. Rivals get the same generated inputs, all of which have
-a split that fits: a "needless spill" is a rival's answer that leaves part of the model
-off the Gpus, or over a Gpu's memory, all the same.
+CPU milliseconds, median of 5. Other methods get the same generated inputs, all of which
+have a split that fits. A "needless spill" is an answer that still leaves part of the
+model off the Gpus, or over a Gpu's memory.
 """
 
 import argparse
@@ -29,7 +29,7 @@ RUNS = 5
 
 
 def milliseconds(work: Callable[[], object]) -> float:
-    """CPU time of one call, median of 5."""
+    """Return CPU time of one call, median of 5."""
     times = []
     for _ in range(RUNS):
         start = time.process_time()
@@ -39,7 +39,7 @@ def milliseconds(work: Callable[[], object]) -> float:
 
 
 def row(what: str, work: Callable[[], object], target_ms: float) -> bool:
-    """Measure and print one line; whether it is quick enough."""
+    """Measure and print one line. Return whether it is fast enough."""
     took = milliseconds(work)
     ok = took <= target_ms
     print(f"{what:<60}{took:>9.1f}{target_ms:>9.0f}  {'ok' if ok else 'TOO SLOW'}")
@@ -47,7 +47,9 @@ def row(what: str, work: Callable[[], object], target_ms: float) -> bool:
 
 
 def cards(count: int, classes: int, whole_bytes: float) -> list[int]:
-    """Free bytes of `count` Gpus of some classes, with 1.3 times the room needed."""
+    """Return free bytes of `count` Gpus of some classes, with 1.3 times the needed
+    room.
+    """
     shares = [8.0 + 3.0 * (i % classes) for i in range(count)]
     scale = 1.3 * whole_bytes / sum(shares)
     return [int(share * scale) for share in shares]
@@ -91,7 +93,9 @@ def searches() -> bool:
 
 
 def looks() -> bool:
-    """One look at a running pipeline of four Gpus among sixteen, with its rows."""
+    """Measure one look at a running pipeline of four Gpus among sixteen, with its
+    rows.
+    """
     from bench.rig import cluster_look
 
     print(f"\n{'Looking again':<60}{'ms':>9}{'target':>9}")
@@ -100,7 +104,7 @@ def looks() -> bool:
 
 
 class Tally:
-    """What one way of splitting came to over all instances."""
+    """The results of one way of splitting over all instances."""
 
     def __init__(self) -> None:
         self.spills = 0
@@ -108,7 +112,7 @@ class Tally:
         self.ms: list[float] = []
 
     def add(self, outcome: rivals.Outcome, frees: Sequence[int], best: float) -> None:
-        """Count a spill, or how far the largest load / free is over the optimum."""
+        """Count a spill, or the excess of the largest load / free over the optimum."""
         if not outcome.whole:
             self.spills += 1
             return
@@ -118,7 +122,7 @@ class Tally:
         self.over.append(worst / best)
 
     def line(self, name: str, count: int) -> str:
-        """One row of the table."""
+        """Return one row of the table."""
         over = sorted(self.over) or [float("nan")]
         p90 = over[min(len(over) - 1, int(0.9 * len(over)))]
         return (
@@ -129,7 +133,7 @@ class Tally:
 
 
 def compare_rivals(count: int) -> bool:
-    """The same instances to us, accelerate and rules of thumb."""
+    """Compare the planner with accelerate and simple rules on the same instances."""
     solvable = []
     for layers, frees in rivals.instances(4 * count, seed=1):
         best = split_bytes(layers, frees)
@@ -176,7 +180,7 @@ def compare_rivals(count: int) -> bool:
 
 
 def main() -> int:
-    """Print the tables; 1 where a promise is broken."""
+    """Print the tables. Return 1 if a promise is broken."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--instances", type=int, default=300)
     asked = parser.parse_args()

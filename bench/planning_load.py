@@ -1,14 +1,14 @@
-"""Twelve students plan as hard as they can: how long do other people's pages take?
+"""Measure other people's pages while twelve students plan as fast as possible.
 
     python -m bench.planning_load [--students 12] [--parallel 2] [--layers 2000]
                                   [--seconds 30] [--in child|web|both] [--json]
 
 Starts a broker, SQLite and one web process. Each student has a model of so many layers
-and asks for plans of it, several at once, one call after another; who is refused waits
-as long as the answer says. Beside them one person opens /jobs/ and /healthz, five times
-a second. First nobody plans, then one student does, then all. `--in web` plans in the
-web process itself, as it was before (PLANNER_PROCESS=0). Students run as threads of
-this process and share its processors with the server: the times are an upper bound.
+and requests plans of it, several at once, one call after another. A refused call is
+repeated after the time in the answer. Beside them one person opens /jobs/ and /healthz,
+five times a second. First nobody plans, then one student does, then all. `--in web`
+plans in the web process itself (PLANNER_PROCESS=0). Students run as threads of this
+process and share its processors with the server, so the times are an upper bound.
 """
 
 import argparse
@@ -56,7 +56,7 @@ def main() -> None:
 
 def measure(asked: argparse.Namespace) -> dict[str, Any]:
     """Start everything and measure the three loads."""
-    # Sets the environment for itself and what it starts, so not before main().
+    # Sets the environment for itself and its children, so not before main().
     from bench.rig import booking_lab, cluster, cluster_look
 
     cluster.setup(str(booking_lab.VAR))
@@ -97,7 +97,7 @@ def _tokens() -> list[str]:
 
 
 def _model(port: int, token: str, layers: int) -> int:
-    """Upload a config.json; return the model's number."""
+    """Upload a config.json. Return the model's number."""
     config = {
         "model_type": "llama",
         "architectures": ["LlamaForCausalLM"],
@@ -181,7 +181,7 @@ class _Load:
             self._stop.wait(retry)
 
     def found(self) -> dict[str, Any]:
-        """Return the plans: statuses, and how long those took that were answered."""
+        """Return the plans: statuses, and the times of those that were answered."""
         took = sorted(self._seconds)
         return {
             "statuses": dict(self._statuses),
@@ -190,14 +190,14 @@ class _Load:
 
 
 def quantile(values: list[float], ratio: float) -> float:
-    """Return a quantile of sorted values; nan of none."""
+    """Return a quantile of sorted values; nan without values."""
     if not values:
         return float("nan")
     return values[min(len(values) - 1, int(ratio * len(values)))]
 
 
 def _pages(port: int, session: str, seconds: float) -> dict[str, Any]:
-    """Open the pages for so long; return milliseconds: median, p95 and longest."""
+    """Open the pages for so long. Return milliseconds: median, p95 and longest."""
     took: dict[str, list[float]] = {page: [] for page in PAGES}
     until = time.monotonic() + seconds
     headers = {"Cookie": f"sessionid={session}", "Accept": "text/html"}
@@ -205,7 +205,7 @@ def _pages(port: int, session: str, seconds: float) -> dict[str, Any]:
         for page in PAGES:
             begun = time.monotonic()
             status, _, _ = _call(port, "GET", page, None, headers)
-            # The bench has no workers, so that the portal may call itself unwell.
+            # The bench has no workers, so the portal may report that it is unhealthy.
             assert status == 200 or page == "/healthz", (page, status)
             took[page].append(1000 * (time.monotonic() - begun))
         time.sleep(PAUSE_SECONDS)
@@ -216,7 +216,7 @@ def _pages(port: int, session: str, seconds: float) -> dict[str, Any]:
 
 
 def told_of(found: dict[str, Any]) -> str:
-    """Return what was found as lines."""
+    """Return the results as lines."""
     lines = [
         f"planning in the {found['where']}, {found['layers']} layers, load "
         f"{os.getloadavg()[0]:.1f}; milliseconds: median, p95, longest"

@@ -1,7 +1,7 @@
-"""Runs that others measured on GPUs and published, against the closed form's interval.
+"""Published GPU runs against the closed form's interval.
 
 Files: published.json and mpt_fits.json beside the reference data. Models that are not
-typed in as well known are spelled here as their public configs.
+in the table of well-known ones are defined here by their public configs.
 """
 
 from dataclasses import dataclass
@@ -74,14 +74,14 @@ MPT_SIZES = {
     "70b": (8192, 64, 80),
 }
 CARD_GIB = {40: 39.4, 80: 79.2}
-"""What CUDA reports as total on A100 and H100 cards sold as 40 and 80 GB."""
+"""Total memory that CUDA reports on A100 and H100 cards sold as 40 and 80 GB."""
 GENERATED_TOKENS = 50
 """litgpt's generate scripts make 50 new tokens of a short prompt."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One published run: bytes measured, bytes said."""
+    """One published run: measured bytes, estimated bytes."""
 
     name: str
     measured_bytes: float
@@ -89,30 +89,32 @@ class Row:
     likely_bytes: int
     high_bytes: int
     of_tensors: bool
-    """The measurement is of tensors; `low_bytes` is then peak plus workspaces."""
+    """The measurement is of tensors. `low_bytes` is then peak plus workspaces."""
     remark: str = ""
 
     @property
     def inside(self) -> bool:
-        """True if the interval holds the measurement."""
+        """Return whether the interval holds the measurement."""
         return self.low_bytes <= self.measured_bytes <= self.high_bytes
 
     @property
     def width_ratio(self) -> float:
-        """Width of the interval over its middle word."""
+        """Return the width of the interval over its middle."""
         return (self.high_bytes - self.low_bytes) / self.likely_bytes
 
 
 def named_spec(name: str) -> ModelSpec:
-    """The ModelSpec of a published model's name."""
+    """Return the ModelSpec of a published model's name."""
     if name in KNOWN:
         return well_known_spec(KNOWN[name])
     return parse_config(CONFIGS[name], name=name)
 
 
 def bert_large_rows(rows: list[dict[str, Any]]) -> list[Row]:
-    """Hugging Face's bert-large on a V100 with CUDA 11.2, by nvidia-smi: torch kept
-    gradients then, and the context was the old one; attention was eager."""
+    """Return Hugging Face's bert-large on a V100 with CUDA 11.2, by nvidia-smi.
+
+    torch kept gradients then, the context was the old one, and attention was eager.
+    """
     spec = well_known_spec("bert-large")
     large = {
         "model_type": "bert",
@@ -150,8 +152,11 @@ def bert_large_rows(rows: list[dict[str, Any]]) -> list[Row]:
 
 
 def reserved_rows(cases: list[dict[str, Any]], peaks: dict[str, int]) -> list[Row]:
-    """Allocation traces of the CPU cases replayed through the caching allocator's
-    rules; context and workspaces are added to both sides."""
+    """Return allocation traces of the CPU cases, replayed through the caching
+    allocator's rules.
+
+    Context and workspaces are added to both sides.
+    """
     made = []
     outside = CONTEXT_BYTES + WORKSPACE_BYTES
     for case in cases:
@@ -171,13 +176,15 @@ def tensor_row(
     sharding: Sharding = ONE_RANK,
     remark: str = "",
 ) -> Row:
-    """A run of which the tensors' peak was published."""
+    """Return a run whose tensors' peak was published."""
     peak = estimate(spec, workload, sharding).peak_bytes + WORKSPACE_BYTES
     return Row(name, measured, peak, peak, peak, True, remark)
 
 
 def torchtune_rows(rows: list[dict[str, Any]]) -> list[Row]:
-    """Llama 3.2 3B, bf16, two packed sequences; each technique on top of the last."""
+    """Return Llama 3.2 3B, bf16, two packed sequences, with one technique after
+    another.
+    """
     spec = well_known_spec("llama-3.2-3b")
     packed = Workload(
         batch=2, sequence_length=4096, precision="bf16", optimizer_loop="fused"
@@ -200,8 +207,11 @@ def torchtune_rows(rows: list[dict[str, Any]]) -> list[Row]:
 
 
 def litgpt_rows(rows: list[dict[str, Any]]) -> list[Row]:
-    """LoRA of rank 8 on queries and values, and generation, in bf16 or nf4. litgpt
-    computes its loss in chunks, counted as a fused one, and quantizes the head too."""
+    """Return LoRA of rank 8 on queries and values, and generation, in bf16 or nf4.
+
+    litgpt computes its loss in chunks, counted as a fused one, and quantizes the head
+    too.
+    """
     made = []
     for row in rows:
         given, measured = row["config"], row["expected"]["max_gpu_ram"]
@@ -232,7 +242,9 @@ def litgpt_rows(rows: list[dict[str, Any]]) -> list[Row]:
 
 
 def mpt_case(row: dict[str, Any]) -> tuple[ModelSpec, Workload, Sharding]:
-    """One of MosaicML's FSDP runs (fused cross entropy, flash attention, no biases)."""
+    """Return one of MosaicML's FSDP runs (fused cross entropy, flash attention, no
+    biases).
+    """
     size = row["model"].removeprefix("MPT-").lower()
     hidden, heads, layers = MPT_SIZES[size]
     given = row["config"]
@@ -266,7 +278,9 @@ def mpt_case(row: dict[str, Any]) -> tuple[ModelSpec, Workload, Sharding]:
 
 
 def mpt_verdict(row: dict[str, Any]) -> str:
-    """comfortable, tight or does not fit: what would be said of a run that fitted."""
+    """Return comfortable, tight or does not fit, as the verdict on a run that
+    fitted.
+    """
     made = estimate(*mpt_case(row))
     room = CARD_GIB[row["expected"]["gpu_memory_GB"]] * 2**30
     if made.likely_bytes <= room:

@@ -1,11 +1,11 @@
-"""Kill -9 each process of a live portal in turn: how long until pages are right again?
+"""Kill -9 each process of a live portal in turn, and measure the recovery of pages.
 
     python bench/recovery.py [--pages 20]
 
-A portal of its own with the demo lab, pages that hold a websocket open and fetch the
-board, and a job that runs. For every process: the seconds until the supervisor has
-another one in its place, and the seconds until a page gets a frame again in which
-every Gpu that answered before is at most two seconds old (0: no page noticed).
+A separate portal with the demo lab, pages that hold a websocket open and fetch the
+board, and a running job. For every process: the seconds until the supervisor has
+replaced it, and the seconds until a page gets a frame again in which every Gpu that
+answered before is at most two seconds old (0: no page noticed).
 """
 
 import argparse
@@ -42,23 +42,25 @@ VICTIMS = {
 FRESH_SECONDS = 2.0
 PATIENCE_SECONDS = 60.0
 CALM_SECONDS = 6.0
-"""Between two deaths: five quick ones in a row would end the portal, by design."""
+"""Pause between two deaths: five quick ones in a row would end the portal, by
+design.
+"""
 
 
 class Page(threading.Thread):
-    """One open board: reconnects as the site's own script does."""
+    """One open board. It reconnects like the site's own script."""
 
     def __init__(self, base: str, cookie: str) -> None:
         super().__init__(daemon=True)
         self.base, self.cookie = base, cookie
         self.answering: set[int] = set()
         self.bad_at = 0.0
-        """When it last had no frame, or one with an old row."""
+        """The last time without a frame, or with an old row in it."""
         self.good_at = 0.0
-        """When all was right again after that."""
+        """The time after that at which all was right again."""
 
     def run(self) -> None:
-        """Read frames for ever."""
+        """Read frames without end."""
         address = self.base.replace("http", "ws", 1) + "/ws/board/"
         while True:
             try:
@@ -91,7 +93,7 @@ class Page(threading.Thread):
 
 
 def sign_in(base: str, var: Path) -> str:
-    """Sign in as a person of the demo lab; return the session's cookie."""
+    """Sign in as a person of the demo lab. Return the session's cookie."""
     text = (var / "secret" / "logins.txt").read_text()
     found = re.search(r"^\s*(alice|carol|bob)\s+(\S.*)$", text, re.MULTILINE)
     if found is None:
@@ -100,7 +102,7 @@ def sign_in(base: str, var: Path) -> str:
 
 
 def log_in(base: str, name: str, password: str) -> str:
-    """Sign somebody in; return the session's cookie."""
+    """Sign a user in. Return the session's cookie."""
     jar = http.cookiejar.CookieJar()
     opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(jar))
     opener.open(f"{base}/login/", timeout=10).read()
@@ -123,7 +125,9 @@ def log_in(base: str, name: str, password: str) -> str:
 
 
 def kill(portal: Portal, pages: list[Page], part: str) -> tuple[float, float]:
-    """(seconds until another process is in its place, until all pages are right)."""
+    """Return (seconds until the process is replaced, seconds until all pages are
+    right).
+    """
     before = set(portal.left())
     victim = min(pid for pid, words in portal.left().items() if part in words)
     killed = time.monotonic()
@@ -142,7 +146,7 @@ def kill(portal: Portal, pages: list[Page], part: str) -> tuple[float, float]:
 
 
 def main() -> None:
-    """Kill one after another and print the table."""
+    """Kill one process after another and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--pages", type=int, default=20)
     options = parser.parse_args()

@@ -1,10 +1,11 @@
-"""How long does a report of a year take, and the adding up of one of its months?
+"""Measure a report of a year, and the totals of one of its months.
 
     python -m bench.reports [--reservations 1000000]
 
-A year of so many reservations of 300 people on 150 GPUs: written into a scratch SQLite
-database (or that of DATABASE_URL) as bench/booking.py writes its past, all months added
-up, then each report of the year read five times; the median is told.
+A year of so many reservations of 300 people on 150 GPUs is written into a scratch
+SQLite database (or that of DATABASE_URL), as bench/booking.py writes its past. All
+months are added up, then each report of the year is read five times. The median is
+printed.
 """
 
 import argparse
@@ -31,7 +32,7 @@ def main() -> None:
 
 
 def measure(reservations: int) -> None:
-    """Print a line for each thing that is measured."""
+    """Print a line for each measurement."""
     booking_lab.make_lab()
     from django.db import connection
 
@@ -63,7 +64,7 @@ def measure(reservations: int) -> None:
 
 
 def timed(call) -> float:  # type: ignore[no-untyped-def]
-    """Milliseconds of the median of five calls."""
+    """Return the milliseconds of the median of five calls."""
     took = []
     for _ in range(5):
         begun = time.perf_counter()

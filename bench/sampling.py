@@ -1,15 +1,14 @@
-"""What one full Sample costs: CPU, NVML calls, memory, wall time.
+"""Measure one full Sample: CPU, NVML calls, memory, wall time.
 
     python -m bench.sampling
 
-Over the simulated driver of the tests (a C compiler is needed), with two
-processes on every Gpu, owners looked up, in a child process like the real one.
-CPU and calls are means of many Samples; the probe's clock goes on by a second
-with each, so that what is read every ten seconds is among them at its rate.
-Wall time is the median with the driver's modelled latencies. gpustat and nvitop
-stand beside it where they are installed. Targets are those of the design
-(telemetry, section 2), measured on a machine of two cores: trust ratios more
-than numbers.
+Over the simulated driver of the tests (a C compiler is needed), with two processes on
+every Gpu, owners looked up, in a child process like the real one. CPU and calls are
+means of many Samples. The probe's clock advances by a second with each, so that values
+that are read every ten seconds are included at their rate. Wall time is the median with
+the driver's modelled latencies. gpustat and nvitop are measured too if they are
+installed. Targets are those of the design (telemetry, section 2), measured on a machine
+of two cores, so trust ratios more than numbers.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ PEERS = ("gpustat", "nvitop")
 
 
 class Target(NamedTuple):
-    """What to reach; None: no target for this size."""
+    """The target value; None: no target for this size."""
 
     cpu_ms: float | None
     calls: float | None
@@ -51,7 +50,7 @@ TARGETS = {
 
 
 def sample_with(reader: str, count: int) -> dict[str, float]:
-    """Take `count` Samples and tell what they cost. Runs in the child."""
+    """Take `count` Samples and report their cost. Runs in the child."""
     take = {"portal": _portal, "gpustat": _gpustat, "nvitop": _nvitop}[reader]()
     take()
     take()
@@ -118,14 +117,14 @@ def _peak_rss_mib() -> float:
 
 
 def measure(reader: str, gpus: int) -> dict[str, float]:
-    """Cost of one Sample of so many Gpus by one reader."""
+    """Return the cost of one Sample of so many Gpus by one reader."""
     from tests.nvml_sim.nvmlsim import Sim
 
     with Sim(gpus, model="a100") as sim, tempfile.TemporaryDirectory() as folder:
         for index in range(gpus):
             for pid in (os.getpid(), os.getppid()):
                 sim.add(f"gpu {index}", "proc", f"pid:{pid} mem:4GiB sm:40")
-        # New readings for every Sample, though they are taken faster than at 1 Hz.
+        # New readings for every Sample, although they are taken faster than at 1 Hz.
         sim.set("", sample_period="0.001")
         fast = _run(reader, SAMPLES if reader == "portal" else 20, sim.env())
         trace = Path(folder) / "trace"
@@ -164,7 +163,7 @@ def _cell(value: float, target: float | None, *, digits: int) -> str:
 
 
 def main() -> int:
-    """Print the table; the exit code says whether all targets hold."""
+    """Print the table. The exit code is 1 if a target is missed."""
     from tests.nvml_sim.nvmlsim import NoCompiler, build
 
     try:

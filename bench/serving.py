@@ -1,20 +1,21 @@
-"""Serving under deadlines: open-loop load below and beyond what one server can do.
+"""Measure serving under deadlines: open-loop load below and beyond one server's
+capacity.
 
     python -m bench.serving [--seconds 2] [--rounds 3] [--rows 1 8] [--deadline-ms 100]
         [--hidden 32768]
 
 The server of a Job of kind ``serve`` (HTTP over a Unix socket, scheduler, ONNX Runtime
-on one thread) in a process of its own, with a made-up network of two layers. First what
-it can do at most is measured: as many requests as it takes, none with a deadline. Then
-requests come at times of a Poisson process, at 50 to 150 % of that, each with a
-deadline, whatever happened to those before: once with admission and once without (first
-come, first served). Printed are the part of all requests that was answered inside the
-deadline, counted from when the request was due, and the goodput: such answers a second.
+on one thread) runs in a separate process, with a made-up network of two layers. First
+its capacity is measured: as many requests as it takes, without deadlines. Then requests
+come at times of a Poisson process, at 50 to 150 % of that, each with a deadline,
+regardless of the earlier ones: once with admission and once without (first come, first
+served). Printed are the part of all requests that was answered inside the deadline,
+counted from when the request was due, and the goodput: such answers per second.
 
-Without the node's tunnel and the portal's door. Load and server share the machine, and
-other programs on it make runs longer; so the same is done once more in virtual time,
-where a run takes what the scheduler measured, give or take a tenth, and one in a
-hundred three times as much.
+The node's tunnel and the portal are not included. Load and server share the machine,
+and other programs on it make runs longer. So the same is repeated in virtual time,
+where a run takes the time that the scheduler measured, give or take a tenth, and one in
+a hundred three times as much.
 """
 
 import argparse
@@ -46,14 +47,14 @@ WIDTH = 1024
 HIDDEN = 32768
 LOADS = (50, 75, 90, 100, 110, 125, 150)
 VIRTUAL_SECONDS = (0.010, 0.004)
-"""Of a run of one row, and of each further one."""
+"""Seconds of a run of one row, and of each further one."""
 VIRTUAL_LENGTH = 30.0
 AT_ONCE = 64
 READY_SECONDS = 60.0
 
 
 def request_body() -> tuple[bytes, int]:
-    """A request of one row in the binary form, and how much of it is JSON."""
+    """Return a request of one row in the binary form, and the size of its JSON."""
     tensor = np.ones((1, WIDTH), dtype="<f4").tobytes()
     said = {"name": "x", "datatype": "FP32", "shape": [1, WIDTH]}
     said["parameters"] = {"binary_data_size": len(tensor)}
@@ -63,7 +64,7 @@ def request_body() -> tuple[bytes, int]:
 
 @contextlib.asynccontextmanager
 async def serving(path: Path, rows: int, *, admits: bool) -> AsyncIterator[Client]:
-    """A client of a running server with the model, ready."""
+    """Yield a client of a running server with the model loaded."""
     body, json_bytes = request_body()
     with tempfile.TemporaryDirectory() as folder:
         socket = Path(folder) / "serve"
@@ -85,7 +86,7 @@ async def serving(path: Path, rows: int, *, admits: bool) -> AsyncIterator[Clien
 
 
 async def capacity(path: Path, rows: int, seconds: float) -> float:
-    """Answers a second when there is always more to do."""
+    """Return answers per second under constant load."""
     done = 0
     async with serving(path, rows, admits=False) as client:
         begun = time.perf_counter()
@@ -110,13 +111,13 @@ async def load(
     admits: bool,
     seed: int,
 ) -> Counter[str]:
-    """What came of the requests of one open-loop load."""
+    """Return the outcomes of the requests of one open-loop load."""
     lots, fates = random.Random(seed), Counter[str]()
     tasks: set[asyncio.Task[None]] = set()
 
     async def ask_once(client: Client, due: float) -> None:
         # The deadline counts from when the request was due, not from when a busy
-        # generator came to it.
+        # generator sent it.
         left_ms = deadline_ms - (time.perf_counter() - due) * 1000
         fate = "late" if left_ms <= 0 else await client.infer(left_ms)
         if fate == "answered":
@@ -132,7 +133,8 @@ async def load(
             task = asyncio.create_task(ask_once(client, due))
             tasks.add(task)
             task.add_done_callback(tasks.discard)
-        # Who waits still at the end waits as long as a deadline, and is late after it.
+        # Requests that still wait at the end wait for one more deadline, and are late
+        # after it.
         await asyncio.wait(tasks, timeout=deadline_ms / 1000) if tasks else None
         fates["late"] += len(tasks)
         for task in list(tasks):
@@ -141,7 +143,7 @@ async def load(
 
 
 def row(name: str, fates: Counter[str], seconds: float) -> str:
-    """One line of the table."""
+    """Return one line of the table."""
     total = sum(fates.values())
     parts = [
         f"{100 * fates[what] / total:.1f} %"
@@ -152,11 +154,13 @@ def row(name: str, fates: Counter[str], seconds: float) -> str:
 
 
 async def measured(arguments: argparse.Namespace, path: Path, rows: int) -> float:
-    """Print the table for one size of batches; goodput at 150 % over that at 100 %."""
+    """Print the table for one batch size. Return goodput at 150 % over that at 100
+    %.
+    """
     fates: dict[tuple[bool, int], Counter[str]] = defaultdict(Counter)
     most: list[float] = []
     for turn in range(arguments.rounds):
-        # Each round by what the machine can do just then: others use it too.
+        # Each round uses the present capacity, because others use the machine too.
         most.append(await capacity(path, rows, arguments.seconds))
         for percent in LOADS:
             for admits in (True, False):
@@ -218,7 +222,7 @@ def virtual(arguments: argparse.Namespace, rows: int) -> None:
 
 
 async def main(arguments: argparse.Namespace) -> int:
-    """Measure, print; 1 where goodput with admission falls past saturation."""
+    """Measure and print. Return 1 if goodput with admission falls beyond saturation."""
     for rows in arguments.rows:
         virtual(arguments, rows)
     with tempfile.TemporaryDirectory() as folder:

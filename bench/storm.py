@@ -1,20 +1,20 @@
-"""A storm of driver faults over a whole node, for as long as you like.
+"""A storm of driver faults over a whole node, for any length of time.
 
     python -m bench.storm [--minutes 60] [--seed 1]
 
-A real node worker (Celery, with its sampling child) over the simulated driver of
-the tests, a real ingest, a broker and a database of their own. Faults of
-`rig/storm_load.py` come in a random order, round after round. Looked at is what a page
-would see: the binary frames. Printed is a line a minute, and in the end whether
+A real node worker (Celery, with its sampling child) over the simulated driver of the
+tests, a real ingest, and a separate broker and database. Faults of `rig/storm_load.py`
+come in a random order, round after round. The binary frames are observed, as a page
+would. It prints a line a minute, and in the end whether
 
-- no process died for good (ingest and node worker are the same all the time, the
-  sampling child is there and all 8 Gpus are read again),
-- memory stayed flat: of each process, the most of the last quarter against the most
-  of the second one (the first one is for warming up), within 5 %,
+- no process died (ingest and node worker are the same all the time, the sampling child
+  is there and all 8 Gpus are read again),
+- memory stayed flat: of each process, the most of the last quarter against the most of
+  the second one (the first one is for warming up), within 5 %,
 - the log stayed under 100 lines a minute,
 - healthy Gpus were never older than 2 s.
 
-The exit code is 1 when one of these does not hold.
+The exit code is 1 if one of these fails.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ MEMORY_RATIO = 1.05
 
 
 class Page(threading.Thread):
-    """Reads the frames that browsers get, and tells the storm who is well."""
+    """Reads the frames that browsers get, and reports healthy Gpus to the storm."""
 
     def __init__(self, url: str, storm: Storm) -> None:
         super().__init__(daemon=True)
@@ -57,10 +57,10 @@ class Page(threading.Thread):
         self._told = 0.0
         self.frames = 0
         self.oldest: tuple[float, str] = (0.0, "")
-        """Largest age of a healthy Gpu's row, seconds, and during which fault."""
+        """Largest age of a healthy Gpu's row in seconds, and the fault at that time."""
 
     def run(self) -> None:
-        """Take frames as they come; `look` has a look at them."""
+        """Take frames as they come. `look` reads them."""
         import redis
 
         client = redis.Redis.from_url(self._url)
@@ -77,7 +77,7 @@ class Page(threading.Thread):
         self.join(5)
 
     def look(self) -> None:
-        """Take in what came since the last look."""
+        """Process the frames since the last look."""
         from telemetry.protocol.frame import decode
 
         frames, self._frames = self._frames, []
@@ -91,7 +91,7 @@ class Page(threading.Thread):
         self._tell_gap()
 
     def _tell_gap(self) -> None:
-        """One line when the worst gap grew: in which fault, who, how busy it was."""
+        """Print one line if the worst gap grew: the fault, the Gpu, the load."""
         gap, fault = self._storm.healthy.worst_gap
         if gap > max(self._told + 0.5, MOST_AGE_SECONDS):
             self._told = gap
@@ -101,7 +101,7 @@ class Page(threading.Thread):
     def _see(self, slot: int, row: Any) -> None:
         healthy, now = self._storm.healthy, time.monotonic()
         since = healthy.recovering.get(slot)
-        # A frame shows the last reading again: one of before the change is no news.
+        # A frame repeats the last reading, so one from before the change is no news.
         if since is not None and now - row.age_seconds <= since + NOTICE_SECONDS:
             return
         good = row.util_pct is not None and row.age_seconds <= MOST_AGE_SECONDS
@@ -110,7 +110,7 @@ class Page(threading.Thread):
             self.oldest = max(self.oldest, (row.age_seconds, healthy.fault))
 
     def _rows_of(self, roster_id: int) -> dict[int, int]:
-        """Row number -> slot, of the Gpus that the storm is about."""
+        """Return row number -> slot, of the storm's Gpus."""
         import redis
 
         if self._roster is None or self._roster[0] != roster_id:
@@ -156,12 +156,12 @@ class Processes:
         )
 
     def measure(self) -> None:
-        """Note everybody's memory now."""
+        """Record the memory of all processes now."""
         now, child = time.monotonic(), _sampling_child(self.node.pid)
         if child and child not in self.children:
             self.children.append(child)
         pids = {"ingest": self.ingest.pid, "node worker": self.node.pid}
-        # A new child is another process: it is compared with children of its age.
+        # A new child is another process, and is compared with children of its age.
         pids |= {"sampling child": child} if child else {}
         for name, pid in pids.items():
             kib = rss_kib(pid)
@@ -169,7 +169,9 @@ class Processes:
                 self.rss[name].append((now, kib))
 
     def growth(self) -> dict[str, float]:
-        """Most memory of the last quarter over the most of the second one."""
+        """Return the most memory of the last quarter over the most of the second
+        one.
+        """
         ratios = {}
         for name, seen in self.rss.items():
             began, ended = seen[0][0], seen[-1][0]
@@ -182,16 +184,16 @@ class Processes:
         return ratios
 
     def lines(self) -> int:
-        """Lines in the log until now."""
+        """Return the number of lines in the log."""
         with self._log.open("rb") as file:
             return sum(1 for _ in file)
 
     def tail(self, count: int = 12) -> str:
-        """The last lines of the log."""
+        """Return the last lines of the log."""
         return "\n".join(self._log.read_text(errors="replace").splitlines()[-count:])
 
     def close(self) -> None:
-        """End what was started."""
+        """End the started processes."""
         for process in (self.node, self.ingest):
             process.terminate()
         for process in (self.node, self.ingest):
@@ -204,7 +206,7 @@ class Processes:
 
 
 def _sampling_child(node_pid: int) -> int | None:
-    """The node worker's sampling child, found by its command line."""
+    """Return the node worker's sampling child, found by its command line."""
     for folder in Path("/proc").iterdir():
         if not folder.name.isdecimal():
             continue
@@ -234,7 +236,7 @@ def _node_env(folder: Path) -> dict[str, str]:
 
 
 def _prepare(folder: Path) -> None:
-    """A database with one node in it, and the node's secrets."""
+    """Make a database with one node in it, and the node's secrets."""
     from django.core.management import call_command
     from django.utils import timezone
 
@@ -248,7 +250,7 @@ def _prepare(folder: Path) -> None:
 
 
 def blow(minutes: float, storm: Storm, page: Page, processes: Processes) -> float:
-    """The storm itself; the seconds that it took."""
+    """Run the storm. Return the seconds that it took."""
     began_at = said_at = time.monotonic()
     while time.monotonic() - began_at < minutes * 60:
         for _fault in storm.round(page.look, shuffled=True):
@@ -278,7 +280,7 @@ def _say(seconds: float, storm: Storm, page: Page, processes: Processes) -> None
 def judge(
     took_seconds: float, storm: Storm, page: Page, processes: Processes
 ) -> list[tuple[str, str, bool]]:
-    """What was asked, what came of it, whether it holds."""
+    """Return each check, its result, and whether it passed."""
     healthy = storm.healthy
     lost = healthy.recovering.keys() & EVERY
     alive = processes.ingest.poll() is None and processes.node.poll() is None

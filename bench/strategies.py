@@ -1,8 +1,9 @@
-"""The whole strategy search: what is asked and how long it may take.
+"""The whole strategy search: the cases, and the time that each may take.
 
 See docs/design/placement.md#promise-6.
 
-`cases()` is called by bench/placement.py. By itself: python -m bench.strategies
+`cases()` is called by bench/placement.py. It can also be run alone: python -m
+bench.strategies
 """
 
 import platform
@@ -33,7 +34,7 @@ class Case:
 
 
 def model(layers: int) -> ModelSpec:
-    """A LLaMA-like model with this many layers, both ends counted."""
+    """Return a LLaMA-like model with this many layers, both ends counted."""
     return parse_config(
         {
             "model_type": "llama",
@@ -45,7 +46,9 @@ def model(layers: int) -> ModelSpec:
 
 
 def offers(count: int, total_gib: int, *, classes: int, nvlink: bool) -> list[GpuOffer]:
-    """Gpus of one Node in some classes of room, load and speed; in fours by NVLink."""
+    """Return Gpus of one Node in some classes of room, load and speed; in fours by
+    NVLink.
+    """
     made = []
     for index in range(count):
         kind = index % classes
@@ -70,7 +73,9 @@ def offers(count: int, total_gib: int, *, classes: int, nvlink: bool) -> list[Gp
 
 
 def cases() -> list[Case]:
-    """100 layers on 8 and 16 Gpus, alike and not, with and without NVLink."""
+    """Return cases of 100 layers on 8 and 16 Gpus, alike and not, with and without
+    NVLink.
+    """
     spec = model(100)
     workload = Workload(batch=32, sequence_length=2048)
     made = []
@@ -87,7 +92,9 @@ def cases() -> list[Case]:
 
 
 def cluster(count: int) -> list[GpuOffer]:
-    """Nodes of eight Gpus, of four kinds in turn, with a network between them."""
+    """Return nodes of eight Gpus, of four kinds in turn, with a network between
+    them.
+    """
     kinds = (("NVIDIA H100", 989e12, 80), ("NVIDIA A100", 312e12, 80))
     kinds += (("NVIDIA A100", 312e12, 40), ("NVIDIA L40S", 362e12, 48))
     made = []
@@ -113,7 +120,7 @@ def cluster(count: int) -> list[GpuOffer]:
 
 
 def cluster_cases() -> list[Case]:
-    """64 and 1,024 Gpus of four kinds."""
+    """Return cases of 64 and 1,024 Gpus of four kinds."""
     made = []
     for count, target in ((64, 300.0), (1024, 2000.0)):
         gpus = cluster(count)
@@ -135,7 +142,7 @@ def cluster_cases() -> list[Case]:
 
 
 def milliseconds(work: Callable[[], object]) -> float:
-    """CPU time of one call, median of 5."""
+    """Return CPU time of one call, median of 5."""
     times = []
     for _ in range(RUNS):
         start = time.process_time()

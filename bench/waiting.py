@@ -1,11 +1,11 @@
-"""What does a look at a crowded waitlist cost?
+"""Measure a look at a crowded waitlist.
 
     python bench/waiting.py [--waiting 60] [--bookings 3500]
 
 154 GPUs of four classes on 20 nodes, 300 people of 15 groups. Every GPU is held for a
-week on end, by firm bookings inside the freeze and half of them flex after it; each
-person waits for one to four GPUs. One look is measured in CPU seconds when nobody can
-be placed (the common case), and after one booking was given back; the database is a
+week without gaps, by firm bookings inside the freeze and half of them flex after it.
+Each person waits for one to four GPUs. One look is measured in CPU seconds when nobody
+can be placed (the common case), and after one booking was given back. The database is a
 scratch SQLite, or that of DATABASE_URL.
 """
 
@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def measure(waiting: int, bookings: int) -> None:
-    """Print a line for each thing that is measured."""
+    """Print a line for each measurement."""
     now = datetime.now(UTC).replace(minute=20, second=0, microsecond=0)
     make_lab(waiting, bookings, now)
     from django.db import connection
@@ -75,14 +75,14 @@ def measure(waiting: int, bookings: int) -> None:
 
 
 def cpu_seconds(call: Callable[[], object]) -> float:
-    """Return what a call took of this process's CPU."""
+    """Return this process's CPU time of a call."""
     begun = time.process_time()
     call()
     return time.process_time() - begun
 
 
 def make_lab(waiting: int, bookings: int, now: datetime) -> None:
-    """Write people, Gpus, bookings without gaps, and who waits."""
+    """Write people, Gpus, bookings without gaps, and waiting requests."""
     booking_lab.USERS = 1
     booking_lab.make_lab()
     from reservations.models import Account, Membership, SitePolicy, User
@@ -125,7 +125,7 @@ def make_lab(waiting: int, bookings: int, now: datetime) -> None:
 
 
 def _book(gpus, members, bookings, now, chance) -> None:  # type: ignore[no-untyped-def]
-    """Hold every Gpu without gaps, and give everybody a past."""
+    """Hold every Gpu without gaps, and give everybody past bookings."""
     from reservations.models import Allocation, LedgerEntry, Reservation
     from reservations.rules.lifecycle import Kind, State
 
@@ -176,7 +176,7 @@ def _book(gpus, members, bookings, now, chance) -> None:  # type: ignore[no-unty
 
 
 def _wait(members, waiting, now, chance) -> None:  # type: ignore[no-untyped-def]
-    """Have everybody wait for something."""
+    """Make everybody wait for something."""
     from reservations.models import WaitingRequest
 
     WaitingRequest.objects.bulk_create(

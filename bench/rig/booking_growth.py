@@ -1,8 +1,8 @@
-"""Does anything grow with the past? A database of each size, asked in turns.
+"""Measure growth with the past: a database of each size, read in turn.
 
-Every size has a copy of the same database and web processes of its own, all alive at
-once; each round asks one size after the other, in another order each time, so that
-what else runs on the machine disturbs all of them alike. CPU is the web processes' own.
+Every size has a copy of the same database and separate web processes, all running at
+once. Each round reads one size after the other, in another order each time, so that
+other load on the machine affects all of them alike. CPU is that of the web processes.
 """
 
 import multiprocessing
@@ -21,25 +21,25 @@ from bench.rig.booking_lab import CLIENTS, HOUR, VAR, Api, Webs, add_history
 
 WEBS = 2
 VIEWS = 16
-"""How often a round asks for each page."""
+"""How often a round requests each page."""
 WEEK_DAYS_BACK = 5
-"""Five days of the week that is looked at are packed on every Gpu."""
+"""Five days of the viewed week are packed on every Gpu."""
 
 
 @dataclass
 class Asked:
-    """What one kind of request took at one size, over all rounds."""
+    """The times of one kind of request at one size, over all rounds."""
 
     seconds: list[float] = field(default_factory=list)
     cpu_seconds: float = 0.0
 
     @property
     def cpu_ms(self) -> float:
-        """The web's CPU a request."""
+        """Return the web's CPU per request."""
         return 1000 * self.cpu_seconds / len(self.seconds)
 
     def quantile_ms(self, pct: int) -> float:
-        """Wall time that ``pct`` of 100 requests did not exceed."""
+        """Return the wall time that ``pct`` of 100 requests did not exceed."""
         return 1000 * statistics.quantiles(self.seconds, n=100)[pct - 1]
 
 
@@ -73,7 +73,7 @@ def client(
 
 
 def iso(second: float) -> str:
-    """Return a Unix second as the API takes it."""
+    """Return a Unix second in the API's form."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(second))
 
 
@@ -116,7 +116,7 @@ def book_at_once(
 
 
 def view(servers: Webs, path: str, times: int, *, session: str) -> Asked:
-    """Ask for one page, one after another; ``/api/...`` as everything else.
+    """Request one page repeatedly; ``/api/...`` like all others.
 
     Raises:
         SystemExit: it was not answered.
@@ -137,7 +137,7 @@ def view(servers: Webs, path: str, times: int, *, session: str) -> Asked:
 
 
 def pages(hour: datetime) -> dict[str, str]:
-    """Return what is looked at, by the name in the table."""
+    """Return the viewed pages, by their names in the table."""
     week = hour - timedelta(days=WEEK_DAYS_BACK)
     span = (week.timestamp(), (week + timedelta(days=7)).timestamp())
     return {
@@ -151,7 +151,7 @@ def pages(hour: datetime) -> dict[str, str]:
 def measure(
     tokens: list[str], sizes: Sequence[int], *, hour: datetime, rounds: int, each: int
 ) -> Found:
-    """Seed a database of every size; ask them in turns."""
+    """Seed a database of every size, and read them in turn."""
     session, own = sign_in(hour)
     found: Found = {size: defaultdict(Asked) for size in sizes}
     with ExitStack() as stack:
@@ -165,7 +165,7 @@ def measure(
                 first = view(web, path, 1, session=session)
                 print(f"  {size:,}: first {path[:30]} {first.seconds[0]:.2f} s")
                 view(web, path, 4, session=session)
-        # One round more: the first warms up and does not count.
+        # One more round: the first warms up and does not count.
         for number in range(rounds + 1):
             turn = number % len(sizes)
             for size in (*sizes[turn:], *sizes[:turn]):
@@ -201,7 +201,7 @@ def _round(
 
 
 def sign_in(hour: datetime) -> tuple[str, int]:
-    """Return a session of somebody with one past Reservation, and its number."""
+    """Return a session of a user with one past Reservation, and its number."""
     from importlib import import_module
 
     from django.conf import settings
@@ -222,7 +222,7 @@ def sign_in(hour: datetime) -> tuple[str, int]:
 
 
 def seeded(sizes: Sequence[int], *, hour: datetime) -> dict[int, str]:
-    """Grow one database and keep a copy at each size; their addresses."""
+    """Grow one database and keep a copy at each size. Return their addresses."""
     from reservations.store.booking_facts import site_policy
     from reservations.store.usage import store_usage
 
@@ -239,7 +239,7 @@ def seeded(sizes: Sequence[int], *, hour: datetime) -> dict[int, str]:
 
 
 def copied(name: str) -> str:
-    """Copy the database as it is; the copy's DATABASE_URL."""
+    """Copy the present database. Return the copy's DATABASE_URL."""
     from django.db import connection
 
     settings = connection.settings_dict
@@ -269,7 +269,7 @@ def closing_sqlite(path: str) -> Iterator[sqlite3.Connection]:
 
 
 def told(found: Found) -> Iterator[tuple[str, str, str, str]]:
-    """Yield what, figures, what is asked for and the ratios, a line of the table."""
+    """Yield what, figures, targets and ratios, for each line of the table."""
     least = min(found)
     for size, kinds in found.items():
         for name, asked in kinds.items():

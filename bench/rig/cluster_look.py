@@ -1,4 +1,4 @@
-"""The ground of bench/placement.py's look: a site with a Job that runs."""
+"""The environment of bench/placement.py's look: a site with a running Job."""
 
 import json
 import tempfile
@@ -15,7 +15,7 @@ GPUS = 8
 
 @contextmanager
 def running_job() -> Iterator[object]:
-    """A training on one of eight free Gpus, its readings fresh; yields what looks."""
+    """Run a training on one of eight free Gpus with fresh readings. Yield the look."""
     var = tempfile.mkdtemp(prefix="gpl-")
     cluster.setup(var)
     from django.conf import settings

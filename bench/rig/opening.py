@@ -1,7 +1,7 @@
-"""The minute in which the calendar opens: the course, its students, what must hold.
+"""The minute in which the calendar opens: the course, its students, the checks.
 
-Each student looks at the calendar, then books as people do: the slot they want; where
-the portal says no, the next slot that it names; a short thought between two clicks.
+Each student looks at the calendar, then books as people do: the slot they want or,
+after a refusal, the next slot that it names, with a short pause between two clicks.
 Half of them want the same hot hours on the same few Gpus.
 """
 
@@ -22,19 +22,21 @@ HOUR = 3600
 WEIGHT = 10
 WEEK_SECONDS = 7 * 24 * HOUR
 QUOTA_HOURS = 10
-"""Of one student; three bookings of four hours are more than that."""
+"""Of one student. Three bookings of four hours are more than that."""
 BOOKINGS = 3
 LENGTH_HOURS = 4
 TRIES = 4
 """Refusals after which a student gives a booking up."""
 GROUPS = 10
 RUSH_RATIO = 1 / 6
-"""Part of the minute in which those who want the hot hours make their first click."""
+"""Part of the minute in which students who want the hot hours make their first
+click.
+"""
 
 
 @dataclass(frozen=True)
 class Student:
-    """One person of the course, and what they want first."""
+    """One person of the course, and their first wish."""
 
     number: int
     token: str
@@ -45,7 +47,7 @@ class Student:
 
 @dataclass
 class Told:
-    """What one student was answered."""
+    """The answers that one student got."""
 
     student: Student
     first_click: float = 0.0
@@ -106,7 +108,7 @@ def make_course(students: int, gpus: int, *, now: datetime) -> list[Student]:
 
 
 class Client:
-    """A student's browser: one kept connection."""
+    """A student's browser: one persistent connection."""
 
     def __init__(self, port: int, told: Told) -> None:
         self.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
@@ -118,7 +120,7 @@ class Client:
         }
 
     def ask(self, what: str, method: str, path: str, body: object = None) -> Any:
-        """Return (status, JSON); the time it took is noted under ``what``."""
+        """Return (status, JSON). The time that it took is recorded under ``what``."""
         begun = time.monotonic()
         data = json.dumps(body) if body is not None else None
         self.connection.request(method, f"/api/v1{path}", data, self.headers)
@@ -139,7 +141,9 @@ def open_calendar(
     hour: datetime,
     seconds: float,
 ) -> tuple[list[Told], float]:
-    """Let all of them book; (what each was told, seconds until the last answer)."""
+    """Let all of them book. Return (each student's answers, seconds until the last
+    one).
+    """
     told = [Told(student) for student in students]
     begun = time.monotonic() + 0.5
     threads = [
@@ -166,7 +170,7 @@ def _live(
     begun: float,
     seconds: float,
 ) -> None:
-    """One student's minute."""
+    """Run one student's minute."""
     student = told.student
     chance = random.Random(student.number)
     spread = seconds * (RUSH_RATIO if student.hot else 0.5)
@@ -185,7 +189,7 @@ def _live(
 def _book(
     client: Client, wish: dict[str, object], chance: random.Random, *, thought: float
 ) -> None:
-    """Preview, book, and follow the portal's advice where it says no."""
+    """Preview, book, and follow the portal's advice after a refusal."""
     told = client.told
     client.ask("preview", "POST", "/reservations/preview", wish)
     for _ in range(TRIES):
@@ -204,7 +208,7 @@ def _book(
 def wishes(
     student: Student, gpu_ids: Sequence[int], hour: datetime, chance: random.Random
 ) -> Iterable[dict[str, object]]:
-    """What a student would like: tomorrow noon on the best Gpus, or anything."""
+    """Yield a student's wishes: tomorrow noon on the best Gpus, or any slot."""
     hot_gpus = gpu_ids[: max(2, len(gpu_ids) // 10)]
     for number in range(BOOKINGS):
         if student.hot:
@@ -220,7 +224,8 @@ def _z(at: datetime) -> str:
     return f"{at:%Y-%m-%dT%H:%M:%SZ}"
 
 
-# --- what must hold ---------------------------------------------------------------
+# --- checks
+# ----------------------------------------------------------------------------
 
 
 def overlaps() -> int:
@@ -239,8 +244,9 @@ def overlaps() -> int:
 def over_quota() -> list[str]:
     """Name every Membership and group whose fullest 7 days hold too much firm cost.
 
-    Arithmetic of its own, over every window that begins where a booking begins or ends
-    where one ends: the sum over a window is piecewise linear between those.
+    It has its own arithmetic, over every window that begins where a booking begins or
+    ends where one ends, because the sum over a window is piecewise linear between
+    those.
     """
     from reservations.models import Account, Membership, Reservation, SitePolicy
     from reservations.rules.lifecycle import Kind
@@ -267,14 +273,16 @@ def over_quota() -> list[str]:
 
 
 def fullest(spends: Sequence[tuple[int, int, int]]) -> int:
-    """Return what the fullest 7 days hold of (start, end, cost)."""
+    """Return the cost in the fullest 7 days of (start, end, cost)."""
     begins = {start for start, _end, _cost in spends}
     begins |= {end - WEEK_SECONDS for _start, end, _cost in spends}
     return max((_within(spends, begin) for begin in begins), default=0)
 
 
 def _within(spends: Sequence[tuple[int, int, int]], begin: int) -> int:
-    """Cost within the 7 days from an instant; a booking costs the same each second."""
+    """Return the cost within the 7 days from an instant. A booking costs the same each
+    second.
+    """
     return sum(
         cost
         // (end - start)
@@ -284,7 +292,7 @@ def _within(spends: Sequence[tuple[int, int, int]], begin: int) -> int:
 
 
 def over_caps() -> list[str]:
-    """Name everybody who holds more bookings or Gpus at once than one person may."""
+    """Name everybody with more bookings or Gpus at once than one person may have."""
     from reservations.models import Allocation, SitePolicy
 
     policy = SitePolicy.current()
@@ -302,11 +310,12 @@ def over_caps() -> list[str]:
     return found
 
 
-# --- who got what ------------------------------------------------------------------
+# --- distribution
+# ----------------------------------------------------------------------
 
 
 def granted_hours(students: Sequence[Student]) -> dict[int, float]:
-    """GPU-hours that each student holds in the end, by number."""
+    """Return the GPU-hours that each student holds in the end, by number."""
     from reservations.models import Reservation
 
     hours: dict[int, float] = defaultdict(float)
@@ -316,13 +325,13 @@ def granted_hours(students: Sequence[Student]) -> dict[int, float]:
 
 
 def jain(values: Sequence[float]) -> float:
-    """Jain's index: 1 where all got the same, 1/n where one got everything."""
+    """Return Jain's index: 1 if all got the same, 1/n if one got everything."""
     squares = sum(value * value for value in values)
     return sum(values) ** 2 / (len(values) * squares) if squares else 0.0
 
 
 def fairness(told: Sequence[Told], hours: dict[int, float]) -> dict[str, Any]:
-    """Jain over the students, the first and the last quarter, means by group."""
+    """Return Jain over the students, the first and the last quarter, means by group."""
     order = sorted(told, key=lambda one: one.first_click)
     quarter = max(1, len(order) // 4)
     groups: dict[int, list[float]] = defaultdict(list)

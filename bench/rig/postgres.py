@@ -1,4 +1,6 @@
-"""A PostgreSQL of a bench's own, with fsync as in production; ends with the block."""
+"""A private PostgreSQL for a bench, with fsync as in production. It ends with the
+block.
+"""
 
 import os
 import pwd
@@ -13,7 +15,7 @@ from pathlib import Path
 
 @contextmanager
 def postgres() -> Iterator[str]:
-    """Run a cluster in a temporary folder; yield its DATABASE_URL.
+    """Run a cluster in a temporary folder. Yield its DATABASE_URL.
 
     Raises:
         SystemExit: the server's programs are not installed.
@@ -59,7 +61,7 @@ def postgres() -> Iterator[str]:
 
 
 def _quiet(command: list[str]) -> None:
-    # No pipe: the server that pg_ctl starts would keep it open.
+    # No pipe, because the server that pg_ctl starts would keep it open.
     with tempfile.TemporaryFile("w+") as out:
         done = subprocess.run(
             command, cwd="/", stdout=out, stderr=subprocess.STDOUT, check=False

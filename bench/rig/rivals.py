@@ -1,8 +1,8 @@
-"""What else splits layers over unequal Gpus: accelerate, and four rules of thumb.
+"""Other ways to split layers over unequal Gpus: accelerate, and four simple rules.
 
-Each takes layer bytes and free bytes and answers the bytes per Gpu and what did not fit
-(spilled to the CPU, or over a Gpu's memory). accelerate sees the same layers as modules
-that may not be cut, as it would see a transformer's blocks.
+Each takes layer bytes and free bytes and returns the bytes per Gpu and the layers that
+did not fit (spilled to the CPU, or over a Gpu's memory). accelerate sees the same
+layers as modules that may not be cut, like a transformer's blocks.
 """
 
 import logging
@@ -19,7 +19,7 @@ CPU_BYTES = 2**50
 
 @dataclass(frozen=True)
 class Outcome:
-    """Bytes per Gpu in the Gpus' order; whether all of the model is on them."""
+    """Bytes per Gpu in the Gpus' order, and whether all of the model is on them."""
 
     loads: tuple[int, ...]
     whole: bool
@@ -29,7 +29,7 @@ Rival = Callable[[Sequence[int], Sequence[int]], Outcome]
 
 
 def accelerate_module(layers: Sequence[int]) -> Any:
-    """The layers as a model on meta: one uncut block each, of so many bytes."""
+    """Return the layers as a model on meta: one uncut block each, of so many bytes."""
     import torch
 
     class Layer(torch.nn.Module):
@@ -44,10 +44,10 @@ def accelerate_module(layers: Sequence[int]) -> Any:
 def accelerate_map(
     model: Any, layers: Sequence[int], frees: Sequence[int], *, balanced: bool
 ) -> Outcome:
-    """infer_auto_device_map, with or without get_balanced_memory before it."""
+    """Return infer_auto_device_map, with or without get_balanced_memory before it."""
     from accelerate.utils.modeling import get_balanced_memory, infer_auto_device_map
 
-    # It warns of every Gpu that this machine does not have, and counts it all the same.
+    # It warns about every Gpu that this machine does not have, but still counts it.
     logging.getLogger("accelerate").setLevel(logging.ERROR)
     memory: dict[int | str, int] = {**dict(enumerate(frees)), "cpu": CPU_BYTES}
     if balanced:
@@ -79,14 +79,16 @@ def _cut(layers: Sequence[int], frees: Sequence[int], bounds: Sequence[int]) -> 
 
 
 def equal_layers(layers: Sequence[int], frees: Sequence[int]) -> Outcome:
-    """The same number of layers on every Gpu, what is left over to the first."""
+    """Put the same number of layers on every Gpu, and the remaining ones on the
+    first.
+    """
     each, more = divmod(len(layers), len(frees))
     bounds = [i * each + min(i, more) for i in range(1, len(frees))]
     return _cut(layers, frees, bounds)
 
 
 def proportional(layers: Sequence[int], frees: Sequence[int]) -> Outcome:
-    """Cuts where the bytes so far pass each Gpu's share of the free memory."""
+    """Cut where the bytes so far exceed each Gpu's share of the free memory."""
     whole, room = sum(layers), sum(frees)
     bounds, at, before, share = [], 0, 0, 0
     for free in frees[:-1]:
@@ -100,7 +102,7 @@ def proportional(layers: Sequence[int], frees: Sequence[int]) -> Outcome:
 
 
 def first_fit(layers: Sequence[int], frees: Sequence[int]) -> Outcome:
-    """The roomiest Gpu first, filled to the brim; then the next."""
+    """Fill the roomiest Gpu first, then the next."""
     loads = [0] * len(frees)
     order = sorted(range(len(frees)), key=lambda gpu: -frees[gpu])
     for size in layers:
@@ -120,10 +122,10 @@ SIMPLE: dict[str, Rival] = {
 
 
 def instances(count: int, seed: int) -> list[tuple[list[int], list[int]]]:
-    """Models and busy Gpus, some tight, some loose; the same on every run.
+    """Return models and busy Gpus, some tight, some loose, the same on every run.
 
-    2 to 6 Gpus of 8 to 80 GiB, each up to three quarters used by others; 4 to 48
-    layers with a larger head and tail, 45 to 97 % of what is free together.
+    2 to 6 Gpus of 8 to 80 GiB, each up to three quarters used by others; 4 to 48 layers
+    with a larger head and tail, 45 to 97 % of the total free memory.
     """
     draw = random.Random(seed)
     made = []

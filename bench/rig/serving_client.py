@@ -1,7 +1,7 @@
-"""A light HTTP client of one served model: kept connections, answers by their status.
+"""A light HTTP client of one served model: persistent connections, answers by status.
 
-It shares the machine with the server it loads, so it does as little as it can: the
-request is made once, an answer is read as far as is needed to tell what became of it.
+It shares the machine with the server, so it does as little as possible: the request is
+made once, and an answer is read only until its outcome is known.
 """
 
 import asyncio
@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import cast
 
 MOST_CONNECTIONS = 120
-"""The server answers so many at once (placement.agent.serving.server.MOST_AT_ONCE)."""
+"""The server's limit of simultaneous requests
+(placement.agent.serving.server.MOST_AT_ONCE).
+"""
 
 
 class _Line(asyncio.Protocol):
@@ -21,11 +23,11 @@ class _Line(asyncio.Protocol):
         self._held = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep it."""
+        """Store the transport."""
         self.transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        """Read until the answer is whole."""
+        """Read until the answer is complete."""
         self._held += data
         head, found, body = self._held.partition(b"\r\n\r\n")
         if not found:
@@ -38,13 +40,13 @@ class _Line(asyncio.Protocol):
             self.answer.set_result((int(head.split(b" ", 2)[1]), body))
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Who waits for it is told."""
+        """Notify the caller that waits for it."""
         if self.answer is not None and not self.answer.done():
             self.answer.set_exception(error or ConnectionError("it was closed"))
 
 
 class Client:
-    """Asks one model, over one Unix socket."""
+    """Sends requests to one model over one Unix socket."""
 
     def __init__(self, socket: Path, model: str, body: bytes, json_bytes: int) -> None:
         self.socket, self.model, self.body = socket, model, body
@@ -57,7 +59,9 @@ class Client:
         self._open = 0
 
     async def infer(self, deadline_ms: float | None) -> str:
-        """Ask once: "answered", "refused", "dropped", or "full" (no connection)."""
+        """Send one request: "answered", "refused", "dropped", or "full" (no
+        connection).
+        """
         if not self._free and self._open >= MOST_CONNECTIONS:
             return "full"
         line = self._free.pop() if self._free else await self._new_line()
@@ -79,7 +83,7 @@ class Client:
         return "dropped" if b'"code": "late"' in body else "refused"
 
     async def ready(self) -> bool:
-        """Whether the model is loaded."""
+        """Return whether the model is loaded."""
         try:
             line = self._free.pop() if self._free else await self._new_line()
         except OSError:
@@ -102,6 +106,6 @@ class Client:
         return line
 
     def close(self) -> None:
-        """Leave."""
+        """Close the connections."""
         for line in self._free:
             line.transport.close()

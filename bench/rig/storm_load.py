@@ -1,9 +1,9 @@
-"""A storm of driver faults, and somebody who looks how the Gpus come through it.
+"""A storm of driver faults, and its effect on the Gpus.
 
-The driver is the simulated one of the tests; it reads its file again whenever it
-changes. Every fault says which Gpus it touches. The others are *healthy*, and the
-storm keeps the longest time that any of them went without a good reading. How long
-a touched one takes until it is read again counts apart, as its recovery.
+The driver is the simulated one of the tests, which reads its file again whenever it
+changes. Every fault names the Gpus that it affects. The others are *healthy*, and the
+storm keeps the longest time that any of them went without a good reading. The time
+until an affected one is read again counts separately, as its recovery.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ UNSUPPORTED = ("util", "mem", "temp", "power", "clocks", "procs", "fields", "pst
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One kind of trouble."""
+    """One kind of fault."""
 
     name: str
     lines: tuple[str, ...] = ()
-    """Of the driver's file, after the calm ones."""
+    """Lines of the driver's file, after the calm ones."""
     touches: frozenset[int] = frozenset()
-    """Slots that are not healthy meanwhile."""
+    """Slots that are not healthy during the fault."""
     reload: bool = False
-    """Whether it begins with a reload of the driver, and ends with one."""
+    """Whether it begins and ends with a reload of the driver."""
     lasting: bool = False
-    """Whether the Gpus stay as they are until the next reload."""
+    """Whether the Gpus stay faulty until the next reload."""
     seconds: float = 3.0
     gpus: int = GPUS
 
@@ -103,7 +103,7 @@ FAULTS = (
 
 
 class Crowd:
-    """Processes that come and go, and one that becomes another under its pid."""
+    """Processes that come and go, and one whose pid is used again."""
 
     def __init__(self) -> None:
         self._alive: list[subprocess.Popen[bytes]] = []
@@ -121,7 +121,7 @@ class Crowd:
             self._gone = [*self._gone, oldest.pid][-3:]
 
     def lines(self) -> Iterator[str]:
-        """Everybody on every Gpu, the dead among them."""
+        """Yield every process on every Gpu, including the dead ones."""
         yield "[gpu *]"
         for process in self._alive:
             yield f"proc = pid:{process.pid} mem:2GiB sm:20"
@@ -130,7 +130,7 @@ class Crowd:
         yield "proc = pid:gone mem:na"
 
     def close(self) -> None:
-        """End them all."""
+        """End all processes."""
         for process in self._alive:
             process.kill()
             process.wait()
@@ -138,16 +138,16 @@ class Crowd:
 
 @dataclass(slots=True)
 class Healthy:
-    """Who ought to be read just now, and whether they are."""
+    """The Gpus that should be read at present, and whether they are."""
 
     seen_at: dict[int, float] = field(default_factory=dict)
     """Slot -> when its last good reading came, monotonic seconds."""
     touched: set[int] = field(default_factory=set)
     lasting: set[int] = field(default_factory=set)
     recovering: dict[int, float] = field(default_factory=dict)
-    """Slot -> since when it should be well again."""
+    """Slot -> since when it should be healthy again."""
     worst_gap: tuple[float, str] = (0.0, "")
-    """Longest time a healthy Gpu went without a good reading, and in which fault."""
+    """Longest time without a good reading of a healthy Gpu, and the fault."""
     worst_recovery: tuple[float, str] = (0.0, "")
     fault: str = "calm"
     fault_reloads: bool = False
@@ -155,7 +155,7 @@ class Healthy:
     """Slot -> when the first good reading of a recovering one came."""
 
     def begin(self, fault: Fault, now: float) -> None:
-        """A fault begins: the one before it is over."""
+        """Begin a fault. The previous one is over."""
         if fault.reload or self.fault_reloads:
             self.lasting.clear()
         over = self.touched - fault.touches - self.lasting
@@ -170,10 +170,10 @@ class Healthy:
         self.fault, self.fault_reloads = fault.name, fault.reload
 
     def saw(self, slot: int, now: float, *, good: bool) -> None:
-        """A reading of a Gpu.
+        """Record a reading of a Gpu.
 
-        Well again is who was read well twice: the first may have been on its way
-        since before the fault.
+        A Gpu is healthy again after two good readings, because the first may be from
+        before the fault.
         """
         if good:
             self.seen_at[slot] = now
@@ -190,14 +190,14 @@ class Healthy:
             self.worst_recovery = max(self.worst_recovery, (seconds, self.fault))
 
     def look(self, now: float) -> None:
-        """How long ago was each healthy Gpu read?"""
+        """Check how long ago each healthy Gpu was read."""
         for slot in EVERY - self.touched - self.recovering.keys():
             gap = now - self.seen_at.get(slot, now)
             self.worst_gap = max(self.worst_gap, (gap, self.fault))
 
 
 class Storm:
-    """Changes the driver's file; `write` stores it."""
+    """Changes the driver's file. `write` stores it."""
 
     def __init__(self, write: Callable[[str], None], *, seed: int = 1) -> None:
         self._write = write
@@ -208,13 +208,13 @@ class Storm:
         self.rounds = 0
 
     def calm(self) -> None:
-        """No fault at all, after a reload that ends what lasts."""
+        """End all faults, after a reload that ends the lasting ones."""
         self._begin(Fault("calm", (), EVERY, reload=True))
 
     def round(
         self, look: Callable[[], None], *, shuffled: bool = False
     ) -> Iterator[Fault]:
-        """Every fault once, each for its time; `look` is called often meanwhile."""
+        """Run every fault once, each for its time. `look` is called often meanwhile."""
         faults = list(FAULTS)
         if shuffled:
             self._random.shuffle(faults)
@@ -225,7 +225,7 @@ class Storm:
         self.rounds += 1
 
     def settle(self, seconds: float, look: Callable[[], None]) -> None:
-        """Calm for a while."""
+        """Stay calm for a while."""
         self.calm()
         self.healthy.begin(Fault("calm"), time.monotonic())
         self._last(seconds, look)
@@ -264,7 +264,7 @@ class Storm:
 
 
 def rss_kib(pid: int) -> int:
-    """Memory of a process in RAM; 0 when it is gone."""
+    """Return a process's memory in RAM; 0 if it is gone."""
     try:
         text = Path(f"/proc/{pid}/status").read_text()
     except OSError:
