@@ -42,7 +42,7 @@ def make_lab() -> list[Gpu]:
 def send_frame(
     client: redis.Redis, used_mib: dict[int, int] | None = None, at: float | None = None
 ) -> None:
-    """Publish what every Gpu shows now: 400 MiB used where nothing else is said."""
+    """Publish the present state of every Gpu: 400 MiB used by default."""
     cluster = load_cluster()
     rows = tuple(
         FrameRow(

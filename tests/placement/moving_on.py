@@ -1,4 +1,4 @@
-"""A Job on blue whose Gpu breaks, so that it goes on from its checkpoint on red."""
+"""A Job on blue whose Gpu breaks, so that it continues from its checkpoint on red."""
 
 import re
 import signal
@@ -25,7 +25,8 @@ from tests.placement.agent.two_nodes import TwoNodes
 from tests.placement.lab import send_frame
 from tests.placement.watched import plan_on
 
-# A step is saved whole or not at all, by a new folder that takes the old one's name.
+# A step is saved completely or not at all, by a new folder that takes the old one's
+# name.
 SCRIPT = """
 n=$(cat checkpoint/step 2>/dev/null || echo 0)
 echo "begins at $n $(cksum < checkpoint/weights 2>/dev/null)"
@@ -46,7 +47,7 @@ class NearNodes(TwoNodes):
     worker = ("-m", "tests.placement.agent.near_worker")
 
     def step(self) -> None:
-        """Tick and hear; workers that live are heard of, as by their samples."""
+        """Tick and process reports. Live workers are reported, as by their samples."""
         alive = [name for name, one in self.processes.items() if one.poll() is None]
         Node.objects.filter(name__in=alive).update(last_seen_at=timezone.now())
         super().step()
@@ -65,13 +66,15 @@ class NearNodes(TwoNodes):
         return JobFolder.of(self.node_dir(job.node.name) / "jobs", job.pk, 1, job.key)
 
     def processes_of(self, job: Job) -> list[int]:
-        """What of a Job still runs, known by its folder: numbers are others' too."""
+        """Return a Job's processes, known by its folder, because numbers are reused."""
         entry = f"GPUPORTAL_RESULTS={self.at(job).work / RESULTS}"
         own = [item.pid for item in process_table() if not item.dead]
         return [pid for pid in own if process_tree.environ_holds(pid, entry)]
 
     def says(self, job: Job, word: str) -> str:
-        """Go on until a line of a Job's log begins with a word; what follows it."""
+        """Continue until a line of a Job's log begins with a word. Return the rest of
+        it.
+        """
 
         def line() -> re.Match[str] | None:
             return re.search(rf"^{word} (.+)\n", self.log(job), re.MULTILINE)
@@ -81,11 +84,11 @@ class NearNodes(TwoNodes):
 
 
 def runs_on_blue(lab: NearNodes, client: redis.Redis, **script: object) -> Job:
-    """Have Alice train on blue, with a checkpoint of step 1; red is free.
+    """Let Alice train on blue, with a checkpoint of step 1. red is free.
 
     Args:
-        script: ``size`` of its checkpoint in bytes; ``asked``: what else it does when
-            it is asked to end.
+        script: ``size`` of its checkpoint in bytes; ``asked``: its additional actions
+            when it is requested to end.
     """
     now = timezone.now()
     end = now.replace(minute=0, second=0, microsecond=0) + timedelta(hours=3)
@@ -123,7 +126,7 @@ def runs_on_blue(lab: NearNodes, client: redis.Redis, **script: object) -> Job:
 
 
 def moves(job: Job) -> tuple[MoveDecision, Job]:
-    """Break a Job's Gpu; the move that comes of it, and the Job that is to go on."""
+    """Break a Job's Gpu. Return the resulting move, and the Job that is to continue."""
     now = timezone.now()
     (gpu,) = Gpu.objects.filter(node=job.node)
     Gpu.objects.filter(pk=gpu.pk).update(lost=True)

@@ -1,4 +1,4 @@
-"""A node of one's own for tests: folders, key, token, orders, all for real."""
+"""A separate node for tests: folders, key, token, commands, all real."""
 
 import hashlib
 import json
@@ -65,7 +65,7 @@ def make_order(**changes: Any) -> Order:
 
 
 class Web:
-    """A web of one's own that gives out one script and takes logs, over HTTP."""
+    """A separate web that serves one script and accepts logs, over HTTP."""
 
     def __init__(
         self, script: str = "", *, names: tuple[str, ...] = ("node1",)
@@ -73,7 +73,7 @@ class Web:
         self.script = script.encode()
         self.files = b""
         self.pages: dict[str, bytes] = {}
-        """Address -> what else it gives out."""
+        """Address -> additional content."""
         self.logs: dict[str, bytes] = {}
         self.down = False
         self.refused = 0
@@ -140,7 +140,7 @@ def script_order(web: Web, **changes: Any) -> Order:
 
 
 def start(settings: NodeSettings, order: Order) -> JobFolder:
-    """Accept an order and start its shim."""
+    """Accept a command and start its shim."""
     runner = LocalRunner(settings)
     folder = runner.accept(order, order.payload())
     runner.start(folder)

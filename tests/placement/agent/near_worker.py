@@ -1,6 +1,6 @@
-"""A node worker that starts fast: the desk and the keeper as they are, no Celery.
+"""A node worker that starts fast: the real desk and keeper, without Celery.
 
-python -m tests.placement.agent.near_worker          with a node worker's environment
+python -m tests.placement.agent.near_worker with a node worker's environment
 """
 
 import base64
@@ -14,7 +14,7 @@ from placement.agent.keeper import JobKeeper
 
 
 def main() -> None:
-    """Take orders from the node's queue for ever."""
+    """Take commands from the node's queue without end."""
     settings = NodeSettings.from_env()
     keeper = JobKeeper(settings)
     keeper.start()

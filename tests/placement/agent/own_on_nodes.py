@@ -1,4 +1,4 @@
-"""A chapter of the story of two nodes: a script of one's own, started by plain python.
+"""A chapter of the story of two nodes: a user's own script, started by plain python.
 
 Its ranks need no torch, so it costs next to nothing beside the trainings.
 """
@@ -74,7 +74,9 @@ def plan_of_two(user: User) -> StoredPlan:
 
 
 def own_script_stops_goes_on_and_fails(lab: TwoNodes, booking: Reservation) -> None:
-    """Launch it, stop it, go on with what both nodes kept, and have a rank fail."""
+    """Launch it, stop it, continue from both nodes' checkpoints, and let a rank
+    fail.
+    """
     alice = booking.user
     plan = plan_of_two(alice)
 
@@ -122,7 +124,7 @@ def own_script_stops_goes_on_and_fails(lab: TwoNodes, booking: Reservation) -> N
 
 
 def stored(user: User, job: Job, part: int) -> str:
-    """The portal's log of one node, as the job's page asks for it."""
+    """Return the portal's log of one node, as the job's page requests it."""
     if not log_store.path_of(job, part=part).is_file():
         return ""
     address = (
@@ -132,7 +134,7 @@ def stored(user: User, job: Job, part: int) -> str:
 
 
 def left_of(lab: TwoNodes, job: Job) -> list[int]:
-    """What still runs of a Job of this lab, known by its environment."""
+    """Return the processes of a Job of this lab, known by their environment."""
     own = [
         f"GPUPORTAL_RESULTS={JobFolder.at(folder).work / RESULTS}"
         for folder in lab.folder.glob(f"*/node/jobs/{job.pk}-*")

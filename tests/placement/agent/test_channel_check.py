@@ -1,4 +1,4 @@
-"""A node notices by itself that its token or its order key is wrong, and says it."""
+"""A node notices that its token or its order key is wrong, and reports it."""
 
 import logging
 from dataclasses import replace

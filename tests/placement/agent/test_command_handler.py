@@ -1,4 +1,4 @@
-"""The node's door: what it refuses, what it does once."""
+"""The node's handling of commands: refusals, and idempotence."""
 
 import time
 from dataclasses import replace
@@ -102,7 +102,8 @@ def test_a_script_where_jobs_are_not_isolated_is_refused(node, told):
     desk = OrderDesk(replace(node, allow_scripts=False), publish=told.append)
     assert not give(desk, make_order(recipe=None, argv=()))
     assert told[0]["code"] == "isolation"
-    # Here no systemd runs: a node that is to enforce says so, and starts nothing.
+    # systemd does not run here: a node that is to enforce reports it and starts
+    # nothing.
     strict = replace(node, allow_scripts=False, isolation="enforced")
     assert not give(OrderDesk(strict, publish=told.append), make_order())
     assert told[1]["code"] == "isolation"

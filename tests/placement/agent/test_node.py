@@ -40,7 +40,7 @@ def folder():
 
 @pytest.fixture
 def environment(folder, valkey_url):
-    """Return all that a node worker is given; no DATABASE_URL, no SECRET_KEY."""
+    """Return the environment of a node worker: no DATABASE_URL, no SECRET_KEY."""
     settings = nodes.make_settings(folder)
     nodes.write_simulation(settings, ("GPU-node1-0", "GPU-node1-1"))
     return {
@@ -101,7 +101,7 @@ def worker(environment, folder):
 
 @pytest.fixture
 def send(valkey_url):
-    """Give an order as the web does."""
+    """Send a command as the web does."""
     app = Celery("web", broker=paths.celery_url(valkey_url), set_as_current=False)
 
     def give(order, signature=None):
@@ -177,7 +177,7 @@ def test_order_to_job_to_stop_over_the_broker(worker, send, redis_client, folder
         "enough",
         0,
     )
-    # The sampler runs beside it and shows what the Job held.
+    # The sampler runs beside it and shows the Job's memory.
     until(lambda: redis_client.xlen("raw.node1"))
 
 

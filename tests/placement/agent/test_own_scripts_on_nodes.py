@@ -1,8 +1,8 @@
-"""Scripts of one's own over two nodes: each launcher really starts, meets and ends.
+"""Users' own scripts over two nodes: each launcher really starts, connects and ends.
 
-Two shims with folders, names and Gpus of their own, as the portal orders them: the
-first says where the ranks meet, the second goes there. Importing torch is the time, so
-each launcher tells another part of the story.
+Two shims with separate folders, names and Gpus, as the portal sends them: the first has
+the address of the rendezvous, the second connects to it. Importing torch takes most of
+the time, so each launcher tests another part.
 """
 
 import hashlib
@@ -94,7 +94,7 @@ class Both:
         return [ended(folder) for folder in self.folders]
 
     def reason(self) -> str:
-        """What the portal makes of what both say."""
+        """Return the portal's reason from the reports of both."""
         parts = [
             PartInfo(
                 number,
@@ -156,7 +156,7 @@ def launched(tmp_path):
 
 
 def plan_files():
-    """The files of a Plan with one Gpu on each node, as they lie in a folder."""
+    """Return the files of a Plan with one Gpu on each node, as in a folder."""
     offers = [
         make_offer(
             0, node=name, uuid=f"GPU-{name}", network_bytes_per_second=1e9, free_gib=2
@@ -176,7 +176,7 @@ def plan_files():
 
 
 def told(number):
-    """What a rank says when all have met and the Plan lies in its folder."""
+    """Return a rank's output after the rendezvous, with the Plan in its folder."""
     return f"rank {number} of 2 local 0 on {NAMES[number]} sum 3.0 by ddp"
 
 

@@ -1,4 +1,6 @@
-"""A portal that was restored from a backup gives numbers again: no two Jobs mix."""
+"""A portal that was restored from a backup gives numbers again: Jobs are never
+mixed.
+"""
 
 import secrets
 import time
@@ -62,7 +64,7 @@ def launch(desk, user, gpu, script):
 
 
 def told(desk, condition, seconds=30):
-    """Bring facts to the web until something holds."""
+    """Bring facts to the web until a condition holds."""
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end
@@ -78,7 +80,7 @@ def test_a_student_never_sees_the_job_that_had_the_number_before(
     ordered(desk, carols)
     desk.until_running(carols)
     until(lambda: b"secret" in b"".join(map(logs_of, [carols])))
-    # The backup is from before: its next number goes to another Job.
+    # The backup is older, so its next number goes to another Job.
     mine = make_reservation(alice, [desk.gpus[1]], state=State.ACTIVE)
     Job.objects.filter(pk=carols.pk).update(
         owner=alice,
@@ -193,7 +195,7 @@ def test_a_fact_or_belief_of_another_job_of_that_number_moves_nothing(desk, alic
 def test_a_node_that_names_a_thousand_unknown_jobs_gets_few_stop_orders(
     monkeypatch, caplog, redis_client
 ):
-    """It provokes them itself, in every message."""
+    """It causes them itself, in every message."""
     make_node("node1")
     sent: list[int] = []
     monkeypatch.setattr(
@@ -220,7 +222,7 @@ def test_a_node_that_names_a_thousand_unknown_jobs_gets_few_stop_orders(
     assert len(sent) == len(set(sent)) == event_intake.MOST_STRANGERS
     assert "runs 1000 jobs that the portal does not know" in caplog.text
 
-    # Few of them are stopped at once, and asked again where they go on.
+    # Few of them are stopped at once, and stopped again if they continue.
     redis_client.flushdb()
     sent.clear()
     for second in range(60):

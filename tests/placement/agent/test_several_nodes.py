@@ -1,8 +1,8 @@
 """A Job over two nodes: two real node workers with unequal numbers of Gpus.
 
-Importing torch is most of the time, so two launches tell it all: one that is stopped
-half-way and goes on elsewhere, one whose rank is killed. A script of one's own, which
-needs no torch, tells its part in the same lab.
+Importing torch takes most of the time, so two launches test everything: one that is
+stopped half-way and continues elsewhere, one whose rank is killed. A user's own script,
+which needs no torch, uses the same lab.
 """
 
 import json
@@ -36,7 +36,7 @@ from tests.placement.agent.two_nodes import (
 ROUNDING = 5e-6
 """fp32 sums of three stages and eight microbatches, in another order."""
 STEPS = 60
-"""More than the two that are ended get to; the last one is as fast as it can."""
+"""More than the two that are ended reach. The last one runs at full speed."""
 SAYS_EVERY_STEP = (
     "import sys; from placement.agent.runtime import plan_worker as worker; "
     "worker.PRINT_EVERY_SECONDS = 0; sys.exit(worker.main(sys.argv))"
@@ -135,7 +135,7 @@ def test_a_training_over_two_nodes_stops_goes_on_fails_and_goes_on_on_one(
     assert first.exit_code == 0 and not lab.processes_of(first)
     seen = lab.losses(first)
     assert len(seen) >= 3 and max(seen) < STEPS - 1
-    # Each node's log is its own, and is kept.
+    # Each node has a separate log, which is kept.
     other = (
         lab.folder / "red/node/jobs" / f"{first.pk}-1-{first.key}" / "log"
     ).read_text()
@@ -155,7 +155,7 @@ def test_a_training_over_two_nodes_stops_goes_on_fails_and_goes_on_on_one(
     assert states["red"] == "failed" and states["blue"] in ("failed", "stopped")
     seen |= lab.losses(second)
 
-    # The whole model on one Gpu of red: every stage's part came along.
+    # The whole model on one Gpu of red: every stage's part was transferred.
     third = launched(
         alice,
         both,

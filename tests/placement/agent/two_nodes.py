@@ -62,7 +62,7 @@ class TwoNodes:
             self.start(name)
 
     def _settle(self, node: Node, token: str) -> None:
-        """Write what a node has and knows."""
+        """Write a node's hardware and settings."""
         home = self.folder / node.name
         home.mkdir(exist_ok=True)
         settings = nodes.make_settings(home, name=node.name)
@@ -83,7 +83,9 @@ class TwoNodes:
         }
 
     def start(self, name: str, **variables: str) -> None:
-        """Start a node's worker, also one that was killed; elsewhere from now on."""
+        """Start a node's worker, also after a kill. It uses another place from now
+        on.
+        """
         self.environments[name] |= variables
         with (self.folder / f"{name}.log").open("ab") as diary:
             self.processes[name] = subprocess.Popen(
@@ -100,7 +102,7 @@ class TwoNodes:
         return Path(self.environments[name]["GPUPORTAL_NODE_DIR"])
 
     def step(self) -> None:
-        """Tick once, and hear what the nodes have said."""
+        """Tick once, and process the nodes' reports."""
         job_tick.tick(timezone.now())
         for stream, entries in self.redis.xread(self.read, count=100) or ():
             for number, entry in entries:
@@ -109,7 +111,7 @@ class TwoNodes:
                 record_fact(stream.decode()[6:], fact, timezone.now())
 
     def until(self, condition, what: str, seconds: float = 150.0):
-        """Go on until something is so; return it."""
+        """Continue until a condition is true. Return its value."""
         deadline = time.monotonic() + seconds
         while not (found := condition()):
             assert time.monotonic() < deadline, f"waited for {what}\n{self.told()}"
@@ -118,7 +120,7 @@ class TwoNodes:
         return found
 
     def until_state(self, job: Job, state: str, seconds: float = 150.0) -> Job:
-        """Go on until a Job is in a state."""
+        """Continue until a Job is in a state."""
 
         def there() -> bool:
             job.refresh_from_db()
@@ -130,7 +132,7 @@ class TwoNodes:
         return job
 
     def told(self) -> str:
-        """All that was said and logged, for a test that fails."""
+        """Return all reports and logs, for a test that fails."""
         rows = [
             f"{job} {job.state} {job.reason} "
             f"{list(job.parts.values_list('node__name', 'state', 'reason'))}"
@@ -148,12 +150,14 @@ class TwoNodes:
         return losses_in(self.log(job))
 
     def log(self, job: Job) -> str:
-        """A Job's log on its first node, as far as it is written."""
+        """Return a Job's log on its first node, as written so far."""
         path = self.node_dir(job.node.name) / "jobs" / f"{job.pk}-1-{job.key}" / "log"
         return path.read_text() if path.is_file() else ""
 
     def processes_of(self, job: Job) -> list[int]:
-        """What of a Job still runs, known by its folders: numbers are others' too."""
+        """Return a Job's processes, known by its folders, because numbers are
+        reused.
+        """
         folders = [f"{self.node_dir(name)}/jobs/{job.pk}-" for name in NAMES]
         starts = tuple(f"GPUPORTAL_RESULTS={folder}".encode() for folder in folders)
         own = [one.pid for one in process_table() if not one.dead]
@@ -184,7 +188,7 @@ class TwoNodes:
 
 
 def entries_of(pid: int) -> list[bytes]:
-    """A process's environment; nothing where it has gone."""
+    """Return a process's environment; empty if it has gone."""
     try:
         return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:

@@ -1,4 +1,4 @@
-"""Jobs that run in gaps: taken, claimed, left in time, gone on with; stopped."""
+"""Jobs that run in gaps: taken, claimed, left in time, continued, stopped."""
 
 from datetime import timedelta
 
@@ -98,7 +98,7 @@ def test_a_job_goes_from_gap_to_gap_and_gives_way_to_every_booking(
     start(job, NOW + MINUTE)
     assert [o.kind for o in orders()] == [OrderKind.START]
 
-    # Bob books the Gpu for now: the job gets its minute, and is told at once.
+    # Bob books the Gpu for now: the job gets its minute, and is notified at once.
     claim = NOW + 10 * MINUTE
     taken = book(bob, [gpu], claim, 0.5, now=claim)
     assert taken.start == claim + MINUTE, "the grace of 30 s and the way"
@@ -134,7 +134,7 @@ def test_a_job_goes_from_gap_to_gap_and_gives_way_to_every_booking(
     page = signed_in(alice).get(f"/jobs/{again.pk}/").content.decode()
     assert "pauses when someone books its GPUs" in page and "in 2 runs" in page
     assert f'<a href="/jobs/{job.pk}/">job {job.pk}</a>' in page
-    # It never begins: what it would have gone on from is the next one's.
+    # It never begins, so the next one gets its checkpoint.
     jobs.stop(job_id=again.pk, user=alice, now=taken.end)
     tick(taken.end + MINUTE)
     row.refresh_from_db()
@@ -155,7 +155,7 @@ def test_what_runs_in_gaps_ends_by_itself_by_its_time_or_with_its_node(
     for job in (short, long):
         start(job, NOW + MINUTE)
 
-    # Lost with its node: once more, from its checkpoint; then no more.
+    # Lost with its node: once more, from its checkpoint, and then not again.
     assert two.retries == 3
     Backfill.objects.filter(pk=two.pk).update(retries=1)
     end(long, NOW + 5 * MINUTE, event="lost", reason="power")
@@ -177,7 +177,7 @@ def test_what_runs_in_gaps_ends_by_itself_by_its_time_or_with_its_node(
     assert one.state == "stopped" and one.reason.startswith("its 30 min are used")
     assert Notice.objects.filter(user=alice, kind="job_done").count() == 1
 
-    # It ends by itself; a gap that nears its end is held on, unless somebody waits.
+    # It ends on its own. A gap near its end is prolonged unless another request waits.
     three = ask(alice, now=NOW + HOUR, shortest_minutes=10)
     tick(NOW + HOUR)
     job = stretch_of(three)
@@ -207,7 +207,7 @@ def test_gaps_go_to_sound_free_gpus_in_fair_order_after_the_waitlist(
     mine.refresh_from_db()
     assert mine.state == "queued" and "none is free" in mine.reason
 
-    # Who waits comes first: the Gpu that is sound again is Bob's, not Alice's.
+    # Waiting requests come first: the repaired Gpu is Bob's, not Alice's.
     Alert.objects.update(closed_at=NOW)
     waiting.ask(
         user=bob,

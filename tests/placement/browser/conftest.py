@@ -1,4 +1,4 @@
-"""The browser fixtures of gpuportal, a Job that runs, and its node's voice."""
+"""The browser fixtures of gpuportal, a running Job, and its node's output."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -25,7 +25,9 @@ from tests.gpuportal.browser.conftest import (  # noqa: F401  (fixtures, by thei
 
 
 def elsewhere(call: Callable[..., Any], *args: object) -> Any:
-    """Call in a thread of its own: Playwright keeps a loop running in this one."""
+    """Call in a separate thread, because Playwright keeps a loop running in this
+    one.
+    """
 
     def run() -> Any:
         try:
@@ -39,7 +41,7 @@ def elsewhere(call: Callable[..., Any], *args: object) -> Any:
 
 @dataclass
 class Voice:
-    """Says what a Job prints: to its open pages, and into the stored file."""
+    """A Job's output: to its open pages, and into the stored file."""
 
     job: Job
     offset: int = 0

@@ -30,7 +30,7 @@ def test_the_planning_page(
     fits(page)
     page.get_by_label("Batch").fill("x")
     expect(page.locator("#e-batch")).to_be_visible()
-    # What was typed last may be asked a moment later.
+    # The last typed value may be requested a moment later.
     page.wait_for_load_state("networkidle")
     expect(page.locator("[aria-busy=true]")).to_have_count(0)
     axe()

@@ -1,4 +1,4 @@
-"""The page of a Job in a real browser: what it prints is there at once."""
+"""The page of a Job in a real browser: its output is shown at once."""
 
 import re
 import time

@@ -1,4 +1,4 @@
-"""A proposed move on the Job's page: it appears, says what a yes means, is decided."""
+"""A proposed move on the Job's page: it appears, explains a yes, and is decided."""
 
 import pytest
 from django.utils import timezone

@@ -46,7 +46,7 @@ def test_from_a_workload_to_a_booking_to_a_job(
     page.get_by_label("Batch", exact=True).fill("8")
     expect(page.locator("#e-batch")).to_be_hidden()
     expect(page.get_by_role("button", name="Book this GPU")).to_be_visible()
-    # A browser that leaves while an answer is on its way says so on the console.
+    # A browser that leaves while an answer is on its way reports that on the console.
     expect(page.locator("[aria-busy=true]")).to_have_count(0)
     page.get_by_role("button", name="Book this GPU").click()
     page.wait_for_url("**/calendar/**")
@@ -77,7 +77,7 @@ def test_a_line_runs_while_the_planner_works(
     for route in held:
         route.continue_()
     expect(page.locator("[aria-busy=true]")).to_have_count(0)
-    # A line that nobody sees takes no frames either.
+    # A line that is not visible gets no frames either.
     assert not page.evaluate(line)
 
 
@@ -149,7 +149,7 @@ def test_a_sharded_models_files_go_together_as_headers(
 def test_the_top_card_follows_the_file_that_was_chosen(
     page: Page, live_asgi, live_cluster, sign_in, alice, tmp_path
 ):
-    """Never figures of the model before, while the new one is read."""
+    """It never shows figures of the model before while the new one is read."""
     open_plan(page, live_asgi, sign_in, alice)
     top = page.locator("#plan-now")
     expect(top).to_contain_text("124,439,808 parameters")
@@ -177,7 +177,7 @@ def test_the_top_card_follows_the_file_that_was_chosen(
 def test_a_plan_that_has_to_wait_says_so_and_comes_by_itself(
     page: Page, live_asgi, live_cluster, sign_in, alice, settings, monkeypatch, console
 ):
-    """The planner refuses the first question; the page shows why, and asks again."""
+    """The planner refuses the first request. The page shows why, and repeats it."""
     settings.PLANNER_PROCESS = True
     words = "The planner is busy with other plans. Try again in 2 seconds."
     refusals = []

@@ -53,7 +53,7 @@ def test_figures_come_while_typing_and_refined_ones_over_the_socket(
     batch = page.get_by_label("Batch", exact=True)
     batch.fill("")
     batch.press_sequentially("64", delay=30)
-    # The search has not answered, and is not waited for.
+    # The search has not answered, and the page does not wait for it.
     expect(likely).not_to_have_text(before)
     expect(batch).to_have_value("64")
     expect(batch).to_be_focused()

@@ -18,7 +18,7 @@ LOOKS = [("light", 1440), ("dark", 390)]
 
 
 def picture(page: Page, name: str) -> None:
-    """Keep a picture where somebody asks for it."""
+    """Store a picture if the environment requests it."""
     if folder := os.environ.get("PICTURES"):
         page.screenshot(path=f"{folder}/{name}.png", full_page=True)
 

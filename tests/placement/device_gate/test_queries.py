@@ -1,4 +1,4 @@
-"""What the reservations grant: each change of one changes the grants of its node."""
+"""The grants of reservations: each change of one changes the grants of its node."""
 
 from placement.device_gate.queries import grants_of
 from placement.protocol.device_grants import HolderGrant

@@ -1,6 +1,6 @@
 """The whole life of a reservation on a node with a real gate and stand-in cards.
 
-Calendar, tick, signed order, the node's checks, kernel: only the broker is left out.
+Calendar, tick, signed command, the node's checks, kernel: only the broker is left out.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Orders to the gates of nodes, and what the nodes report."""
+"""Commands to the gates of nodes, and the nodes' reports."""
 
 import json
 from datetime import timedelta
@@ -39,7 +39,7 @@ def node(lab, omar) -> Node:
 
 @pytest.fixture
 def sent(monkeypatch):
-    """The orders that reached the broker; ``away`` is set while there is none."""
+    """The commands that reached the broker. While ``away`` is set there is none."""
 
     class Sent(list):
         away = False

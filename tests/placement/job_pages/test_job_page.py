@@ -183,7 +183,7 @@ def test_a_log_is_read_by_ranges_and_downloaded_whole(student, job):
     log = student.get(f"/jobs/{job.pk}/log?offset=13&length=100").json()
     assert (log["offset"], log["data"]) == (13, "step=1 loss=2.5\n")
     whole = student.get(f"/jobs/{job.pk}/log.txt")
-    # It prints on while its log is sent: the answer keeps to the length it has said.
+    # It still prints while its log is sent: the answer keeps the announced length.
     log_store.append(job, attempt=1, offset=29, data=b"step=2/9 loss=.5\n")
     sent = b"".join(whole.streaming_content)
     assert sent.endswith(b"loss=2.5\n") and whole["Content-Length"] == str(len(sent))

@@ -1,4 +1,6 @@
-"""The form that launches a Job: by field, in words, and nothing typed is lost."""
+"""The form that launches a Job: errors by field, in words, and nothing typed is
+lost.
+"""
 
 from datetime import timedelta
 

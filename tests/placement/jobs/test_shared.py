@@ -77,7 +77,9 @@ def test_gpus_that_a_job_runs_on_are_not_given_back_under_it(
 
 
 def test_a_booking_is_not_undone_under_a_job(reservation, alice, bob, orders) -> None:
-    """Also not under one that starts, or a co-user's: neither is a check-in."""
+    """Also not under a Job that starts, or a co-user's. Neither is a check-in
+    undone.
+    """
     co_use.share(reservation_id=reservation.pk, user=alice, username="bob", now=NOW)
     type(reservation).objects.filter(pk=reservation.pk).update(created_at=NOW)
     bob.unix_user = "bob1"

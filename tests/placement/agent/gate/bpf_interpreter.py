@@ -1,4 +1,5 @@
-"""Run a BPF program of the device gate without a kernel: the opcodes that it uses.
+"""Interpret a BPF program of the device gate without a kernel: the opcodes that it
+uses.
 
 Memory is a set of regions at made-up addresses. An opcode, a helper or an address that
 the interpreter does not know fails the test, as the kernel's verifier would refuse it.
@@ -21,7 +22,7 @@ MOST_STEPS = 500
 
 @dataclass
 class Machine:
-    """The processor, its maps by descriptor, and what helpers answer."""
+    """The processor, its maps by descriptor, and the results of helpers."""
 
     maps: dict[int, dict[bytes, bytearray]]
     key_bytes: dict[int, int]
@@ -31,7 +32,7 @@ class Machine:
     _regions: dict[int, bytearray] = field(default_factory=dict)
 
     def run(self, program: bytes, context: bytes) -> int:
-        """Return what the program leaves in r0."""
+        """Return the value that the program leaves in r0."""
         code = list(INSTRUCTION.iter_unpack(program))
         self._regions = {
             CONTEXT_AT: bytearray(context),

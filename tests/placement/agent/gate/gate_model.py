@@ -10,12 +10,12 @@ LOWEST_UID = 1000
 
 @dataclass
 class GateModel:
-    """Who may open which device, and how often somebody could not."""
+    """The users who may open each device, and the number of refusals."""
 
     majors: dict[int, frozenset[int]]
     """Minors of control devices by major number."""
     render_nodes: frozenset[tuple[int, int]]
-    """Devices that are judged one by one."""
+    """Devices that are checked individually."""
     refuse: bool
     ends: dict[tuple[int, int, int], int] = field(default_factory=dict)
     """Nanoseconds of the boot clock by (uid, major, minor)."""

@@ -1,8 +1,8 @@
-"""A control group of the test's own, below the root, and students in it.
+"""A separate control group below the root, and students in it.
 
-The gate of a test is never at the machine's own root. A guardian in a session of its
-own removes the control group when the test's process has gone, however it ended. The
-kernel drops the programs of a control group that is removed.
+The gate of a test is never at the machine's own root. A guardian in another session
+removes the control group when the test's process has gone, however it ended. The kernel
+drops the programs of a control group that is removed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ OTHER_CARD = Path("/dev/zero")
 OTHER_MINOR = 5
 CONTROL = Path("/dev/null")
 STAND_INS = (GatedMajor(MEMORY_MAJOR, frozenset({3, 8, 9})),)
-"""/dev/full and /dev/zero stand in for cards; null, random and urandom are open."""
+"""/dev/full and /dev/zero are used as cards; null, random and urandom are open."""
 STUDENT = 61_345
 OTHER_STUDENT = 61_346
 
@@ -72,8 +72,9 @@ for line in sys.stdin:
 
 
 class Student:
-    """A process of an ordinary user in the control group, which opens what it is
-    asked to."""
+    """A process of an ordinary user in the control group, which opens devices on
+    request.
+    """
 
     def __init__(self, cgroup: Path, uid: int = STUDENT) -> None:
         self.uid = uid
@@ -117,7 +118,7 @@ class Student:
 
 @contextmanager
 def own_cgroup() -> Iterator[Path]:
-    """Yield a new control group. Skips the test where the kernel allows no gate."""
+    """Yield a new control group. Skips the test if the kernel allows no gate."""
     if os.geteuid() != 0:
         pytest.skip("a gate needs root")
     try:

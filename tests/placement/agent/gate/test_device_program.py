@@ -1,4 +1,6 @@
-"""The program of the device gate: the same answers as the plain model of its rules."""
+"""The program of the device gate gives the same results as the plain model of its
+rules.
+"""
 
 import pytest
 from hypothesis import given, settings
@@ -79,7 +81,7 @@ class World:
         kind: str = "character",
         access: str = "rw",
     ) -> bool:
-        """Return the program's answer, which must be the model's."""
+        """Return the program's result, which must be the model's."""
         bits = sum(BITS[letter] for letter in access)
         word = bits << 16 | (2 if kind == "character" else 1)
         self.machine.uid, self.machine.boot_ns = uid, self.now_ns
@@ -103,7 +105,9 @@ class World:
 def test_random_histories_of_grants_agree_with_the_rules(
     refuse: bool, history: bytes
 ) -> None:
-    """Each three bytes are one event: what, who and which device, and a number."""
+    """Each three bytes are one event: its kind, the user and the device, and a
+    number.
+    """
     world = World(refuse=refuse)
     for what, who, number in zip(*[iter(history)] * 3, strict=False):
         uid, device = UIDS[who & 7], DEVICES[who >> 3 & 7]

@@ -1,4 +1,4 @@
-"""The gate of a node with stand-in devices: orders, grants, processes that stay."""
+"""The gate of a node with stand-in devices: commands, grants, processes that stay."""
 
 import json
 import os
@@ -82,7 +82,7 @@ def stand_in_node(folder: Path) -> NodeSettings:
 
 
 def roster_of(node: NodeView) -> list[bytes]:
-    """Return what the sampling child prints first, without a process of its own."""
+    """Return the roster that the sampling child prints, without a separate process."""
     assert node.sim_dir is not None
     probe = SimulatedProbe(node.sim_dir, node.name)
     try:
@@ -92,7 +92,7 @@ def roster_of(node: NodeView) -> list[bytes]:
 
 
 class GatedNode:
-    """A node's gate at the test's control group, with the orders that it takes."""
+    """A node's gate at the test's control group, with the commands that it gets."""
 
     def __init__(self, folder: Path, cgroup: Path) -> None:
         self.node = stand_in_node(folder)
@@ -115,7 +115,7 @@ class GatedNode:
     def order(
         self, mode: GateMode, *grants: tuple[tuple[str, ...], str, float]
     ) -> None:
-        """Take an order with grants (users, UUID, seconds from now), and look once."""
+        """Send a command with grants (users, UUID, seconds from now), and look once."""
         self.sequence += 1
         now = time.time()
         order = GateOrder(
@@ -142,7 +142,7 @@ class GatedNode:
         return True
 
     def ordered(self) -> list[Path]:
-        """Look once more; return the gate's orders to end processes."""
+        """Look once more. Return the gate's commands to end processes."""
         self.look()
         return list(self.enforcer.folder.glob("gate*.json"))
 
@@ -208,7 +208,7 @@ def test_the_kernel_ends_the_grant_while_the_worker_is_dead(
         atlas.order(GateMode.GATED, (("ada",), "GPU-full", 600))
         assert ada.opens(CARD)
         atlas.order(GateMode.GATED, (("ada",), "GPU-full", 0.3))
-        # Nothing looks at the gate from here on.
+        # Nothing controls the gate from here on.
         until(lambda: not ada.opens(CARD))
 
 
@@ -334,7 +334,7 @@ def test_unknown_holders_and_would_be_refusals_are_named(
 def test_a_gate_that_lets_everybody_in_is_taken_away(
     atlas: GatedNode, cgroup: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The program was loaded, but an ordinary user opens the card all the same."""
+    """The program was loaded, but an ordinary user can still open the card."""
     monkeypatch.setattr(
         gate_keeper.DeviceGate,
         "attach",
@@ -384,7 +384,7 @@ def test_a_node_without_device_files_is_as_without_a_gate(
     for gpu in known["gpus"]:
         del gpu["device_numbers"]
     script.write_text(json.dumps(known))
-    # As in the worker: the sampling child is asked.
+    # As in the worker, the sampling child is queried.
     atlas.keeper = GateKeeper(
         atlas.node, atlas.enforcer, find_cgroup=lambda: cgroup, look=read_gpus
     )

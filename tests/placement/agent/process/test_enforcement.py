@@ -1,4 +1,4 @@
-"""A node looks again before it acts, and acts on nobody else."""
+"""A node checks again before it acts, and never acts on another process."""
 
 import json
 import os
@@ -33,10 +33,12 @@ from tests.telemetry.agent.test_simulated_probe import scripted_gpu
 
 IS_ROOT = os.geteuid() == 0
 SPARE_UID = 54_321 if IS_ROOT else os.geteuid()
-"""An account that no machine has; who is not root can only be themselves."""
+"""An account that exists on no machine. Without root, only the present user is
+possible.
+"""
 TICKS = os.sysconf("SC_CLK_TCK")
 ROOT = pytest.mark.skipif(not IS_ROOT, reason="becoming another user needs root")
-# A shell: the tests' Python may lie where other users cannot go.
+# A shell, because the tests' Python may be in a folder that other users cannot enter.
 SLEEP = "echo ready; exec sleep 600"
 STUBBORN = "trap '' TERM; echo ready; exec sleep 600"
 
@@ -276,7 +278,7 @@ class TestTheDoor:
         assert self.give(desk, order)
         assert (node.node_dir / "responses" / f"{order.nonce}.json").exists()
         assert not self.give(desk, order)
-        # A replay is not told: it must not end what the first one began.
+        # A replay is not reported, because it must not end the result of the first one.
         assert told == []
 
     def test_a_forged_and_a_stale_one_leave_nothing(self, node):

@@ -11,7 +11,7 @@ import pytest
 from tests.placement.nodes import ended, script_order, start
 
 BIN = str(Path(sys.executable).parent)
-"""Of an environment that has torch, as a student names theirs."""
+"""The programs of an environment with torch, as a student names it."""
 RANKS = """
 import json, os, sys
 plan = json.load(open(os.environ["GPUPORTAL_PLAN"]))
@@ -19,7 +19,9 @@ world = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 said = " ".join(os.environ[name] for name in world)
 os.write(1, f"told {said} {sys.argv[1:]} {plan['title']}\\n".encode())
 """
-"""Without torch, which takes seconds to import; over two nodes ranks reduce, too."""
+"""Without torch, which takes seconds to import. Over two nodes the ranks also
+reduce.
+"""
 ACCELERATE = {
     "compute_environment": "LOCAL_MACHINE",
     "distributed_type": "MULTI_GPU",
@@ -63,7 +65,7 @@ def test_a_launcher_starts_one_rank_per_gpu_with_the_plans_files(node, serve, la
 
 
 def test_deepspeed_starts_its_ranks_with_its_configuration(node, serve):
-    # One write a rank: both write into one log, and DeepSpeed starts them unbuffered.
+    # One write per rank: both write into one log, and DeepSpeed starts them unbuffered.
     script = (
         "import os, sys\n"
         "told = [os.environ[name] for name in sys.argv[2:5]] + sys.argv\n"
@@ -113,7 +115,7 @@ def test_python_runs_with_the_environment_that_its_owner_names(node, serve):
 
 
 def test_an_environment_is_named_by_its_folder_too(node, serve, tmp_path):
-    """It comes first on the PATH of all that the script starts."""
+    """It is first on the PATH of everything that the script starts."""
     (tmp_path / "venv").mkdir()
     (tmp_path / "venv" / "bin").symlink_to(BIN)
     named = tmp_path / "venv"
@@ -128,7 +130,7 @@ def test_an_environment_is_named_by_its_folder_too(node, serve, tmp_path):
 def test_an_environment_without_the_launcher_does_not_run_the_systems(
     node, serve, tmp_path
 ):
-    """The system's Python would run, and say only that torch is not there."""
+    """The system's Python would run, and report only that torch is missing."""
     empty = tmp_path / "venv" / "bin"
     empty.mkdir(parents=True)
     folder = launched(

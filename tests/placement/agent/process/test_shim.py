@@ -1,4 +1,4 @@
-"""The shim with real processes: how Jobs start, end, and leave nothing."""
+"""The shim with real processes: how Jobs start, end, and leave nothing behind."""
 
 import os
 import signal
@@ -127,7 +127,7 @@ def test_a_job_on_simulated_gpus_sees_no_real_card(node, serve):
 def test_only_the_logs_descriptor_is_passed(node, serve):
     folder = run(node, serve("ls -l /proc/self/fd | awk 'NF>8{print $9}'\n"))
     ended(folder)
-    # 3 is ls's own look at the folder.
+    # 3 is ls's own descriptor of the folder.
     assert set(folder.log.read_text().split()) <= {"0", "1", "2", "3"}
 
 
@@ -267,7 +267,8 @@ def test_the_same_folder_is_run_once(node):
     def shims():
         return [p for p in living(str(folder.path)) if b"shim" in _line(p)]
 
-    # The others see the lock and go; the Job's first process is a copy until its exec.
+    # The others see the lock and leave. The Job's first process is a copy until its
+    # exec.
     until(lambda: len(shims()) == 1)
     (kept,) = shims()
     time.sleep(0.5)

@@ -1,7 +1,7 @@
-"""Jobs kept apart, for real: needs root. Own user, own unit, own folders, no secret.
+"""Isolated Jobs, for real: own user, own unit, own folders, no secret. Needs root.
 
-systemd does not run here: a program of its name writes down what it was asked and runs
-the rest, so that everything but the kernel's device filter is walked.
+systemd does not run here. A program of its name records its arguments and runs the
+rest, so that everything but the kernel's device filter is tested.
 """
 
 import asyncio
@@ -61,7 +61,7 @@ BOB = UID + 1
 
 @pytest.fixture
 def node(valkey_url: str) -> Iterator[nodes.NodeSettings]:
-    """A node outside of /tmp, which is private to a Job in a unit."""
+    """A node outside /tmp, which is private to a Job in a unit."""
     folder = Path(tempfile.mkdtemp(prefix="gpu-portal-", dir="/var/lib"))
     folder.chmod(0o711)
     settings = nodes.make_settings(folder, redis_url=valkey_url, allow_scripts=False)
@@ -72,7 +72,7 @@ def node(valkey_url: str) -> Iterator[nodes.NodeSettings]:
 
 @pytest.fixture
 def enforced(node) -> dict[str, str]:
-    """The environment of a shim whose node enforces."""
+    """Return the environment of a shim on a node with enforcement."""
     programs = node.node_dir.parent / "programs"
     programs.mkdir()
     for name, text in (("systemd-run", RUN), ("systemctl", CTL)):

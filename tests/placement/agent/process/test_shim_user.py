@@ -1,7 +1,7 @@
 """Jobs as the student's own Unix user, for real: needs root.
 
-The account exists only in the shim's own process, so that the machine that
-runs the tests gets no new user.
+The account exists only in the shim's own process, so that the machine that runs the
+tests gets no new user.
 """
 
 import os
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="becoming a user needs
 
 @pytest.fixture
 def node(valkey_url: str) -> Iterator[nodes.NodeSettings]:
-    """A node under a folder that other users may pass through."""
+    """A node under a folder that other users may enter."""
     folder = Path(tempfile.mkdtemp(prefix="gpn-"))
     folder.chmod(0o711)
     settings = nodes.make_settings(folder, redis_url=valkey_url, allow_scripts=False)
@@ -75,7 +75,7 @@ def test_a_script_runs_as_the_students_own_user(node, serve):
 
 
 def test_a_student_without_an_account_gets_an_id_of_its_own(node, serve):
-    """As the node of `make run` does it where root started the portal."""
+    """As on the node of `make run` if root started the portal."""
     web = serve("id -u; id -G; echo $USER $HOME; stat -c '%u %a' .\n")
     settings = replace(node, web_url=web.url, own_ids=True)
     found = []

@@ -1,4 +1,4 @@
-"""The words of a Job's systemd unit: its Gpus, its limits, nothing of a student."""
+"""The arguments of a Job's systemd unit: its Gpus, its limits, nothing of a student."""
 
 import pytest
 
@@ -101,7 +101,7 @@ def test_nothing_that_systemd_would_replace_or_read_reaches_it() -> None:
         scope_command(
             "7.scope --uid=0", 1, program=PROGRAM, devices=(), ceilings=ScopeLimits()
         )
-    # Blanks and quotes stay inside their word: no shell reads it.
+    # Blanks and quotes stay inside their word, because no shell reads it.
     odd = ('/opt/it\'s "odd" %n; rm -rf/bin/python', "-m")
     assert words(program=odd)[-2:] == list(odd)
 

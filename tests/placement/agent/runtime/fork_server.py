@@ -1,10 +1,10 @@
-"""A process that has imported torch, and forks itself for whoever asks.
+"""A process that has imported torch and forks itself on request.
 
-Importing torch and what the recipes need of it takes longer than most trainings of the
-tests. A `ForkServer` imports it once. Its `python` is a program that takes the place of
-the interpreter: ``python -m module words`` runs the module in a fork of the server,
-with the caller's environment, folder and streams. The program passes signals on, and
-it ends as the fork ends. The fork is killed when the program is.
+Importing torch and the recipes' other packages takes longer than most trainings of the
+tests. A `ForkServer` imports it once. Its `python` is a program that replaces the
+interpreter: ``python -m module words`` runs the module in a fork of the server, with
+the caller's environment, folder and streams. The program passes signals on, and it ends
+like the fork. The fork is killed when the program is.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ IMPORTED = (
 )
 STREAMS = (0, 1, 2)
 LENGTH = struct.Struct("!q")
-"""What precedes a request, and the exit status that answers it."""
+"""The length before a request, and the exit status that answers it."""
 PROGRAM = """#!{python} -IS
 import json, os, signal, socket, struct, sys
 server = socket.socket(socket.AF_UNIX)
@@ -82,7 +82,9 @@ class ForkServer:
 
     @property
     def environ(self) -> dict[str, str]:
-        """What makes torchrun start its workers from the server too."""
+        """Return the environment with which torchrun starts its workers from the server
+        too.
+        """
         return {"PYTHON_EXEC": str(self.python)}
 
     def close(self) -> None:
@@ -96,7 +98,7 @@ Request = tuple[list[str], str, dict[str, str]]
 
 
 class Forks:
-    """What the server itself knows: its callers and the forks that run for them."""
+    """The server's own state: its callers and their forks."""
 
     def __init__(self, listener: socket.socket) -> None:
         self.listener = listener
@@ -104,7 +106,7 @@ class Forks:
         """By the number of the fork."""
 
     def serve(self) -> Request:
-        """Fork for every caller; return, in a fork only, what it has to run."""
+        """Fork for every caller. Return, in a fork only, what it has to run."""
         woken, wakes = os.pipe()
         os.set_blocking(wakes, False)
         signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
@@ -122,7 +124,7 @@ class Forks:
                 return request
 
     def _answer(self) -> None:
-        """Say of each fork that has ended how it ended."""
+        """Send each caller the exit status of its fork."""
         while True:
             try:
                 number, status = os.waitpid(-1, os.WNOHANG)
@@ -130,7 +132,7 @@ class Forks:
                 return
             if number == 0:
                 return
-            # A caller that was killed hears nothing.
+            # A caller that was killed receives nothing.
             if caller := self.callers.pop(number, None):
                 with caller, contextlib.suppress(BrokenPipeError):
                     caller.send(LENGTH.pack(os.waitstatus_to_exitcode(status)))

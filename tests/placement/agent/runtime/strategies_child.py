@@ -1,11 +1,11 @@
-"""Run strategy after strategy on so many ranks; say the losses.
+"""Run one strategy after the other on so many ranks, and report the losses.
 
     python -m tests.placement.agent.runtime.strategies_child NAMES FILE RANKS
 
-The ranks are forked when torch is imported: that is most of the time of starting one.
-(That torchrun starts the workers is seen in test_recipes.py.) Each strategy is
-compared with a plain loop in one process: no wrappers, one model, the same data. Rank 0
-writes FILE: name -> what was seen.
+The ranks are forked after torch is imported, which takes most of the time of starting
+one. (test_recipes.py tests that torchrun starts the workers.) Each strategy is compared
+with a plain loop in one process: no wrappers, one model, the same data. Rank 0 writes
+FILE: name -> results.
 """
 
 import gc
@@ -206,7 +206,9 @@ CHAINS = {
         STAGED,
     ],
 }
-"""Each step by another strategy, going on from the checkpoint of the one before."""
+"""Each step uses another strategy and continues from the checkpoint of the one
+before.
+"""
 DEEPSPEED_CHAINS = {
     "copies": [
         TWO["zero1"],
@@ -254,7 +256,7 @@ def forget_stages():
 
 
 def together(how, device, factor=None, **settings):
-    """Return the same losses of the planned run, and what lies on each rank."""
+    """Return the same losses of the planned run, and the memory of each rank."""
     forget_stages()
     trainer = trainer_of(how)(how, SETTINGS | settings, RankGroups(how, device))
     if factor is not None:
@@ -270,7 +272,7 @@ def together(how, device, factor=None, **settings):
 
 
 def handed_on(chain, device):
-    """Return the losses where each step begins with a checkpoint of the last one."""
+    """Return the losses if each step begins with a checkpoint of the last one."""
     losses = []
     for number, how in enumerate(chain):
         forget_stages()
@@ -307,7 +309,7 @@ MEMORY = {
     }
     | {
         "zero3 autocast bf16": replace(TWO["zero3"], precision="autocast_bf16"),
-        # Pieces alike, as a plan has them: the estimate counts the mean piece.
+        # Equal pieces, as in a plan, because the estimate counts the mean piece.
         "interleaved": replace(TWO["interleaved"], bounds=(0, 2, 3, 4, 6)),
     },
     "deepspeed": {
@@ -317,11 +319,13 @@ MEMORY = {
         "1f1b": BY_DEEPSPEED["1f1b"],
     },
 }
-"""On the CPU what is offloaded lies beside what is not."""
+"""On the CPU, offloaded and other memory are the same."""
 
 
 def memory(names, device):
-    """Return by strategy what each rank had alive at most, and the estimate's."""
+    """Return by strategy each rank's largest number of live bytes, and the
+    estimate's.
+    """
     gc.collect()
     gc.freeze()
     found = {}
@@ -333,7 +337,7 @@ def memory(names, device):
 
 
 def normed():
-    """A model whose batch norm keeps fp32 beside its weights."""
+    """Return a model whose batch norm keeps fp32 beside its weights."""
     return torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8))
 
 
@@ -343,7 +347,7 @@ def items():
 
 
 def own_losses(how, device):
-    """Return losses of a model that is somebody's own."""
+    """Return losses of a user's own model."""
     here = "tests.placement.agent.runtime.strategies_child"
     settings = SETTINGS | {
         "model": f"{here}:normed",
@@ -355,7 +359,7 @@ def own_losses(how, device):
 
 
 def without_programs():
-    """Return what is said where DeepSpeed's own operators cannot be built."""
+    """Return the report if DeepSpeed's own operators cannot be built."""
     path, os.environ["PATH"] = os.environ["PATH"], "/nowhere"
     try:
         check_drive()
@@ -368,7 +372,7 @@ def without_programs():
 
 def rank_main(names, path, environ):
     os.environ |= environ
-    # What is put on the drive lies where the process runs.
+    # Files for the drive are in the folder of the process.
     os.chdir(Path(path).parent)
     device = begin()
     seen = {}
@@ -424,7 +428,7 @@ def main(names, path, ranks):
             context.Process(target=rank_main, args=(names, path, environ), daemon=True)
         )
         started[-1].start()
-    # The first that fails leaves the others waiting for it: they end with this one.
+    # The first one that fails leaves the others waiting, so they end with it.
     waiting = {process.sentinel: process for process in started}
     while waiting:
         for sentinel in multiprocessing.connection.wait(list(waiting)):

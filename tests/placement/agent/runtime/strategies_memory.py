@@ -1,8 +1,8 @@
-"""What each rank of a strategy really has alive in a step, and what the estimate says.
+"""Each rank's live bytes in a step of a strategy, and those of the estimate.
 
-Every storage is noted when an operator makes it and forgotten when it is freed, by
-whichever thread: the profiler's stream does not see what gloo's threads free. On the
-CPU the Gpu's memory and the node's are one, so offloading is no case here.
+Every storage is recorded when an operator makes it and forgotten when it is freed by
+any thread, because the profiler's stream does not see the frees of gloo's threads. On
+the CPU the Gpu's memory and the node's are one, so offloading is not tested here.
 """
 
 import gc
@@ -40,7 +40,7 @@ NEAR = 1.005
 
 
 class LiveBytes(TorchDispatchMode):
-    """Bytes of all storages that are alive, now and at most."""
+    """Bytes of all live storages, now and at most."""
 
     def __init__(self):
         super().__init__()
@@ -71,7 +71,7 @@ class LiveBytes(TorchDispatchMode):
         self.now -= self.sizes.pop(key, 0)
 
     def __enter__(self):
-        # FSDP frees what it gathered by a change of its size, which is no operator.
+        # FSDP frees gathered weights by a change of their size, which is no operator.
         self.resize = torch.UntypedStorage.resize_
 
         def resized(storage, size):
@@ -123,7 +123,7 @@ def _of_all_ranks(number, how):
 
 
 def expected(how):
-    """Return what the estimate says of every rank. OPT's blocks are the recipe's."""
+    """Return the estimate of every rank. OPT's blocks are the recipe's."""
     spec = parse_config(
         {
             "model_type": "opt",
@@ -166,7 +166,7 @@ def _sharding(how, rank):
         "data_degree": how.replicas,
         "tensor_degree": how.tensor_degree,
         "sequence_parallel": how.sequence_parallel,
-        # As planned: ZeRO-2 is for DeepSpeed, whichever library then runs it.
+        # As planned: ZeRO-2 is for DeepSpeed, whichever library runs it.
         "engine": "auto" if how.backend == "torch" else "deepspeed",
         "share_ratio": how.shares[rank] if how.shares else None,
     }

@@ -1,4 +1,4 @@
-"""DeepSpeed as the recipes' backend, run for real over gloo where it is installed."""
+"""DeepSpeed as the recipes' backend, run for real over gloo if it is installed."""
 
 import json
 import os
@@ -28,7 +28,7 @@ from tests.placement.agent.runtime.test_strategies import (
 pytestmark = [
     pytest.mark.pure,
     pytest.mark.deepspeed,
-    # The ranks want both cores; beside others they wait for them.
+    # The ranks need both cores. With other tests they wait for them.
     pytest.mark.timeout(400),
     pytest.mark.skipif(
         find_spec("deepspeed") is None, reason="an optional extra; CI installs it"
@@ -41,8 +41,9 @@ TOLERANCES = {
     "zero3 autocast bf16": MIXED,
 }
 LAST_PLACE = 5e-7
-"""Where not named: ZeRO adds the same sums in the same order, but beside other work a
-forward pass may add its own in another: the last place of a loss near 4 in float32."""
+"""Default: ZeRO adds the same sums in the same order, but with other load a forward
+pass may add its own in another order: the last place of a loss near 4 in float32.
+"""
 
 
 @pytest.fixture(scope="module")

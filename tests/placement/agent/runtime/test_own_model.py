@@ -1,4 +1,4 @@
-"""A module and a data set of somebody's own, trained without a change to either."""
+"""A user's own module and data set, trained without a change to either."""
 
 import json
 import os
@@ -40,7 +40,7 @@ def data():
 
 
 def trained(server, folder, plan, gpu_count, batch, **changes):
-    """Run the recipe; return (exit status, what it printed)."""
+    """Run the recipe. Return (exit status, output)."""
     (folder / "mine.py").write_text(OWN_CODE)
     (folder / "plan.json").write_text(json.dumps(plan))
     settings = {
@@ -95,7 +95,7 @@ def test_it_is_shared_out_by_a_plan_and_learns_what_one_process_learns(
     alone = rows_of(text)
     both = [{row["step"]: row["loss"] for row in rows} for rows in (shared, alone)]
     common = sorted(both[0].keys() & both[1].keys())
-    # A busy machine prints less often, yet always the first and the last step.
+    # A busy machine prints less often, but always the first and the last step.
     assert {0, 5} <= set(common)
     # Rounded to 6 places when printed; sums of halves in another order.
     for step in common:
@@ -103,7 +103,8 @@ def test_it_is_shared_out_by_a_plan_and_learns_what_one_process_learns(
     assert alone[-1]["loss"] < alone[0]["loss"]
     half, whole = shared[-1]["state_bytes_0"], alone[-1]["state_bytes_0"]
     assert half == pytest.approx(whole / 2, rel=0.1)
-    # One process goes on from what two shared out, with the next items of the data.
+    # One process continues from the state that two shared, with the next items of the
+    # data.
     status, text = trained(fork_server, tmp_path, None, 1, 16, steps=8)
     assert status == 0 and "resuming after step 5, saved by 2 process(es)" in text, text
     more = rows_of(text)

@@ -1,4 +1,4 @@
-"""The ready recipes, really run: the loss really falls."""
+"""The ready recipes, run for real: the loss falls."""
 
 import json
 import os
@@ -28,7 +28,7 @@ CODE = Path(__file__).resolve().parents[4]
 
 
 def start(folder, name, gpu_count=1, plan=None, server=None, **settings):
-    """Start a recipe as a node does, or, where a server is given, from its forks."""
+    """Start a recipe as a node does, or from the forks of a server if one is given."""
     if plan is not None:
         (folder / "plan.json").write_text(json.dumps(plan))
     return subprocess.Popen(
@@ -170,7 +170,7 @@ def test_a_plan_that_the_model_cannot_follow_ends_with_the_reason(
     plan["launch"]["bounds"] = [0, 2, 4, 6, 8, 14]
     (tmp_path / "plan.json").write_text(json.dumps(plan))
     settings = checked_settings("tiny-transformer", {"layers": 1})
-    # What each rank runs: it is refused before it looks for the others.
+    # Every rank runs this. It is refused before it looks for the others.
     done = subprocess.run(
         [
             str(fork_server.python),

@@ -1,4 +1,4 @@
-"""Every strategy, run on processes over gloo, learns what one process learns.
+"""Every strategy, run on processes over gloo, computes the losses of one process.
 
 One launch runs them all.
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-# The ranks want both cores; beside others they wait for them.
+# The ranks need both cores. With other tests they wait for them.
 pytestmark = pytest.mark.timeout(400)
 CODE = Path(__file__).resolve().parents[4]
 EXACT = 0.0
@@ -36,7 +36,7 @@ TOLERANCES = {
 }
 """Largest difference of a loss from that of one process; ROUNDING where not named."""
 PASSING = 0.02
-"""gloo's threads let a buffer go a moment later where much else runs: 1.4 % seen."""
+"""gloo's threads release a buffer slightly later under load: 1.4 % measured."""
 MEMORY_TOLERANCES = {
     "zero2": 0.08,
     "tensor and sequence": PASSING,
@@ -46,7 +46,9 @@ MEMORY_TOLERANCES = {
     "1f1b few": PASSING,
     "interleaved": PASSING,
 }
-"""How far a rank's peak may be from the estimate; docs/accuracy.md says why."""
+"""Largest difference of a rank's peak from the estimate; docs/accuracy.md explains
+it.
+"""
 MEMORY_EXACT = 0.005
 PARAMETER_BYTES = 4 * 55_488
 """fp32, of the model of the check."""

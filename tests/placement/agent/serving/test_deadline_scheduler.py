@@ -1,4 +1,4 @@
-"""What the scheduler of served models promises, under a clock of its own."""
+"""The promises of the scheduler of served models, under a simulated clock."""
 
 import pytest
 from hypothesis import given, settings
@@ -123,12 +123,12 @@ def test_who_opens_a_batch_behind_others_leaves_room_to_fill_it():
         assert gpu.offer(asked, 0.0).verdict is AdmissionVerdict.IN, (
             "in one, until 48 ms"
         )
-    # Alone it would be done after 58 ms; filled, as half its deadline allows, after 72.
+    # Alone it would finish after 58 ms; filled, as half its deadline allows, after 72.
     turned = gpu.offer(ask(16, within=0.065), 0.0)
     assert turned.verdict is AdmissionVerdict.TOO_LATE
     assert turned.done_at == pytest.approx(0.072)
     assert gpu.offer(ask(17, within=0.073), 0.0).verdict is AdmissionVerdict.IN
-    # Who joins others, or may share with nobody, or goes before, needs no such room.
+    # A request that joins others, or cannot share, or goes first, needs no such room.
     assert gpu.offer(ask(18, within=0.073), 0.0).verdict is AdmissionVerdict.IN
     gpu = scheduler("a")
     for number in range(2):
@@ -143,7 +143,8 @@ def test_what_lasts_longer_than_was_thought_lasts_longer_still():
         gpu.offer(ask(1, at=1.0, within=1.9), 1.0).verdict is AdmissionVerdict.TOO_LATE
     )
     assert gpu.offer(ask(2, at=1.0, within=3.0), 1.0).verdict is AdmissionVerdict.IN
-    # It was not over then. Who comes now is not let in for the moment before.
+    # It was not over then. A request that comes now is not admitted for the moment
+    # before.
     admission = gpu.offer(ask(3, at=3.5, within=1.0), 3.5)
     assert admission.verdict is AdmissionVerdict.TOO_LATE
     assert admission.done_at > 6.0

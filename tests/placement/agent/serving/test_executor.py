@@ -1,4 +1,4 @@
-"""A station with ONNX Runtime itself: turns in a small room, shared runs, mistakes."""
+"""A station with ONNX Runtime: turns in a small room, shared runs, mistakes."""
 
 import asyncio
 import time

@@ -1,4 +1,6 @@
-"""Models that never end or want all memory: failed, and the others are served on."""
+"""Models that never end or use all memory: they fail, and the others are still
+served.
+"""
 
 import asyncio
 import json
@@ -94,7 +96,7 @@ async def test_who_waits_while_a_model_is_tried_hears_of_it_in_time(
         assert away.value.code == "late"
         assert time.monotonic() - begun > 2.3
         assert bad.state == "loading", "long before it is known to be bad"
-        # Nobody knows when it ends. A request with a short deadline is not kept.
+        # Its end is unknown. A request with a short deadline is not kept.
         with pytest.raises(CallRefused) as away:
             await made.infer(kept, ask([[1.0] * 4], deadline_ms=300), way_ms=0.0)
         assert away.value.code == "deadline"
@@ -151,7 +153,7 @@ elif len(failed) == 1:
 
 @pytest.fixture
 def quick(monkeypatch):
-    """A guard waits a short time for a run that was asked to end."""
+    """A guard waits a short time for a run that was requested to end."""
     monkeypatch.setattr("placement.agent.serving.server_guard.OBEY_SECONDS", 0.2)
     monkeypatch.setattr("placement.agent.serving.server_guard.LISTENER", 0)
 

@@ -1,4 +1,6 @@
-"""A walk that takes newcomers in and out is the walk over all who wait then."""
+"""A simulation with inserted and removed requests equals the one over all that wait
+then.
+"""
 
 import random
 

@@ -1,4 +1,4 @@
-"""The protocol's tensors: what is read, and what is named where it is wrong."""
+"""The protocol's tensors: what is read, and the named faults."""
 
 import json
 import struct

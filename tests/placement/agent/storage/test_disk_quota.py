@@ -1,4 +1,4 @@
-"""What the folders of one person's Jobs may hold on a node together."""
+"""The size of the folders of one person's Jobs on a node."""
 
 import os
 import subprocess

@@ -1,12 +1,12 @@
 """A hostile process of the Job's user changes folders while root works in them.
 
-Needs root. The attacker is a real process of another uid, in C where there is a
-compiler. It does its moves as fast as it can, and never stops. It aims at a folder of
-root's: nothing there may change its owner, its mode or its content, in any try.
+Needs root. The attacker is a real process of another uid, in C if there is a compiler.
+It repeats its moves as fast as it can, without end. It aims at a folder of root's:
+nothing there may change its owner, its mode or its content, in any try.
 
-``RACE_TRIES`` (60): tries of each race. The level ``enforced`` is tried by the
-functions that it calls, in a mount namespace. One race goes the whole way through a
-unit, where systemd runs the machine (``deploy/rehearse --races``), a tenth as often.
+``RACE_TRIES`` (60): tries of each race. The level ``enforced`` is tested by the
+functions that it calls, in a mount namespace. One race uses a real unit, if systemd
+runs the machine (``deploy/rehearse --races``), a tenth as often.
 """
 
 import contextlib
@@ -88,7 +88,7 @@ Moves = list[tuple[str, Path, Path | str]]
 
 @pytest.fixture(scope="module")
 def attacker() -> Iterator[list[str]]:
-    """The command of a process that repeats moves for ever."""
+    """Return the command of a process that repeats moves without end."""
     folder = Path(tempfile.mkdtemp(prefix="gpu-portal-attacker-", dir="/var/lib"))
     folder.chmod(0o755)
     if compiler := shutil.which("cc"):
@@ -104,7 +104,7 @@ def attacker() -> Iterator[list[str]]:
 
 @dataclass
 class Race:
-    """A node's folder, root's own folder that is aimed at, and the attacker."""
+    """A node's folder, root's own folder as the target, and the attacker."""
 
     base: Path
     command: list[str]
@@ -127,7 +127,7 @@ class Race:
 
     @contextlib.contextmanager
     def against(self, moves: Moves) -> Iterator[None]:
-        """Have the attacker do its moves; check the target at the end."""
+        """Let the attacker run its moves. Check the target at the end."""
         words = [str(word) for move in moves for word in move]
         process = subprocess.Popen(
             [*self.command, *words], user=UID, group=UID, extra_groups=[], cwd="/"
@@ -142,7 +142,7 @@ class Race:
         self.check()
 
     def check(self) -> None:
-        """Root's folder is as it was."""
+        """Check that root's folder is unchanged."""
         about = self.target.stat()
         assert (about.st_uid, oct(about.st_mode & 0o7777)) == (0, "0o755")
         assert [path.name for path in self.target.iterdir()] == ["kept"]
@@ -151,7 +151,9 @@ class Race:
         assert kept.read_bytes() == bytes(HELD_BYTES)
 
     def tries(self, act: Callable[[], object], count: int = TRIES) -> int:
-        """Do it again and again, each time in a new folder; how often it went well."""
+        """Repeat an action, each time in a new folder. Return how often it
+        succeeded.
+        """
         well = 0
         for number in range(count):
             try:
@@ -173,7 +175,7 @@ class Race:
 
 @pytest.fixture
 def race(attacker) -> Iterator[Race]:
-    """Folders outside of /tmp, which a Job in a unit sees a private one of."""
+    """Folders outside /tmp, of which a Job in a unit sees a private one."""
     base = Path(tempfile.mkdtemp(prefix="gpu-portal-race-", dir="/var/lib"))
     base.chmod(0o711)
     settings = nodes.make_settings(base, allow_scripts=False)
@@ -190,7 +192,7 @@ def race(attacker) -> Iterator[Race]:
 
 
 def in_child(act: Callable[[], None]) -> None:
-    """Do it in a child; raises OSError where that could not."""
+    """Run it in a child. Raises OSError if it failed there."""
     pid = os.fork()
     if pid == 0:
         code = 9
@@ -232,7 +234,7 @@ def test_a_link_in_the_place_of_results_is_not_followed(race, monkeypatch):
 
 
 def begin(race: Race) -> JobStart:
-    """What is left to do for a Job in a unit."""
+    """Do the remaining steps for a Job in a unit."""
     return JobStart(
         argv=("/bin/true",),
         env={},
@@ -270,7 +272,8 @@ def test_a_link_in_the_place_of_the_private_tmp_is_not_followed(race):
 @pytest.mark.skipif(isolation.why_not_enforced() != "", reason="needs systemd")
 def test_a_unit_of_systemd_follows_no_link_either(race):
     """As the shim does it: systemd-run, then unit_entry.py in the scope, then the
-    Job."""
+    Job.
+    """
     private = race.path / "tmp"
     numbers = itertools.count(1)
     python = {"PATH": os.environ["PATH"], "PYTHONPATH": str(systemd_unit.CODE_DIR)}

@@ -1,4 +1,4 @@
-"""Results: read as the job's user, brought up whole, given to their owner alone."""
+"""Results: read as the job's user, uploaded completely, given to their owner alone."""
 
 import hashlib
 import json
@@ -71,7 +71,7 @@ def test_only_regular_files_are_listed_and_no_link_is_followed(tmp_path, capsys)
 
 
 class Item:
-    """What the keeper knows of one ended Job."""
+    """The keeper's facts about one ended Job."""
 
     ended = True
 
@@ -85,7 +85,9 @@ class Item:
 
 @pytest.fixture
 def channel(monkeypatch):
-    """Requests of the node reach the web; `broken` says after how many they fail."""
+    """Requests of the node reach the web. `broken` is the number after which they
+    fail.
+    """
 
     class Channel:
         left = 10**9
@@ -115,7 +117,7 @@ def channel(monkeypatch):
 
 @pytest.fixture
 def ended(db, alice, tmp_path, settings):
-    """An ended Job of Alice on node1, its folder there, and what looks after it."""
+    """An ended Job of Alice on node1, its folder there, and its uploader."""
     settings.MEDIA_ROOT = tmp_path / "media"
     node = make_node("node1")
     view = nodes.make_settings(tmp_path)
@@ -170,7 +172,7 @@ def test_results_come_up_whole_and_are_their_owners_alone(
     for other in (bob, omar):
         assert signed_in(other).get(address).status_code == 404
         assert signed_in(other).get(f"/api/v1{address}").status_code == 404
-    # Whoever sees the page sees the names.
+    # Everybody who sees the page sees the names.
     shown = signed_in(omar).get(f"/api/v1/jobs/{job.pk}/files").json()["files"]
     assert {row["path"] for row in shown} == set(rows)
     assert signed_in(bob).get(f"/api/v1/jobs/{job.pk}/files").status_code == 404

@@ -1,4 +1,4 @@
-"""Checkpoints that travel: only what was asked for, only to where it was ordered."""
+"""Checkpoints in transfer: only requested ones, only to the ordered place."""
 
 import hashlib
 import io
@@ -30,7 +30,7 @@ SUM = hashlib.sha256(BODY).hexdigest()
 
 @pytest.fixture
 def lab(alice, settings, tmp_path, redis_client):
-    """Alice's ended Job 1 on red, and Job 2 on blue that goes on from it."""
+    """Alice's ended Job 1 on red, and Job 2 on blue that continues from it."""
     settings.MEDIA_ROOT = tmp_path
     made = {}
     for name in ("red", "blue", "green"):
@@ -100,7 +100,7 @@ def test_a_checkpoint_goes_from_its_node_to_the_one_it_was_ordered_to(lab, monke
     job_tick.tick(after(1))
     row = CarriedCheckpoint.objects.get()
     assert (row.node.name, row.state, row.ordered_at) == ("red", "wanted", after(1))
-    # A node whose clock is off refuses to bring it: told, and asked again.
+    # A node whose clock is off refuses to bring it: reported, and requested again.
     record(fact(before, "refused", code="clock", reason="its clock is 3540 s behind"))
     job_tick.tick(after(2))
     job.refresh_from_db()
@@ -117,13 +117,13 @@ def test_a_checkpoint_goes_from_its_node_to_the_one_it_was_ordered_to(lab, monke
     assert put(call, before, "red", 0, half).json() == {"size": 3000}
     assert put(call, before, "red", 0, half).json()["size"] == 3000  # 409: go on here
     assert put(call, before, "red", 3000, BODY).status_code == 409  # over its end
-    # A node worker that was restarted announces it again and goes on.
+    # A restarted node worker announces it again and continues.
     assert call("put", before, "/about", "red", about()).json() == {"size": 3000}
     assert call("get", job, "/0?offset=0", "blue").status_code == 404  # not whole
     job_tick.tick(after(2))
     job.refresh_from_db()
     assert job.reason.endswith("from red (42 %)")
-    # The web is killed when it has all, before it can say so.
+    # The web is killed after it has everything, before it can report that.
     with monkeypatch.context() as killed:
         killed.setattr(Path, "replace", Mock(side_effect=OSError(5, "killed")))
         assert put(call, before, "red", 3000, BODY[3000:]).status_code == 507
@@ -195,7 +195,7 @@ def test_what_is_too_large_or_not_there_is_said_in_words(lab):
     assert none.status_code == 413
     job_tick.tick(after(5))
     again.refresh_from_db()
-    # It begins anew, and its log will say so.
+    # It begins from the start, and its log will have that.
     assert again.state == "starting" and checkpoint_relay.start_checkpoints(again) == ()
 
 

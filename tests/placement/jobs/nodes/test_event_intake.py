@@ -1,4 +1,4 @@
-"""What nodes say of Jobs, and how far they are believed."""
+"""Nodes' reports of Jobs, and their limits of trust."""
 
 import time
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""Jobs over several nodes: ordered, heard of, stopped and ended part by part."""
+"""Jobs over several nodes: commanded, reported, stopped and ended part by part."""
 
 from datetime import timedelta
 
@@ -69,7 +69,7 @@ def states(job):
 
 
 def met(job, orders):
-    """Have the first node begin and say where; return both orders."""
+    """Let the first node begin and report its address. Return both commands."""
     job_tick.tick(NOW)
     (first,) = orders("blue")
     assert orders("red") == []
@@ -90,7 +90,7 @@ def test_the_others_are_ordered_when_the_first_says_where_to_meet(wide, orders):
     assert first.nonce != second.nonce and first.plan == second.plan
     assert (len(first.gpu_uuids), len(second.gpu_uuids)) == (1, 2)
     assert job_tick.tick(after(2))["joined"] == 0
-    # A second order to one that is not heard of is the same attempt and meeting.
+    # A second command to a node without a report is the same attempt and rendezvous.
     job_tick.tick(after(23))
     (again,) = orders("red")
     assert again.meeting == second.meeting and again.nonce != second.nonce
@@ -98,7 +98,7 @@ def test_the_others_are_ordered_when_the_first_says_where_to_meet(wide, orders):
     record(fact(job, "started"), node="red")
     assert states(wide) == ("running", "running", "running")
     assert len(spans_of(Job.objects.get(pk=wide.pk), now=after(60))) == 3
-    # The operator's address for a node goes before what it says of itself.
+    # The operator's address for a node has priority over its own report.
     Node.objects.filter(name="blue").update(address="blue.ib")
     Job.objects.filter(pk=wide.pk).update(told_end=None)
     job_tick.tick(after(24))
@@ -166,7 +166,7 @@ def test_a_node_that_lost_its_part_loses_the_job_which_starts_again(wide, orders
     record(fact(job, "refused", code="expired", nonce="other"), node="red")
     assert states(wide)[2] == "starting"
     record(fact(job, "started", at=after(1).timestamp()), after(1), node="red")
-    # red does not name it for 15 s; what blue says is no news of red.
+    # red does not report it for 15 s. A report of blue does not count for red.
     for seconds in (3, 9, 16, 21):
         at = after(seconds)
         record(belief(job, at=at.timestamp()), at, node="blue")
@@ -184,7 +184,7 @@ def test_a_node_that_lost_its_part_loses_the_job_which_starts_again(wide, orders
     assert job_tick.tick(after(23))["retried"] == 1
     again = Job.objects.get(resume_from=wide)
     assert [p.node.name for p in again.parts.all()] == ["blue", "red"]
-    # What both nodes hold of its checkpoint is asked for before it starts.
+    # Both nodes' parts of its checkpoint are requested before it starts.
     job_tick.tick(after(24))
     again.refresh_from_db()
     assert "waits for the checkpoint" in again.reason
@@ -200,7 +200,7 @@ def test_a_refusal_by_one_node_fails_the_whole_in_its_words(wide, orders):
     record(fact(job, "refused", **why), node="red")
     assert states(wide) == ("stopping", "running", "failed")
     assert Job.objects.get(pk=wide.pk).reason == "red (ranks 1 to 2): needs torch"
-    # A fact of a node that has no part of it is nobody's.
+    # A fact of a node without a part of it is ignored.
     make_node("green")
     assert record(fact(job, "exited", exit_code=0), node="green") is False
 

@@ -1,4 +1,4 @@
-"""The HTTPS channel: tokens, one's own Jobs, bytes in order, ceilings."""
+"""The HTTPS channel: tokens, a node's own Jobs, bytes in order, limits."""
 
 import hashlib
 import threading

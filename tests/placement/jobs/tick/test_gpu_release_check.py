@@ -1,4 +1,6 @@
-"""What an ended Job still holds: an Alert with its name, word to the next holder."""
+"""The remaining use of an ended Job: an Alert with its name, a message to the next
+holder.
+"""
 
 import json
 import os
@@ -58,7 +60,7 @@ def job(alice, gpu):
 
 @pytest.fixture
 def tell(tmp_path, redis_client):
-    """Sample the simulated node and tell what it shows, as ingest does."""
+    """Sample the simulated node and publish the result, as ingest does."""
     probe = SimulatedProbe(tmp_path, "node1")
     probe.open()
 

@@ -1,4 +1,4 @@
-"""The tick of Jobs: what it orders, tells and stops. The broker is real."""
+"""The tick of Jobs: its commands, messages and stops. The broker is real."""
 
 from datetime import timedelta
 
