@@ -1,7 +1,6 @@
-"""A browser's side of a websocket, straight into the ASGI application.
+"""The browser's side of a websocket, directly into the ASGI application.
 
-Like channels.testing.WebsocketCommunicator, which cannot be imported without
-daphne.
+Like channels.testing.WebsocketCommunicator, which cannot be imported without daphne.
 """
 
 import json
@@ -31,7 +30,7 @@ class WebsocketCommunicator(ApplicationCommunicator):
     async def connect(
         self, seconds: float = PATIENCE_SECONDS
     ) -> tuple[bool, int | None]:
-        """Open it: (accepted, close code where it was refused)."""
+        """Open it. Return (accepted, close code if it was refused)."""
         await self.send_input({"type": "websocket.connect"})
         answer = await self.receive_output(PATIENCE_SECONDS)
         if answer["type"] == "websocket.close":

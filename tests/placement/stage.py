@@ -1,4 +1,4 @@
-"""What a node says, in the form that it says it."""
+"""The messages of a node, in their real form."""
 
 import time
 from datetime import timedelta

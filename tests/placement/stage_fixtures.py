@@ -49,7 +49,7 @@ def job(alice, reservation):
 
 @pytest.fixture
 def orders(redis_client):
-    """Take what is in the node's queue, as its worker would."""
+    """Take the messages of the node's queue, as its worker would."""
 
     def take(node="red"):
         taken = []
@@ -76,7 +76,7 @@ def text_bodies(monkeypatch):
 @pytest.fixture
 def running(job, orders):
     job_tick.tick(NOW)
-    # Heard then, however long ago that is by the clock on the wall.
+    # Received then, regardless of the wall clock.
     record(fact(job, "started", at=NOW.timestamp()), now=NOW)
     orders()
     assert now_is(job) == JobState.RUNNING

@@ -1,4 +1,4 @@
-"""A running Job to look at again: its lab, its Plan, its log, its ticks."""
+"""A running Job to review: its lab, its Plan, its log, its ticks."""
 
 import json
 import time
@@ -123,7 +123,7 @@ def running(user, reservation, gpus, strategy="single", **more):
 
 
 def look(seconds=0, policy=None):
-    """One tick so long after NOW, every Job due."""
+    """Tick once so long after NOW, with every Job due."""
     Job.objects.update(looked_at=after(seconds - 3600) if seconds else None)
     return rebalance_jobs(after(seconds))
 

@@ -1,1 +1,1 @@
-"""Databases that releases made, and what every later version must find in them."""
+"""Databases of releases, and the data that every later version must find in them."""

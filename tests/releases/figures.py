@@ -1,9 +1,9 @@
-"""Print what a database holds, as JSON: what an upgrade must not change.
+"""Print the content of a database as JSON, which an upgrade must not change.
 
     python -m tests.releases.figures INSTANT
 
 ``INSTANT`` (ISO 8601, aware) is the time for which ranks are computed, because usage
-fades as time goes by.
+decays over time.
 """
 
 import json
@@ -92,7 +92,7 @@ def figures(now: datetime) -> dict[str, Any]:
         "ledger": balances(),
         "ranks": ranks(now),
         "rows": counts(),
-        # Last: a page may write, such as the time at which it was read.
+        # Last, because a page may write, such as the time at which it was read.
         "pages": pages(now),
     }
 

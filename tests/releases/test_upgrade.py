@@ -1,7 +1,7 @@
 """A database of each release is upgraded, and nothing of it is lost.
 
-``record.py`` made the dumps and the figures beside them, and says how. They are never
-made again: what a release wrote stays as it was.
+``record.py`` made the dumps and the figures beside them, and explains how. They are
+never made again, because a release's data must stay unchanged.
 """
 
 import json

@@ -25,7 +25,7 @@ WEIGHT = 10
 
 @dataclass
 class Lab:
-    """What the tests of this floor act on."""
+    """Objects on which the tests of this app act."""
 
     policy: SitePolicy
     gpus: list[Gpu]

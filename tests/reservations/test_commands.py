@@ -1,4 +1,4 @@
-"""What the operator can ask in a terminal."""
+"""The operator's commands in a terminal."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""What the database refuses by itself, on both databases."""
+"""The refusals of the database itself, on both databases."""
 
 import pytest
 from django.core.management import call_command

@@ -125,7 +125,7 @@ def test_what_was_booked_keeps_its_price_when_it_is_changed_returned_and_charged
     pool = lab.gpus[0].pool
     set_peak(pool, 3, "Mon-Fri 12-14")
     row = lab.book(alice, lab.gpus[:1], at(10, day=4), 3)
-    # A new price is none of its concern; what is added on new Gpus has it.
+    # A new price does not apply to it. The time added on new Gpus has it.
     set_peak(pool, 5, "0-24")
     Pool.objects.filter(pk=pool.pk).update(weight=2 * WEIGHT)
     row = change(
@@ -239,7 +239,7 @@ def test_cut_in_two_carried_over_closed_and_stayed_on_at_the_booked_price(
     closed.refresh_from_db()
     assert closed.cost_gpu_seconds == 2 * WEIGHT * HOUR
 
-    # Who stays on past the end pays the peak hours that come then.
+    # A user who stays past the end pays the peak hours that come then.
     lab.set(overstay_seconds=2 * HOUR)
     stays = lab.book(bob, lab.gpus[3:4], at(10, day=3), 1, now=at(9, day=3))
     set_overstay(reservation_id=stays.pk, user=bob, now=at(9, day=3))
@@ -306,7 +306,8 @@ def test_an_operator_sets_peak_hours_sees_them_and_is_told_what_is_wrong(
     assert "count 2 times" not in client.get(page).content.decode()
 
 
-# --- whatever people do, at prices that change ----------------------------------------
+# --- random actions, at prices that change
+# ---------------------------------------------
 
 
 class Priced(Story):

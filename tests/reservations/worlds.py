@@ -1,4 +1,4 @@
-"""Several stories in one test, each in a world of its own that is gone afterwards."""
+"""Several stories in one test, each in a separate world that is removed afterwards."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

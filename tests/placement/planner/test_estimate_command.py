@@ -1,4 +1,4 @@
-"""`manage.py estimate`: both methods, tables, JSON, and one line for what is wrong."""
+"""`manage.py estimate`: both methods, tables, JSON, and one line for an error."""
 
 import io
 import json
@@ -29,7 +29,7 @@ ANSWER = {
 
 @pytest.fixture
 def child(monkeypatch):
-    """A child that answers at once; what it was given."""
+    """A child that answers at once. Yields its arguments."""
     seen = []
 
     def run(cases, *, path=""):

@@ -1,4 +1,4 @@
-"""The planner is a library: it is usable alone, and its README is true."""
+"""The planner is a library: it works alone, and its README is correct."""
 
 import doctest
 import os

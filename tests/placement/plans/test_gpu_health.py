@@ -1,4 +1,4 @@
-"""What telemetry finds wrong with a Gpu, and what placement makes of it."""
+"""Telemetry's findings about a Gpu, and their effect in placement."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Registered models: parsed apart, kept once, nobody else's."""
+"""Registered models: parsed separately, stored once, private."""
 
 import json
 import os
@@ -144,7 +144,7 @@ def test_a_family_that_is_built_keeps_no_short_file_waiting(alice, carol):
 
 
 def test_a_place_whose_holder_was_killed_is_free_after_its_time(redis_client):
-    """The places are the site's: a web process that ends gives nothing back."""
+    """The slots are the site's: a web process that ends returns none."""
     places = replace(model_registry._builders, most_waiting=0, wait_seconds=0)
     member, now_ms = "0|1|0|0|a-machine", int(time.time() * 1000)
     redis_client.zadd("slots.builders.running", {member: now_ms + 500})

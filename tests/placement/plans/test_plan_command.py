@@ -41,7 +41,7 @@ def gpus_file(tmp_path):
 
 
 class TestAFile:
-    """No database is asked: the mark for it is missing on purpose."""
+    """No database is used: the mark for it is missing on purpose."""
 
     def test_plans_come_as_json_that_is_read_back(self, gpus_file):
         data = json.loads(run("gpt2", "--gpus", gpus_file, "--json"))

@@ -1,4 +1,4 @@
-"""The plan page's socket: asks for symbolic estimates, hears its own."""
+"""The plan page's socket: requests symbolic estimates, receives its own."""
 
 import json
 
@@ -52,7 +52,7 @@ def child(monkeypatch):
 
 @sync_to_async
 def follow_all():
-    """Do what the worker does."""
+    """Do the worker's task."""
     for row in Refinement.objects.filter(state="waiting"):
         refining_service.compute_refinement(refinement_id=row.pk, clock=timezone.now)
 

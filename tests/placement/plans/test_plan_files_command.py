@@ -1,4 +1,4 @@
-"""`manage.py plan --files DIR`: what starts the first Plan, on disk."""
+"""`manage.py plan --files DIR`: the files that start the first Plan."""
 
 import json
 

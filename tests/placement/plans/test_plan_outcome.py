@@ -1,4 +1,4 @@
-"""What came of plans: measured while a job runs, settled at its end, fed back."""
+"""Outcomes of plans: measured while a job runs, settled at its end, fed back."""
 
 import json
 from datetime import timedelta
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.django_db
 
 
 def tell(redis_client, job, gpu, held_bytes) -> None:
-    """Have the node say what a Job's processes hold."""
+    """Publish the bytes that a Job's processes hold, as the node does."""
     processes = [
         {"job": job.pk, "memory_bytes": held_bytes},
         {"job": None, "memory_bytes": 7},
@@ -107,7 +107,7 @@ def follows_what_ran(job, row, gpu_class) -> None:
     """Settle more such outcomes; predictions follow them, but not themselves."""
     now, alice, shard = timezone.now(), job.owner, job.plan.plan["shards"][0]
     step = job.plan.plan["step_seconds"]
-    # Fed back only when enough ran, and never where the site says no.
+    # Fed back only with enough runs, and never if the site forbids it.
     assert measured_error.learned(placement_policy()).by_kind == {}
     others = [
         PlanOutcome(
@@ -146,7 +146,7 @@ def follows_what_ran(job, row, gpu_class) -> None:
     assert after["prior_step_seconds"] == pytest.approx(step)
     assert after["step_seconds"] == pytest.approx(2 * step)
     assert after["shards"][0]["prior_likely_bytes"] == shard["likely_bytes"]
-    # The next outcome is counted against the prior, not against what was corrected.
+    # The next outcome is compared with the prior, not with the corrected value.
     job.plan = save_plan(user=alice, spec=_spec(job), plan=_plan(after), now=now)
     PlanOutcome.objects.filter(job=job).delete()
     again = plan_outcome.begin(job, now=now)
@@ -178,7 +178,7 @@ def test_what_cannot_be_compared_is_shown_and_not_counted(planned, redis_client)
         state=JobState.FAILED, ended_at=now, log_bytes=0
     )
     job.refresh_from_db()
-    # It ran between two looks; its node could not say whose the memory was.
+    # It ran between two looks, and its node could not attribute the memory.
     assert run_progress_tick(now + timedelta(seconds=30)) == {
         "progress": 0,
         "measured": 0,

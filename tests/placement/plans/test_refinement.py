@@ -1,4 +1,4 @@
-"""Refinements: asked for once, kept by content, cancelled, overtaken when lost."""
+"""Refinements: requested once, stored by content, cancelled, replaced when lost."""
 
 from datetime import timedelta
 
@@ -21,7 +21,7 @@ ANSWER = {"peak_bytes": 7, "method": "symbolic"}
 
 @pytest.fixture
 def child(monkeypatch):
-    """A child that answers at once; what it was given."""
+    """A child that answers at once. Yields its arguments."""
     seen = []
 
     def run(cases, *, listener, cancelled, seconds):

@@ -1,4 +1,4 @@
-"""Kept Plans: who may look, links, files, comparing, booking from the first start."""
+"""Stored Plans: access, links, files, comparison, booking from the first start."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""What is offered to the planner: live use, bookings, grids, names, one's own."""
+"""The offers to the planner: live use, bookings, grids, names, the user's own."""
 
 import json
 from datetime import datetime, timedelta

@@ -1,4 +1,4 @@
-"""Every type of the protocol reads back as it was written, or is refused in a word."""
+"""Every type of the protocol reads back as it was written, or is refused in words."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Orders: everything in them, canonical, checked field by field."""
+"""Commands: complete, canonical, checked field by field."""
 
 import json
 import time

@@ -1,4 +1,4 @@
-"""A Job's states are a table of legal moves, and nothing moves it around the table."""
+"""A Job's states are a table of legal transitions, and nothing bypasses it."""
 
 import re
 from pathlib import Path
@@ -57,7 +57,7 @@ def test_every_move_of_a_job_is_of_the_table_with_reason_and_time(alice) -> None
             with pytest.raises(ValueError, match="cannot move"):
                 Job.objects.move(job.pk, old=old, new=new)
             if not NEXT[old]:
-                # Whatever writes it: the database keeps what has ended.
+                # Regardless of the writer, the database keeps the states of ended Jobs.
                 with pytest.raises(IntegrityError), transaction.atomic():
                     Job.objects.filter(pk=job.pk).update(state=new)
     with pytest.raises(IntegrityError), transaction.atomic():

@@ -1,4 +1,4 @@
-"""Jobs over several nodes: what the parts make of the whole, and where ranks meet."""
+"""Jobs over several nodes: the state from the parts, and the rendezvous."""
 
 import base64
 import json
@@ -215,7 +215,7 @@ def test_each_launcher_is_told_of_the_other_nodes_or_refuses_in_words():
     assert {"--num_machines=2", "--machine_rank=1", "--num_processes=3"} <= {
         *accelerate
     }
-    # By ssh nothing goes, and the Plan's file says which kind it is, not an option.
+    # Nothing uses ssh, and the Plan's file names the kind, not an option.
     assert {"--multi_gpu", "--deepspeed_multinode_launcher=standard"} <= {*accelerate}
     known = script_command(
         Launcher.ACCELERATE, "/s", [], replace(ranks, files=("accelerate.json",))

@@ -1,4 +1,4 @@
-"""The key that signs orders."""
+"""The key that signs commands."""
 
 import stat
 

@@ -1,4 +1,4 @@
-"""Looking again at running Jobs: what is seen and decided."""
+"""The review of running Jobs: its facts and its decisions."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Text from machines: harmless to show, quick to read, whatever it holds."""
+"""Text from machines: harmless to show and fast to read, regardless of its content."""
 
 import re
 import time

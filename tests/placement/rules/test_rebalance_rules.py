@@ -1,4 +1,4 @@
-"""Looking again: what is decided from what is seen, and which place is nearest."""
+"""The review: decisions from facts, and the nearest place."""
 
 from dataclasses import replace
 

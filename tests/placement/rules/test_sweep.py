@@ -1,4 +1,4 @@
-"""What a sweep may be, and the Jobs that it comes to."""
+"""Allowed sweeps, and the Jobs that they give."""
 
 import pytest
 

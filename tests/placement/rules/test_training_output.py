@@ -1,4 +1,4 @@
-"""Curves from what training libraries print, without any change to the code."""
+"""Curves from the output of training libraries, without any change to the code."""
 
 import time
 

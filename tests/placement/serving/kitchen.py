@@ -19,7 +19,7 @@ from tests.placement.nodes import PATIENCE_SECONDS
 
 
 class Kitchen:
-    """One node's worker without Celery: orders in by hand, facts out by hand."""
+    """One node's worker without Celery: commands and facts are passed by hand."""
 
     def __init__(self, settings: NodeSettings, client: redis.Redis) -> None:
         self.settings, self.redis = settings, client
@@ -29,7 +29,7 @@ class Kitchen:
         self.keeper.start()
 
     def order(self, job: Job) -> None:
-        """Send a Job's order as the tick does, and take it here."""
+        """Send a Job's command as the tick does, and accept it here."""
         job_tick.tick(timezone.now())
         job.refresh_from_db()
         made = command_queue.start_order(job, now=timezone.now())
@@ -47,7 +47,7 @@ class Kitchen:
                 record_fact(self.settings.name, fact, timezone.now())
 
     def until_running(self, job: Job, seconds: float = PATIENCE_SECONDS) -> None:
-        """Wait until the Job runs by what the node told."""
+        """Wait until the node reports that the Job runs."""
         end = time.monotonic() + seconds
         while job.state != "running":
             assert time.monotonic() < end, (job.state, job.reason)
@@ -56,7 +56,7 @@ class Kitchen:
             job.refresh_from_db()
 
     def stop(self, job: Job) -> None:
-        """Send the order that ends a Job, and wait for what comes of it."""
+        """Send the command that ends a Job, and wait for the result."""
         job.refresh_from_db()
         payload = command_queue.stop_order(job, now=timezone.now()).payload()
         assert self.desk.take(payload, signing.sign(payload))

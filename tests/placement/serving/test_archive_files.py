@@ -1,4 +1,4 @@
-"""Models whose weights lie in other files: what is kept, what is refused, and why."""
+"""Models whose weights are in other files: what is stored, what is refused, and why."""
 
 import io
 import json

@@ -1,4 +1,6 @@
-"""A served model moves: begun elsewhere, asked there, the old place left, all told."""
+"""A served model moves: started elsewhere, called there, the old place stopped,
+reported.
+"""
 
 import json
 from datetime import timedelta
@@ -59,7 +61,7 @@ class Stage:
         job.refresh_from_db()
 
     def says(self, job, state, client, note=""):
-        """What the node tells of the models, over the channel."""
+        """Report the models' states over the channel, as the node does."""
         models = [
             {"id": row.pk, "state": state, "note": note}
             for row in job.endpoint.models.all()
@@ -134,7 +136,7 @@ def test_an_endpoint_moves_when_asked_and_its_address_stays(
     assert endpoint_move.tick(after)["serves_left"] == 0
     words = f"“serve mlp” moved from node-a:0 to node-b:0, as job {new.pk}. "
     assert ("moved", words + "Its address stays as it is.") in notices(alice)
-    # The node takes no word for another's models, and none that is no state.
+    # The node refuses reports of another's models, and invalid states.
     assert (
         model_states.record(new.endpoint, [{"id": row.pk, "state": "ready"}], now) == 0
     )

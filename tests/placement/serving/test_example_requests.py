@@ -17,7 +17,7 @@ IMAGE = [{"name": "x", "datatype": "FP32", "shape": [-1, 3, 64, 64]}]
 
 @pytest.fixture
 def echo():
-    """A server that remembers what it was sent."""
+    """A server that records its requests."""
     got = []
 
     class Handler(BaseHTTPRequestHandler):

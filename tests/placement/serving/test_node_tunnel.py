@@ -1,4 +1,4 @@
-"""Both ends of the tunnel against somebody who does not keep to the rules."""
+"""Both ends of the tunnel against a peer that breaks the protocol."""
 
 import asyncio
 import time

@@ -70,7 +70,7 @@ def test_files_that_may_not_be_served_are_refused_with_the_reason(alice):
 
 
 def nobody_is_served_by_root(web, upload):
-    """Where jobs have users of their own, and Alice has none."""
+    """On a site where jobs have their own users, and Alice has none."""
     Node.objects.update(isolation="watched")
     upload.seek(0)
     form = {

@@ -1,4 +1,4 @@
-"""A model from its file to its answers, through everything that is there in between."""
+"""A model from its file to its answers, through all layers in between."""
 
 import html
 import json
@@ -46,7 +46,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def ask(url, token="", body=None, headers=None, method=None):
-    """One request: (status, headers, body). Redirects are not followed."""
+    """Send one request. Return (status, headers, body). Redirects are not followed."""
     data = json.dumps(body).encode() if isinstance(body, dict) else body
     asked = urllib.request.Request(url, data=data, method=method)
     for name, value in {
@@ -155,7 +155,7 @@ def until_ready(url, shown):
 
 
 def raw_request(address, text):
-    """Bytes as they are, to see what a crooked request gets: the status line."""
+    """Send raw bytes of an invalid request. Return the status line."""
     host, port = address.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=10) as line:
         line.sendall(text.encode())
@@ -278,7 +278,7 @@ def closed_to_others(live_asgi, base, job, alice, bob, carol):
     assert ask(url, token(alice, "read", "job"), asked)[0] == 403
     assert ask(url, token(alice, f"serve:{job.pk + 1}"), asked)[0] == 403
     assert ask(url, token(alice, "serve"), asked)[0] == 200
-    # The token is for models: the rest of the API does not know it.
+    # The token is for models, and the rest of the API refuses it.
     only = token(alice, f"serve:{job.pk}")
     assert ask(f"{live_asgi}/api/v1/jobs", only)[0] == 403
 
@@ -317,7 +317,7 @@ def crooked_requests_go_nowhere(live_asgi, base, job, mine):
 
 
 def asked_as_the_page_prints_it(live_asgi, job, alice, mine):
-    """Copy the command of the page into a shell, as a student does."""
+    """Copy the command of the page into a shell, like a student."""
     cookies = f"sessionid={signed_in(alice).cookies['sessionid'].value}"
     headers = {"Cookie": cookies, "Accept": "text/html"}
     page = ask(f"{live_asgi}/serve/{job.pk}/", headers=headers)[2].decode()
@@ -424,7 +424,7 @@ def asked_at_another_process(live_asgi, other_web, job, mine):
 
 
 def moved_to_the_other_gpu(kitchen, base, old, alice, mine):
-    """Asked all the while at the old address; not one answer is missing."""
+    """Called all the time at the old address. Not one answer is missing."""
     answers, over = [], threading.Event()
 
     def keep_asking():

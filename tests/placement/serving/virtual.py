@@ -1,4 +1,4 @@
-"""Open-loop load on a scheduler in virtual time: exact, quick, the same every time."""
+"""Open-loop load on a scheduler in virtual time: exact, fast, reproducible."""
 
 import random
 from collections import Counter

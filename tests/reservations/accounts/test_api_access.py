@@ -1,4 +1,4 @@
-"""Who may do what over the API: strangers, heads, tokens, hidden names."""
+"""Permissions over the API: strangers, heads, tokens, hidden names."""
 
 import json
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""A course from a list of students in one step; links that work once."""
+"""A course from a list of students in one step. Its links work once."""
 
 import re
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""Courses and guests end by date: told before, wound down, archived, brought back."""
+"""Courses and guests end by date: announced, wound down, archived, restored."""
 
 from datetime import timedelta
 
@@ -62,7 +62,7 @@ def test_a_course_is_told_of_its_end_then_ends_and_can_be_brought_back(
     assert any(text.startswith(ends) for text in texts)
     assert not Notice.objects.filter(user=carol).exists()
 
-    # Held on a little: it still runs when the course ends.
+    # Prolonged a little: it still runs when the course ends.
     Reservation.objects.filter(pk=runs.pk).update(end=at(23, day=12))
     done = end_due(END)
     assert done["courses_ended"] == 1

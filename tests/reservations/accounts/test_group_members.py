@@ -208,7 +208,7 @@ def test_two_who_join_at_once_by_the_last_place_are_one_member(
 def test_a_class_that_joins_at_once_is_not_asked_to_look_again(
     head, nora, monkeypatch
 ) -> None:
-    """The first who joins fixes the group's quota while the second is joining."""
+    """The first user who joins fixes the group's quota while the second is joining."""
     link = make_link(browser(head))
     kept, calls = group_members._quota_kept, []
 

@@ -1,4 +1,4 @@
-"""A head steers the shares inside the own group, and nothing else."""
+"""A head changes the shares inside the own group, and nothing else."""
 
 from datetime import timedelta
 

@@ -1,4 +1,4 @@
-"""The operator's and the group head's pages: who reaches them, what they show."""
+"""The pages of the operator and of group heads: access and content."""
 
 import html
 import re
@@ -79,7 +79,7 @@ def test_edits_of_two_pages_are_collected_previewed_saved_and_undone(
     assert client.post(url, form | {"next": "stay"}).status_code == 302
     again = client.get(tree, {"account": vision.pk}).content.decode()
     assert "Draft: <strong>2 changes</strong>" in again
-    # Another page's edit joins them.
+    # Another page's edit is added to them.
     where = f"{reverse('manage-add')}?account={lab.root.pk}"
     new = {"act": "account", "add-name": "robots", "add-shares": "2"}
     assert client.post(where, new).status_code == 302

@@ -1,8 +1,8 @@
-"""One of the processes of the race: books, moves and cancels as fast as it can.
+"""One of the processes of the race: books, moves and cancels as fast as possible.
 
-Run as ``python -m tests.reservations.booking.racer USER REQUESTS SEED``; prints what
-came of its requests as JSON. Anything but a refusal of the rules is an error. The
-user "tick" ticks instead, fifty minutes further each.
+Run as ``python -m tests.reservations.booking.racer USER REQUESTS SEED``. It prints the
+results of its requests as JSON. Anything but a refusal of the rules is an error. The
+user "tick" ticks instead, fifty minutes further each time.
 """
 
 import json
@@ -56,7 +56,7 @@ def main(username: str, requests: int, seed: int) -> None:
 
 
 def _act(user: User, gpus: list[int], mine: list, chance: random.Random) -> str:
-    """Book on the hot hours; now and then move or cancel what one has."""
+    """Book the hot hours. Sometimes move or cancel an own booking."""
     ahead = chance.choice(AHEAD_HOURS) + chance.randrange(HOT_HOURS)
     start = NOW + timedelta(hours=ahead)
     end = start + timedelta(hours=chance.choice((1, 1, 2, 3)))

@@ -1,4 +1,4 @@
-"""The calendar's socket: who hears what, and for how long."""
+"""The calendar's socket: its listeners, its messages, and its end."""
 
 import asyncio
 import json

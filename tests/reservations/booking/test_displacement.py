@@ -40,7 +40,7 @@ def tight(lab, alice, bob, carol):
 
 
 def spend(user, hours: int) -> None:
-    """Have a User hold something long that counts as use."""
+    """Give a User a long booking that counts as use."""
     make_reservation(
         user, start=at(9, day=5), end=at(9, day=5) + timedelta(hours=hours)
     )

@@ -1,5 +1,7 @@
-"""See docs/design/fair-booking.md#gaming. Each attempt to game the rule, and what stops
-it."""
+"""Attempts to game the rule, and the rule that stops each of them.
+
+See docs/design/fair-booking.md#gaming.
+"""
 
 from datetime import timedelta
 
@@ -134,14 +136,14 @@ def test_who_books_for_a_friend_pays_and_the_friend_does_not_check_in(
     lab, alice, bob
 ) -> None:
     made = lab.book(alice, lab.gpus[:1], NOW, 3)
-    # Bob's process is nobody's the reservation knows: process_n counts the owner's.
+    # Bob's process is not the reservation's: process_n counts the owner's.
     make_minutes(lab.gpus[0], NOW, 15, process_n=0, util_pct=90)
     assert tick.tick(at(9, 15))["no_shows"] == 1
     made.refresh_from_db()
     assert (made.state, made.no_show) == (State.RELEASED, True)
     tick.tick(at(12))
     assert balance(made) == (0, WEIGHT * 3 * HOUR)
-    # Nor can it be handed on behind the portal's back.
+    # Nor can it be transferred outside the portal.
     other = lab.book(alice, lab.gpus[:1], FAR, 1)
     with pytest.raises(errors.NotAllowed):
         change(
@@ -183,12 +185,12 @@ def test_pushing_somebodys_flex_out_and_cancelling_early_is_not_free(
     assert balance(taken) == (0, 0), "51 hours ahead"
     late = taken.late_returns.get()
     assert (late.start, late.end, late.permille) == (start, at(14, day=4), 500)
-    # Whoever else then holds the time takes the price off: here one of the two hours.
+    # Another holder of that time removes the price: here of one of the two hours.
     lab.book(bob, lab.gpus[:1], start, 1, now=at(9, 6))
     for hour in (12, 13, 23):
         tick.tick(at(hour, day=4))
     assert balance(taken) == (0, WEIGHT * HOUR // 2)
-    # Who gives back what displaced nobody still pays nothing.
+    # Giving back hours that displaced nobody still costs nothing.
     other = lab.book(carol, lab.gpus[1:2], at(12, day=7), 2, now=at(0, day=5))
     cancel(reservation_id=other.pk, user=carol, now=at(0, day=5))
     assert not other.late_returns.exists()
@@ -207,11 +209,11 @@ def test_a_friend_who_may_displace_hands_nothing_on_to_one_who_may_not(
     assert isinstance(seen.refusal, CannotOffer)
     with pytest.raises(CannotOffer, match="took over someone's flex"):
         offers.accept(offer_id=made.pk, user=alice, now=NOW)
-    # Nor by a swap: what she would give for it changes nothing.
+    # Nor by a swap: the price that she would offer changes nothing.
     own = lab.book(alice, lab.gpus[1:2], start, 2)
     with pytest.raises(CannotOffer):
         offers.offer(reservation_id=own.pk, user=alice, wanted_id=taken.pk, now=NOW)
-    # Who could have had it firm could have displaced it too.
+    # A user who could have had it firm could also have displaced it.
     Membership.objects.filter(user=alice).update(quota_gpu_seconds=WEIGHT * 9 * HOUR)
     done = offers.accept(offer_id=made.pk, user=alice, now=NOW)
     assert (done.given.user, done.given.kind) == (alice, Kind.FIRM)
@@ -294,8 +296,8 @@ def test_nobody_displaces_the_same_person_again_right_after_giving_the_time_back
         refused.value.text()
     )
     assert Notice.objects.filter(user=bob).count() == told
-    # Another GPU is no way around it, another person's flex is not concerned, and
-    # the pause ends.
+    # Another GPU is no way around it, another person's flex is not affected, and the
+    # pause ends.
     lab.set(displacement_pause_seconds=0)
     assert lab.book(carol, lab.gpus[:1], start, 2, now=at(9, 8)).kind == Kind.FIRM
 
@@ -303,7 +305,7 @@ def test_nobody_displaces_the_same_person_again_right_after_giving_the_time_back
 def test_who_gives_back_more_than_they_use_books_a_day_ahead_only(
     lab, alice, bob
 ) -> None:
-    """A conveyor of bookings that are given back a day ahead holds GPUs for nothing."""
+    """A sequence of bookings that are given back a day ahead holds GPUs for nothing."""
     lab.set(quota_gpu_seconds=WEIGHT * 40 * HOUR)
     moment, given_back = NOW, 0
     with pytest.raises(ReturnedTooMuch) as refused:
@@ -318,7 +320,7 @@ def test_who_gives_back_more_than_they_use_books_a_day_ahead_only(
     assert "gave back 240 credits" in refused.value.text()
     near = lab.book(alice, lab.gpus[:2], moment + timedelta(hours=23), 2, now=moment)
     assert near.kind == Kind.FIRM
-    # Others are not concerned, and her returns are forgotten after 14 days.
+    # Others are not affected, and her returns are forgotten after 14 days.
     assert lab.book(bob, lab.gpus[:1], moment + timedelta(hours=62), 2, now=moment)
     later = moment + timedelta(days=14, hours=1)
     assert lab.book(alice, lab.gpus[2:3], later + timedelta(hours=62), 2, now=later)
@@ -345,7 +347,7 @@ def test_moving_a_booking_away_is_giving_it_back_and_a_slip_is_not(lab, alice) -
 
 
 def test_a_head_gives_back_for_members_what_counts_for_them(lab, alice, bob) -> None:
-    """A conveyor of bookings whose member never cancels: the head of the group does."""
+    """A sequence of bookings that the head of the group cancels for a member."""
     lab.set(quota_gpu_seconds=WEIGHT * 40 * HOUR)
     head = make_user("head")
     account = alice.memberships.get().account
@@ -403,7 +405,7 @@ def test_shared_bookings_count_for_the_limit_of_gpus_at_once(lab, alice, bob) ->
 def test_who_books_and_cancels_the_same_time_in_a_loop_gives_it_back(
     lab, alice
 ) -> None:
-    """A slip of the hand is free, but not every ten minutes."""
+    """A mistake is free, but not every ten minutes."""
     moment, held = NOW, None
     for _ in range(SLIPS_A_DAY):
         held = lab.book(alice, lab.gpus[:2], FAR, 3, now=moment)

@@ -1,4 +1,4 @@
-"""Random sequences of acts; after each one the books and the calendar are right.
+"""Random sequences of actions. After each one the books and the calendar are correct.
 
 See docs/design/fair-booking.md#i1, #i2, #i3, #i5, #i10 and #i14, with vouchers,
 strikes, overstays, and samples that come or do not. The others are properties of the
@@ -83,13 +83,13 @@ class Story:
         self.chance = random.Random(0)
         self.done: Counter[str] = Counter()
         self.again: dict[int, int] = {}
-        """Which version of a Reservation was decided again from what is stored."""
+        """The version of a Reservation that was decided again from stored facts."""
 
     def act(self, name: str, number: int) -> None:
-        """Do one thing that somebody might do; a refusal is fine.
+        """Do one random action. A refusal is allowed.
 
-        See docs/design/fair-booking.md#i2. Whatever a person does, what others hold
-        firm or frozen stays.
+        See docs/design/fair-booking.md#i2. No action of a person changes others' firm
+        or frozen time.
         """
         self.chance = random.Random(number)
         self.actor = None
@@ -105,11 +105,11 @@ class Story:
                 assert stood[0] == self.actor.pk or after.get(pk) == stood, name
 
     def safe(self) -> dict[int, tuple]:
-        """Return what nobody else may touch: firm, frozen and running."""
+        """Return the bookings that nobody else may change: firm, frozen and running."""
         freeze = self.now + timedelta(seconds=site_policy().freeze_seconds)
         rows = Reservation.objects.live().order_by()
         return {
-            # Staying on past the booked end is neither: it is anybody's to claim.
+            # Time past the booked end is neither, because anybody may claim it.
             pk: (user, start, min(end, booked_end), state)
             for pk, user, start, end, booked_end, state, kind in rows.values_list(
                 "pk", "user_id", "start", "end", "booked_end", "state", "kind"
@@ -118,7 +118,7 @@ class Story:
         }
 
     def by(self, user):
-        """Note who acts."""
+        """Record the acting user."""
         self.actor = user
         return user
 
@@ -299,7 +299,7 @@ def check_sums() -> None:
 
 
 def check_decided_again(story: Story) -> None:
-    """What is stored gives the same decision by the rules of its version.
+    """The stored facts give the same decision by the rules of their version.
 
     See docs/design/fair-booking.md#i14.
     """
@@ -333,7 +333,7 @@ def check_refused_again() -> None:
 
 
 def tell(story: Story, acts: list[tuple[str, int]]) -> None:
-    """Do one act after another; look at everything in between and at the end."""
+    """Do one action after another, with all checks in between and at the end."""
     for number, act in enumerate(acts):
         story.act(*act)
         check_calendar()

@@ -1,4 +1,4 @@
-"""Past its end a reservation may stay on until somebody claims the Gpu.
+"""Past its end a reservation may continue until another user claims the Gpu.
 
 See docs/design/fair-booking.md#rule-3.
 """

@@ -1,4 +1,4 @@
-"""Give back a part: what it costs is told before, and is what it then costs."""
+"""Give back a part: the announced cost is the actual cost."""
 
 from datetime import timedelta
 

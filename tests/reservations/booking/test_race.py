@@ -95,8 +95,8 @@ def test_eight_processes_never_book_twice_nor_fail(valkey_url) -> None:
 
     moved = sum((Counter(r["came"]) for r in run_racers(["tick"] * 3, 31)), Counter())
 
-    # Three workers tick at once: each move happens once, each charge is one. What was
-    # displaced waits, and is placed again where the day has room for it.
+    # Three workers tick at once: each transition happens once, and each charge is one.
+    # Displaced bookings wait, and are placed again if the day has room.
     ended = Reservation.objects.filter(state="ended").count()
     assert moved["ended"] == ended >= live
     assert moved["started"] >= live

@@ -1,4 +1,4 @@
-"""What is refused is kept with its reason and decides the same again.
+"""Refusals are stored with their reasons and are decided the same again.
 
 See docs/design/fair-booking.md#i14.
 """
@@ -85,7 +85,7 @@ def test_every_refusal_is_kept_without_names_and_decides_the_same_again(
         assert again.text() == row.text or row.rule == "gpu-taken"
         assert (row.works_instead is None) == (refusal.next_slot is None)
     check_changes(lab, carol, one, four)
-    # One's own are on one's page, with what would have worked.
+    # A user's own refusals are on their page, with the bookings that would have worked.
     client.force_login(carol)
     page = client.get(reverse("standing")).content.decode()
     assert "Refused requests" in page and "under maintenance" in page

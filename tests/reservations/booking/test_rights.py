@@ -39,7 +39,7 @@ def test_nobody_books_past_the_end_of_their_right(lab, alice, bob) -> None:
         limit=9,
     )
     assert slots and max(slot.end for slot in slots) <= at(18)
-    # A course's end binds whoever books in it or below it.
+    # A course's end applies to everybody who books in it or below it.
     Account.objects.filter(name="vision").update(ends_at=at(12))
     with pytest.raises(RightEnds):
         lab.book(bob, lab.gpus[1:2], at(11), 2)

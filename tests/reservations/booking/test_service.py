@@ -285,5 +285,5 @@ def test_a_preview_of_a_change_ignores_what_would_change(lab, alice, bob) -> Non
         "ignoring": made.pk,
     }
     assert preview(user=alice, **asked).kind is Kind.FIRM
-    # Bob cannot talk Alice's reservation away.
+    # Bob cannot cancel Alice's reservation.
     assert preview(user=bob, **asked).refusal is not None

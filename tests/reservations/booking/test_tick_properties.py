@@ -1,9 +1,10 @@
-"""Ticks that die, run at once, or come late by hours: the same end as one calm run.
+"""Ticks that die, run at once, or come late by hours give the end of one undisturbed
+run.
 
-A death is an exception that nothing catches, at any transaction of the tick: before
-its commit, when all of it is lost, or just after. A second tick may run between any
-two transactions of the first. What was booked must have been begun while it lasted
-(``test_nobody_pays_for_a_window_the_portal_slept_through`` says what happens else).
+A death is an exception that nothing catches, at any transaction of the tick: before its
+commit, when all of it is lost, or just after. A second tick may run between any two
+transactions of the first. A booking must have begun during its time
+(``test_nobody_pays_for_a_window_the_portal_slept_through`` tests the other case).
 """
 
 import random
@@ -39,11 +40,11 @@ INSTANTS = [
 
 
 class Died(BaseException):
-    """The worker is gone: nothing catches this."""
+    """The worker has died. Nothing catches this."""
 
 
 class Fate:
-    """What happens at the ends of the tick's transactions."""
+    """The events at the ends of the tick's transactions."""
 
     def __init__(self, seed: int | None) -> None:
         self.chance = random.Random(seed)
@@ -73,7 +74,7 @@ class Fate:
 
 @contextmanager
 def ends(fate: Fate, now: datetime):
-    """Let fate have a say at the end of each outermost transaction."""
+    """Apply an event at the end of each outermost transaction."""
     base = len(connection.atomic_blocks)
     leave = transaction.Atomic.__exit__
 
@@ -135,7 +136,7 @@ def day(lab, alice, bob, carol) -> list[tuple[datetime, datetime]]:
 
 
 def outcome() -> dict[str, object]:
-    """Return everything that is left in the end, by order and not by number."""
+    """Return the final state, by order and not by number."""
     order = {pk: n for n, pk in enumerate(_pks(Reservation))}
     rows = Reservation.objects.order_by("pk")
     fields = ("start", "end", "booked_end", "kind", "state", "cost_gpu_seconds")

@@ -11,7 +11,7 @@ from tests.reservations.conftest import at, balance
 
 
 def stranger(gpu, since, rule="intruder") -> None:
-    """Somebody else's process is seen on a Gpu."""
+    """Report another user's process on a Gpu."""
     Alert.objects.create(rule=rule, gpu=gpu, opened_at=since, last_seen_at=since)
 
 

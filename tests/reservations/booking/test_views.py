@@ -50,7 +50,8 @@ def charge(reservation, gpu_seconds: int, **fields: object) -> LedgerEntry:
     )
 
 
-# --- who may look --------------------------------------------------------------------
+# --- access
+# ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

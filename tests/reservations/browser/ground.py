@@ -1,4 +1,4 @@
-"""A lab for the calendar's browser tests, and hands for its pages."""
+"""A lab for the calendar's browser tests, and actions on its pages."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -83,7 +83,7 @@ class Lab:
 def page_of(
     browser: Browser, address: str, user: User, **options: object
 ) -> Iterator[Page]:
-    """Open a browser of one's own, signed in; fail on errors of the page."""
+    """Open a separate browser, signed in. Fail on errors of the page."""
     options.setdefault("viewport", {"width": 1360, "height": 860})
     context = browser.new_context(base_url=address, locale="en-GB", **options)
     client = Client()
@@ -130,7 +130,7 @@ def point(cell: Locator, hour: float) -> tuple[float, float]:
 
 
 def drag(page: Page, start: tuple[float, float], end: tuple[float, float]) -> None:
-    """Press, move in steps as a hand does, release."""
+    """Press, move in steps like a hand, release."""
     page.mouse.move(*start)
     page.mouse.down()
     page.mouse.move((start[0] + end[0]) / 2, (start[1] + end[1]) / 2, steps=5)

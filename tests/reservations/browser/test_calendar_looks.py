@@ -1,4 +1,4 @@
-"""The same pages on a phone, in the dark, and for who does not see them."""
+"""The same pages on a phone, in the dark, and for people who cannot see them."""
 
 import pytest
 from playwright.sync_api import Page, expect

@@ -200,7 +200,7 @@ def test_the_zone_and_the_groups_are_named(browser, live_asgi, lab):
     options = {"viewport": DESK, "timezone_id": "Asia/Kolkata"}
     with page_of(browser, live_asgi, lab.people["alice"], **options) as page:
         open_calendar(page, f"?date={lab.tomorrow}")
-        # Browsers differ in what they call it: Asia/Calcutta, Asia/Kolkata.
+        # Browsers use different names for it: Asia/Calcutta, Asia/Kolkata.
         zone = page.locator("#zone")
         expect(zone).to_contain_text("Times are in UTC. Your browser’s clock (Asia/")
         expect(zone).to_contain_text(") is 5 h 30 min ahead.")

@@ -1,4 +1,4 @@
-"""What the drawer says of displacing, and what the displaced sees of it."""
+"""The drawer's text about displacing, and the view of the displaced user."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""A head sets the chat of the group by hand."""
+"""A head sets the chat of the group in the browser."""
 
 import os
 from pathlib import Path

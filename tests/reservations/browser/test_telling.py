@@ -1,4 +1,4 @@
-"""News reach whatever page is open; a refusal shows its rule and the way out."""
+"""News reach every open page. A refusal shows its rule and the alternative."""
 
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""The waitlist's page by hand: ask with a job, see it, decline, withdraw."""
+"""The waitlist's page in the browser: request with a job, see it, decline, withdraw."""
 
 from datetime import timedelta
 

@@ -12,7 +12,7 @@ from aiosmtpd.controller import Controller
 
 
 class Postman:
-    """Takes mails, or answers what ``answers`` says first."""
+    """Accepts mails, or first gives the answers of ``answers``."""
 
     def __init__(self) -> None:
         self.mails: list[tuple[list[str], Any]] = []
@@ -50,7 +50,9 @@ def smtp(settings):
 
 
 class Receiver(ThreadingHTTPServer):
-    """``heard`` is what it was sent; ``answers`` the statuses it gives first."""
+    """``heard`` has the received requests; ``answers`` the statuses that it gives
+    first.
+    """
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Hook)
@@ -72,7 +74,7 @@ class Hook(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, *args):
-        """Say nothing."""
+        """Print nothing."""
 
 
 @contextmanager

@@ -226,7 +226,9 @@ HOSTILE = "<!channel> @all @room *[click](https://evil.example)* & more"
 
 
 def sent_to_chat(alice, hook, name: str) -> tuple[dict[str, str], bytes]:
-    """Send one Notice through the delivery queue; what the chat's server got."""
+    """Send one Notice through the delivery queue. Return what the chat's server
+    received.
+    """
     assert (
         preferences.set_webhook(user=alice, url=hook.url, now=NOW, format_name=name)
         == ""

@@ -1,4 +1,6 @@
-"""What a person reads who chose German: refusals, notices, mails, messages, pages."""
+"""The texts for a person who chose German: refusals, notices, mails, messages,
+pages.
+"""
 
 import html
 import re

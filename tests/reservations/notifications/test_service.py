@@ -1,4 +1,6 @@
-"""What the displaced is told: at the bell, on the page, by the API, on the socket."""
+"""The messages to a displaced user: at the bell, on the page, by the API, on the
+socket.
+"""
 
 from datetime import timedelta
 

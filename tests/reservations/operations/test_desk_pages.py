@@ -343,7 +343,8 @@ def test_many_gpus_are_drained_moved_and_put_into_a_pool_at_once(
 
 def test_why_a_single_gpu_drains_is_read_by_everybody(desk, alice, gpus) -> None:
     first, second = gpus[0], gpus[1]
-    # Typed before its form said that everybody reads it: kept in the audit log only.
+    # Typed before its form announced that everybody reads it: stored only in the audit
+    # log.
     AuditEntry.objects.create(
         verb="gpu.drain", subject=f"gpu:{second.pk}", reason="private"
     )

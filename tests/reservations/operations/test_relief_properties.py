@@ -1,4 +1,4 @@
-"""Whoever must leave Gpus: each has one fate, and no two end up on one Gpu."""
+"""Bookings that must leave Gpus: each has one fate, and no two end up on one Gpu."""
 
 from datetime import timedelta
 

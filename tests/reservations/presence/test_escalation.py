@@ -1,4 +1,4 @@
-"""The ladder goes up one rung at a time, and what must never happen never does."""
+"""The escalation goes up one step at a time, and never does what it must not."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta

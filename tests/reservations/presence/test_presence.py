@@ -1,4 +1,6 @@
-"""Checking in by a click, Keep with its time, early release: said where it helps."""
+"""A check-in by a click, Keep with its time, early release: announced where it
+helps.
+"""
 
 from datetime import timedelta
 from typing import Any

@@ -1,4 +1,4 @@
-"""What Gpus did, seen through the calendar: charts, hours, summaries, who may look."""
+"""The past of Gpus, seen through the calendar: charts, hours, summaries, access."""
 
 import csv
 import io

@@ -46,7 +46,7 @@ def price(window: Window, at, *, permille: int, taken=(), displaced=()) -> int:
 def test_giving_back_earlier_never_costs_more(
     window, minute, earlier, permille, taken, displaced
 ) -> None:
-    """docs/design/fair-booking.md#i9, also for hours that displaced flex."""
+    """See docs/design/fair-booking.md#i9, also for hours that displaced flex."""
     late = window.start + timedelta(minutes=minute)
     early = late - timedelta(minutes=earlier)
     how = {"permille": permille, "taken": taken, "displaced": displaced}

@@ -1,4 +1,4 @@
-"""Refusals say what is so, in words."""
+"""Refusals state the facts in words."""
 
 from datetime import UTC, datetime
 

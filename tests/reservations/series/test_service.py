@@ -1,4 +1,4 @@
-"""The same again: shown day by day, booked by the rules, gone on with by the tick."""
+"""Series: shown day by day, booked by the rules, continued by the tick."""
 
 from datetime import UTC, date, datetime, time, timedelta
 

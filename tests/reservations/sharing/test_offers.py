@@ -1,4 +1,4 @@
-"""Give away and swap: judged anew as the taker's, whole or not at all."""
+"""Give away and swap: judged again as the taker's, completely or not at all."""
 
 import threading
 from datetime import timedelta
@@ -103,7 +103,7 @@ def test_handing_on_what_nobody_came_to_does_not_set_the_clock_back(
     tick.tick(NOW + timedelta(minutes=16))
     row.refresh_from_db()
     assert (row.state, row.no_show) == (State.RELEASED, True)
-    # Who came hands on a clock that begins with the new holder.
+    # A check-in is passed on with a clock that begins with the new holder.
     used = lab.book(alice, lab.gpus[1:2], NOW, 4)
     check_in(reservation_id=used.pk, now=NOW, by="click")
     later = NOW + timedelta(hours=1)

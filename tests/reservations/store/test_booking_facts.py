@@ -1,4 +1,4 @@
-"""The written SQL of a booking answers as Django's query builder does."""
+"""The written SQL of a booking gives the results of Django's query builder."""
 
 import random
 from datetime import datetime, timedelta

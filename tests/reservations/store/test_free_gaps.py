@@ -1,8 +1,8 @@
-"""Jobs in gaps never cost anybody a booking: random stories, with and without them.
+"""Jobs in gaps never prevent a booking: random stories, with and without them.
 
-Before each booking the same is tried in a world without the gaps that are held: what is
-granted there is granted here too, and begins no later than a gap's notice. The books
-stay right (docs/design/fair-booking.md#i1, #i3, #i10 and #i14), and nobody holds more
+Before each booking the same is tried in a world without the held gaps: a booking that
+is granted there is granted here too, and begins no later than a gap's notice. The books
+stay correct (docs/design/fair-booking.md#i1, #i3, #i10 and #i14), and nobody holds more
 Gpus than one person may.
 """
 

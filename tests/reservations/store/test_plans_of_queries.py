@@ -28,7 +28,8 @@ def plans(queries: list[dict[str, str]]) -> dict[str, str]:
     found = {}
     with connection.cursor() as cursor:
         if connection.vendor == "postgresql":
-            # Small tables are scanned because it is cheaper, not for want of an index.
+            # Small tables are scanned because it is cheaper, not because an index is
+            # missing.
             cursor.execute("SET LOCAL enable_seqscan = off")
         for query in queries:
             sql = query["sql"]

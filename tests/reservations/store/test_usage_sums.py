@@ -1,4 +1,4 @@
-"""A large ledger is added up once; a process that starts goes on from there."""
+"""A large ledger is added up once. A process that starts continues from there."""
 
 from reservations.booking.release import release
 from reservations.booking.service import book

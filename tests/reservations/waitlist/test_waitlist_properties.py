@@ -189,7 +189,7 @@ def test_nobodys_flex_pushes_a_planned_start_back(lobby, asks) -> None:
 @given(st.randoms(use_true_random=False))
 @settings(max_examples=6, deadline=None)
 def test_a_wide_request_is_not_starved_by_narrow_ones(chance) -> None:
-    """Others take whatever they may, hour after hour; the plan is kept.
+    """Others take all that they may, hour after hour, and the plan is kept.
 
     See docs/design/fair-booking.md#i12.
     """
@@ -230,7 +230,9 @@ def _wait_wide(chance, *, planned_requests: int):
 
 
 def _narrow(lobby: Lobby, pk: int, chance, ahead: int) -> None:
-    """Somebody fills the first hours that are free on one Gpu, as far as allowed."""
+    """Book the first hours that are free on one Gpu for another user, as far as
+    allowed.
+    """
     one = request(pk, chance.randrange(11, 16), hours=chance.choice((8, 12, 24)))
     facts = lobby.facts(one)
     gpu = chance.choice(lobby.gpus)

@@ -85,7 +85,7 @@ def samples(client: redis.Redis) -> list[NodeSample]:
 
 
 def troubles(client: redis.Redis) -> list[tuple[str, str]]:
-    """What the node said of its driver: state and reason."""
+    """Return the node's reports of its driver: state and reason."""
     told = [x for x in stream(client) if isinstance(x, NodeTrouble)]
     return [(x.state.value, x.reason) for x in told]
 

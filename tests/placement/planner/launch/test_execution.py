@@ -1,4 +1,4 @@
-"""A Plan becomes what the recipe's processes do, or is refused in words."""
+"""A Plan becomes the work of the recipe's processes, or is refused in words."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Estimates against measured steps, and against what must hold in any case."""
+"""Estimates against measured steps, and against properties that always hold."""
 
 import pytest
 from hypothesis import given, settings

@@ -1,4 +1,4 @@
-"""The turns that are looked at have the fullest of all turns among them."""
+"""The selected turns include the fullest of all turns."""
 
 from dataclasses import replace
 
@@ -46,7 +46,7 @@ def test_the_fullest_turn_of_all_is_looked_at(data, degree, rounds, virtual):
     activations, passed, own = (data.draw(sizes) for _ in range(3))
 
     def alive(turn):
-        # What is kept of a piece has its input in it.
+        # The kept tensors of a piece include its input.
         whole = own[turn.piece]
         for n in range(virtual):
             whole += turn.flights[n] * (activations[n] + passed[n])
@@ -79,7 +79,7 @@ def test_receive_buffers_are_of_the_whole_batch_and_megatron_has_none():
     torch = estimate(spec, workload, between)
     held = torch.components["between_stages"]
     # Gradients' buffers, forward ones that are not in flight, two outputs, a gradient
-    # that is sent; the last layer's own peak has one of the buffers.
+    # that is sent. The last layer's own peak has one of the buffers.
     assert held in (17 * border, 16 * border)
     assert torch.phase_bytes["optimizer"] == torch.state_bytes + 16 * border
     assert "between_stages" not in estimate(spec, workload, theirs).components

@@ -161,7 +161,9 @@ def test_every_rank_is_within_six_percent_of_what_the_kernel_saw(case):
 
 
 def shared_file(name: str) -> Path:
-    """A file of the shared reference data; the test is skipped where it is absent."""
+    """Return a file of the shared reference data. The test is skipped if it is
+    missing.
+    """
     path = SHARED / name
     if not path.exists():
         pytest.skip(f"{name} lies in the shared reference data, which is not here")

@@ -54,7 +54,7 @@ def test_an_optimizer_is_counted_as_torch_steps_it(optimizer, accelerator, peak,
     told = closed_case(LLAMA | {"optimizer": optimizer, "accelerator": accelerator})
 
     assert told["peak_bytes"] == pytest.approx(peak, rel=0.002)
-    # bitsandbytes keeps small tensors in fp32, which the closed form does not tell.
+    # bitsandbytes keeps small tensors in fp32, which the closed form does not count.
     within = 0 if "8bit" not in optimizer["name"] else 40_000
     assert told["opt_state_bytes"] == pytest.approx(state, abs=within)
 

@@ -29,7 +29,7 @@ def test_contiguous_references_reach_their_optimum(case):
 
 
 def check_contiguous(got, layers, frees):
-    """An answer is a plan of its own: every layer once, and the ratio it claims."""
+    """Check that an answer is a plan: every layer once, and the stated ratio."""
     order, bounds = got["device_order"], got["bounds"]
     assert len(set(order)) == len(order)
     assert (bounds[0], bounds[-1], len(bounds)) == (0, len(layers), len(order) + 1)
@@ -243,7 +243,8 @@ def test_the_move_reference_is_decided_alike():
     assert split({**case, "iters_left": None})["move"] is False
 
 
-# --- what is no case ---
+# --- invalid cases
+# ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from placement.protocol.events import parse_fact
 from placement.protocol.process_commands import kind_of, parse_process_fact
 
 HUGE = 10**400
-"""A whole number that JSON may hold and a float may not."""
+"""A whole number that JSON may hold but a float may not."""
 DATA = Path(__file__).parents[3] / "data" / "placement"
 PIPELINE = next(
     case
@@ -38,7 +38,7 @@ RANKS = {"kind": "ds2", "world": 2, "sizes": {"hidden": 64}}
 
 
 def changed(base, *path, value):
-    """A copy of a JSON object with one field set."""
+    """Return a copy of a JSON object with one field set."""
     made = json.loads(json.dumps(base))
     inner = made
     for key in path[:-1]:
@@ -48,7 +48,7 @@ def changed(base, *path, value):
 
 
 def said(command, data, tmp_path, *options):
-    """(exit status, what stands on standard error)."""
+    """Return (exit status, standard error)."""
     file = tmp_path / "hostile.json"
     file.write_text(json.dumps(data))
     arguments = [str(file) if one == "FILE" else one for one in options]

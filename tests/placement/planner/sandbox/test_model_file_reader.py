@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[4]
 
 
 def parse(*arguments):
-    """Run the parser as a caller would: clean environment, own timeout."""
+    """Run the parser like a caller: clean environment, own timeout."""
     done = subprocess.run(
         [
             sys.executable,

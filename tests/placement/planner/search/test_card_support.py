@@ -1,4 +1,4 @@
-"""Cards that lack what a workload needs, and cards that nobody knows."""
+"""Cards that lack what a workload needs, and unknown cards."""
 
 from dataclasses import replace
 
@@ -69,7 +69,7 @@ def test_an_unknown_card_follows_what_was_measured_here():
 
     assert made.plans[0].step_seconds == pytest.approx(20 * plain.plans[0].step_seconds)
     assert "follow the 8 runs measured here" in made.notes[0]
-    # A known card cannot be so far off its data sheet.
+    # A known card cannot differ so much from its data sheet.
     known = corrections_of([replace(one, gpu_class="A100") for one in outcomes])
     assert known.by_class["A100"].ratio == 4.0
 

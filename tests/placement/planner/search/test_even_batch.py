@@ -1,4 +1,4 @@
-"""The batch that was asked for is the batch that is run; another one is a choice."""
+"""The requested batch is the batch that is run. Another one is a choice."""
 
 import pytest
 from hypothesis import given, settings

@@ -1,4 +1,4 @@
-"""What would make it fit on one Gpu: an ordered list with the bytes each saves."""
+"""Remedies that make a model fit on one Gpu: an ordered list with the bytes of each."""
 
 import pytest
 

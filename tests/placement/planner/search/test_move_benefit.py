@@ -1,4 +1,4 @@
-"""Moving a running Job: only when it pays."""
+"""Moving a running Job: only if it pays."""
 
 import json
 from pathlib import Path

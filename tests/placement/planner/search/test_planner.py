@@ -308,7 +308,7 @@ def test_inference_shares_no_optimizer():
 def test_finished_stages_need_no_more_than_the_search_allowed(
     cards, name, precision, checkpointing, loop, batch
 ):
-    """The planner validates what it made: a stage over its memory would raise."""
+    """The planner validates its Plans: a stage over its memory would raise."""
     workload = Workload(
         batch=batch,
         sequence_length=512,

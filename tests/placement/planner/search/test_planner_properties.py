@@ -1,4 +1,7 @@
-"""Plans keep their promises, order is no matter, more room is no harm: by any wish."""
+"""Plans keep their promises, order does not matter, more room does no harm.
+
+By any objective.
+"""
 
 from dataclasses import replace
 
@@ -53,8 +56,9 @@ def test_every_plan_for_every_wish_keeps_its_promises(drawn, links, wish, blocks
 def test_more_room_never_makes_the_best_plan_worse(
     drawn, links, blocks, which, more, wish
 ):
-    """Remedies that change numbers are left out: they may be faster, and are not used
-    where they are not needed."""
+    """Remedies that change numbers are excluded: they may be faster, and are not used
+    if they are not needed.
+    """
     offers = offers_of(drawn, links)
     which %= len(offers)
     wider = list(offers)
@@ -76,7 +80,9 @@ def test_more_room_never_makes_the_best_plan_worse(
 
 
 def value(one, wish):
-    """What the wish is about; without one the order of choice but for seconds."""
+    """Return the value of the objective; without one the order of choice except
+    seconds.
+    """
     if wish is None:
         return rank_key(one)[:-3]
     told = {

@@ -1,8 +1,8 @@
 """Brute force agrees on the best of each strategy.
 
-Small models of up to 8 layers on up to 4 Gpus. What a step takes is step_time.py's
-word; which Gpus, cuts, orders and degrees there are is tried out here one by one, and
-what a rank needs is counted by the estimate alone.
+Small models of up to 8 layers on up to 4 Gpus. The time of a step is that of
+step_time.py. All Gpus, cuts, orders and degrees are tried here one by one, and the need
+of a rank is counted by the estimate alone.
 """
 
 import itertools
@@ -35,9 +35,10 @@ pytestmark = pytest.mark.pure
 
 INFINITE = float("inf")
 SLACK_RATIO = 0.1
-"""Cuts are searched with a bound of what stages need; see
-planner/search/candidates/stage_blocks.py. With
-so much more room the search finds what brute force finds without."""
+"""Cuts are searched with a bound of the need of stages; see
+planner/search/candidates/stage_blocks.py. With this additional room the search finds
+the result of brute force without it.
+"""
 
 
 @lru_cache(maxsize=20_000)
@@ -82,7 +83,9 @@ def roomier(offers):
 
 
 def agree(strategy, blocks, workload, offers, shortest, promised):
-    """Never better than brute force; with a little more room as good as promised."""
+    """Check: never better than brute force; with a little more room as good as
+    promised.
+    """
     found = planned(strategy, blocks, workload, offers)
     if found is not None:
         assert found >= shortest * (1 - 1e-9)
@@ -235,7 +238,9 @@ def test_brute_force_agrees_on_the_best_pipeline(drawn, blocks, batch):
 
 
 def partitions(members, size):
-    """Every way to part some members into teams of a size; the rest is left out."""
+    """Yield every way to divide some members into teams of a size. The rest is left
+    out.
+    """
     if len(members) < size:
         yield []
         return
@@ -263,7 +268,7 @@ def test_brute_force_agrees_on_the_best_hybrid(drawn, links, blocks, batch):
     workload = Workload(batch=batch, sequence_length=256)
     best = (INFINITE, INFINITE)
     for tensor, data in itertools.product((1, 2), (1, 2)):
-        # The batch is kept: copies that would need another one are no choice.
+        # The batch is fixed: copies that would need another one are excluded.
         if tensor * data == 1 or batch % data:
             continue
         stages = len(offers) // (tensor * data)

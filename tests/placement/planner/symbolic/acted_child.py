@@ -1,4 +1,6 @@
-"""A child that acts as its case's name says, without torch: for the parent's tests."""
+"""A child that acts as its case's name demands, without torch: for the parent's
+tests.
+"""
 
 import json
 import os

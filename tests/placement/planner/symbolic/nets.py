@@ -1,4 +1,4 @@
-"""Somebody's own code, good and bad."""
+"""A user's own code, good and bad."""
 
 import socket
 

@@ -1,4 +1,4 @@
-"""A guess of activations is scaled to what the model's own code needs."""
+"""A guess of activations is scaled to the need of the model's own code."""
 
 import pytest
 
@@ -22,7 +22,7 @@ MODEL = {"config": {"model_type": "unheard-of"}}
 
 
 def unknown():
-    """Return a model of four matrices whose use nobody knows."""
+    """Return a model of four matrices with unknown use."""
     tensors = [
         TensorInfo(f"layers.{number}.weight", (512, 512), "fp32") for number in range(4)
     ]
@@ -30,7 +30,7 @@ def unknown():
 
 
 def told(ratio):
-    """Return what follows a Case: so many times the guessed peak."""
+    """Return a function that follows a Case: so many times the guessed peak."""
     peak = int(ratio * estimate(unknown(), WORKLOAD).peak_bytes)
     return lambda case: {"peak_bytes": peak, "batch": case.input["batch"]}
 

@@ -1,4 +1,4 @@
-"""The child: bounded in time, without secrets or network, ended when asked to."""
+"""The child: limited in time, without secrets or network, ended on request."""
 
 import os
 import threading
@@ -105,7 +105,7 @@ def test_somebodys_code_runs_in_the_child_and_has_no_network():
     heard = []
     with pytest.raises(SymbolicFailed) as failed:
         run(cases, path=HERE, listener=lambda at, *_: heard.append(at))
-    # The last one tried to open a socket, and took the child with it.
+    # The last one tried to open a socket, which ended the child.
     assert "network" in str(failed.value)
     assert heard[-1] == 3
 

@@ -18,7 +18,7 @@ MEASURED = 0.02
 
 @pytest.fixture(scope="module")
 def told():
-    """Answers by id: every row, then the extra cases."""
+    """Return answers by id: every row, then the extra cases."""
     specs = {row["spec"]["id"]: row["spec"] for row in ROWS} | EXTRAS
     heard = []
     outcome = run(

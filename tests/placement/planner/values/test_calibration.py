@@ -1,4 +1,4 @@
-"""The site's measured error: what it says, and how it corrects predictions."""
+"""The site's measured error, and the correction of predictions by it."""
 
 from dataclasses import replace
 

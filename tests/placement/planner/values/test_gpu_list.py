@@ -1,4 +1,4 @@
-"""A list of Gpus in a file: little is needed, everything wrong is named."""
+"""A list of Gpus in a file: little is required, and every error is named."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Each wish puts its own Plan first; ties fall to the order of choice."""
+"""Each objective ranks its own Plan first. Ties follow the order of choice."""
 
 from dataclasses import replace
 

@@ -1,7 +1,7 @@
-"""The registry of strategies, written out once more by hand.
+"""The registry of strategies, written again by hand.
 
-Planner and validation both read the registry, so that a slip in it would agree with
-itself. These tables say again what the literature and the launchers say.
+Planner and validation both read the registry, so an error in it would agree with
+itself. These tables repeat the literature and the launchers.
 """
 
 import pytest
@@ -23,7 +23,7 @@ PLANNED = [one for one in STRATEGIES.values() if one.is_planned]
 
 
 def keys(wanted):
-    """Return the keys of the planned strategies for which something is true."""
+    """Return the keys of the planned strategies for which a condition is true."""
     return [one.key for one in PLANNED if wanted(one)]
 
 

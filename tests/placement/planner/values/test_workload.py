@@ -1,4 +1,4 @@
-"""Workloads check themselves and name what is wrong."""
+"""Workloads check themselves and name the fault."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What the planning page draws: schedules, memory over a step, two Plans."""
+"""The drawings of the planning page: schedules, memory over a step, two Plans."""
 
 from itertools import pairwise
 

@@ -1,4 +1,6 @@
-"""The planning page while one types: the closed form, wishes, comparing, remedies."""
+"""The planning page while the user types: the closed form, objectives, comparison,
+remedies.
+"""
 
 import re
 import time
@@ -204,7 +206,7 @@ def test_the_headline_is_the_soonest_place_where_it_really_fits(student, crowded
 
 
 def test_nothing_that_lacks_room_is_said_to_fit(student, crowded):
-    """A time typed by hand is kept: what is possible then is called what it is."""
+    """A time typed by hand is kept, and the possible plans then are named correctly."""
     at = timezone.localtime(timezone.now() + timedelta(hours=1))
     data = typed(at=at.strftime("%Y-%m-%dT%H:%M"), **LARGE)
     page = student.post("/plan/", data, headers=FRAGMENT)

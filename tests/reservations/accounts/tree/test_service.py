@@ -1,4 +1,4 @@
-"""Edits of the tree: all or none, versions, history, undo, what they move."""
+"""Edits of the tree: all or none, versions, history, undo, effects."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor

@@ -1,4 +1,4 @@
-"""The tree as CSV: what goes out comes back equal; what is wrong is named."""
+"""The tree as CSV: an export is read back unchanged, and errors are named."""
 
 from dataclasses import replace
 from datetime import timedelta

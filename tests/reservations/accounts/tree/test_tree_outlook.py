@@ -1,4 +1,6 @@
-"""What an edit does to places and to the promise; checked against plain recursion."""
+"""The effect of an edit on places and on the promise, checked against plain
+recursion.
+"""
 
 from dataclasses import replace
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""What the page says about a measure under two policies."""
+"""The page's sentences about a measure under two policies."""
 
 import pytest
 

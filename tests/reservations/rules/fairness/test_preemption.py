@@ -1,4 +1,4 @@
-"""Who yields to whom, on small numbers one can check by hand."""
+"""Who is displaced by whom, on small numbers that can be checked by hand."""
 
 from datetime import UTC, datetime, timedelta
 from itertools import combinations
@@ -87,7 +87,7 @@ def test_who_is_served_worse_even_then_takes_flex() -> None:
 
 
 def test_standing_above_now_is_not_enough() -> None:
-    # 12 stands above 10 now; with the hour it would only stand level.
+    # 12 is above 10 now. With the hour it would only be level.
     fair = tree({10: 3 * HOUR, 12: 1 * HOUR}, [AccountShares(1, None)], {10: 1, 12: 1})
     ranks = fair.ranked().ranks
     assert ranks[12].rank > ranks[10].rank

@@ -1,4 +1,6 @@
-"""The quick no of docs/design/fair-booking.md#rule-2 against the paths that decide."""
+"""The quick refusal of docs/design/fair-booking.md#rule-2 against the deciding
+paths.
+"""
 
 from datetime import UTC, datetime
 

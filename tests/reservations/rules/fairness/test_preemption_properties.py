@@ -1,4 +1,4 @@
-"""Whatever people request, displacements end (docs/design/fair-booking.md#i6)."""
+"""Displacements end for all requests (docs/design/fair-booking.md#i6)."""
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -30,7 +30,7 @@ MOST_STEPS = 400
 
 @dataclass(frozen=True)
 class Ask:
-    """A request that is repeated for as long as it does not hold."""
+    """A request that is repeated until it holds."""
 
     pk: int
     member: int

@@ -1,4 +1,4 @@
-"""What would move one up."""
+"""What would raise a user's rank."""
 
 from fractions import Fraction
 

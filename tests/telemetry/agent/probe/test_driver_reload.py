@@ -1,4 +1,4 @@
-"""Telling a reloaded driver from a broken Gpu."""
+"""Distinguish a reloaded driver from a broken Gpu."""
 
 import pytest
 

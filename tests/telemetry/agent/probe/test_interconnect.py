@@ -1,4 +1,4 @@
-"""What NVML tells besides load and memory: fans, codecs, links, Xids, topology."""
+"""NVML's values besides load and memory: fans, codecs, links, Xids, topology."""
 
 import os
 import time
@@ -223,7 +223,8 @@ def test_a_driver_without_events_is_read_all_the_same(make_probe) -> None:
     assert probe.ask("xids") == {}
 
 
-# --- hot-plug and replacement -----------------------------------------------------
+# --- hot-plug and replacement
+# ----------------------------------------------------------
 
 
 def test_a_gpu_that_is_plugged_in_is_found_without_a_restart(
@@ -262,7 +263,8 @@ def test_a_replaced_card_is_another_gpu_and_the_old_one_is_lost(make_probe) -> N
     }
 
 
-# --- the traps of pynvml that other tools fall into ---------------------------------
+# --- faults of pynvml that other tools do not handle
+# -----------------------------------
 
 
 def test_the_process_list_that_raises_typeerror_is_never_asked_for(

@@ -1,6 +1,6 @@
-"""Reads launch files with the libraries' own parsers; a process of its own (torch).
+"""Read launch files with the libraries' own parsers, in a separate process (torch).
 
-stdin: {"files": {...}, "family": {...}}; stdout: what each library understood.
+stdin: {"files": {...}, "family": {...}}; stdout: each library's result.
 """
 
 import io
@@ -14,25 +14,25 @@ from unittest import mock
 
 os.environ["DS_ACCELERATOR"] = "cpu"
 ALONE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
-"""Of a Trainer that torchrun starts with one process."""
+"""Environment of a Trainer that torchrun starts with one process."""
 
 
 class Replicas:
-    """DeepSpeed asks this how many Gpus share the data."""
+    """DeepSpeed reads the number of Gpus that share the data from it."""
 
     def __init__(self, count: int) -> None:
         self.count = count
 
     def get_data_parallel_world_size(self) -> int:
-        """Number of replicas."""
+        """Return the number of replicas."""
         return self.count
 
 
 def deepspeed(values: dict[str, Any], replicas: int) -> dict[str, Any]:
-    """What DeepSpeed makes of its JSON; it raises where the batch does not add up."""
+    """Return DeepSpeed's parse of its JSON. It raises if the batch does not add up."""
     from deepspeed.runtime import config
 
-    # Without a rank it would take the world to be one process, and ask nobody.
+    # Without a rank it would assume one process, and read no world size.
     with mock.patch.object(config.dist, "get_rank", return_value=0):
         read = config.DeepSpeedConfig(values, mpu=Replicas(replicas))
     return {
@@ -45,7 +45,9 @@ def deepspeed(values: dict[str, Any], replicas: int) -> dict[str, Any]:
 
 
 def accelerate(values: dict[str, Any]) -> dict[str, Any]:
-    """What accelerate's launcher makes of its file, and the environment it sets."""
+    """Return accelerate's parse of its file, and the environment that its launcher
+    sets.
+    """
     from accelerate.commands.config.config_args import load_config_from_file
     from accelerate.commands.launch import (
         _validate_launch_command,
@@ -69,7 +71,7 @@ def accelerate(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def torchrun(words: list[str]) -> dict[str, Any]:
-    """What torchrun makes of its arguments."""
+    """Return torchrun's parse of its arguments."""
     from torch.distributed.run import get_args_parser
 
     read = get_args_parser().parse_args([*words[1:], "train.py"])
@@ -77,7 +79,7 @@ def torchrun(words: list[str]) -> dict[str, Any]:
 
 
 def device_map(values: dict[str, int], family: dict[str, Any]) -> dict[str, Any]:
-    """accelerate's own check that every tensor of the model has a place."""
+    """Run accelerate's own check that every tensor of the model has a place."""
     import torch
     import transformers
     from accelerate.utils.modeling import check_device_map
@@ -109,7 +111,7 @@ TRAINED: dict[str, Any] = {
 
 
 def _words(count: int) -> list[dict[str, Any]]:
-    """Sequences of token numbers, as a Trainer takes them."""
+    """Return sequences of token numbers, as a Trainer takes them."""
     import torch
 
     rows = torch.arange(16 * count).reshape(count, 16) % 64
@@ -117,7 +119,9 @@ def _words(count: int) -> list[dict[str, Any]]:
 
 
 def trainer(values: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
-    """What a script of the Trainer comes to with DeepSpeed's file: it takes a step."""
+    """Return the result of a Trainer's script with DeepSpeed's file, which takes a
+    step.
+    """
     import deepspeed
     import torch
     from transformers import (
@@ -157,7 +161,9 @@ def trainer(values: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
 
 
 def adapters(lora: dict[str, Any], quantized: dict[str, Any] | None) -> dict[str, Any]:
-    """What PEFT and bitsandbytes make of a tiny Llama: what is trained, how it lies."""
+    """Return PEFT's and bitsandbytes' form of a tiny Llama: trained parameters, and
+    types.
+    """
     import torch
     from peft import LoraConfig, get_peft_model
     from transformers import (
@@ -189,7 +195,7 @@ def adapters(lora: dict[str, Any], quantized: dict[str, Any] | None) -> dict[str
 
 
 def arguments(values: dict[str, Any]) -> dict[str, Any]:
-    """What `TrainingArguments` makes of those that a Plan decides."""
+    """Return `TrainingArguments`' parse of the arguments that a Plan determines."""
     from transformers import TrainingArguments
 
     with tempfile.TemporaryDirectory() as folder:
@@ -207,7 +213,7 @@ CHECKS = {
 
 
 def main() -> None:
-    """Answer each question with what was understood, or with the error."""
+    """Answer each request with the result or the error."""
     answers = []
     said, sys.stdout = sys.stdout, io.StringIO()  # the libraries chat
     for question in json.load(sys.stdin):

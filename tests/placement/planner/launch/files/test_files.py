@@ -1,4 +1,4 @@
-"""Launch files: complete, consistent, and read by the libraries they are for."""
+"""Launch files: complete, consistent, and read by their libraries."""
 
 import json
 import os
@@ -36,7 +36,7 @@ TINY_GPT2 = {"n_embd": 64, "n_layer": 6, "n_head": 4, "vocab_size": 256}
 
 
 def plan_of(spec: ModelSpec, strategy: str, *free_gib: float, **fields: object) -> Plan:
-    """The first Plan of a strategy."""
+    """Return the first Plan of a strategy."""
     offers = make_offers(*free_gib, total_gib=max(24, *free_gib))
     limits = PlanLimits(beaten_too=True)
     found = plan(spec, Workload(**fields), offers, limits=limits)
@@ -51,7 +51,7 @@ def texts(made: Plan, spec: ModelSpec) -> dict[str, str]:
 
 
 def ask(*questions: tuple[str, ...]) -> list[dict]:
-    """Let the libraries read; one process for all questions."""
+    """Let the libraries read. One process handles all requests."""
     told = [{"check": check, "with": list(values)} for check, *values in questions]
     done = subprocess.run(
         [
@@ -121,12 +121,12 @@ def lora_plans() -> dict[str, tuple[Plan, ModelSpec]]:
 
 
 TRAINED = ("ddp", "zero2", "fsdp", "offload", "streamed")
-"""What a Trainer takes a step by. The other files differ from these in numbers."""
+"""Files with which a Trainer takes a step. The others differ from these in numbers."""
 
 
 @pytest.fixture(scope="module")
 def answers(plans, made_files, lora_plans) -> dict[tuple[str, str], dict]:
-    """What each library understood, by its name and that of the Plan."""
+    """Return each library's result, by its name and that of the Plan."""
     questions: dict[tuple[str, str], tuple] = {}
     for name, files in made_files.items():
         degree = plans[name][0].launch["data_degree"]
@@ -134,7 +134,7 @@ def answers(plans, made_files, lora_plans) -> dict[tuple[str, str], dict]:
         questions["torchrun", name] = (arguments(plans[name][0]),)
         if "accelerate.json" in files:
             questions["accelerate", name] = (json.loads(files["accelerate.json"]),)
-    # The check is a real one: for three GPUs the same file does not add up.
+    # The check works: for three GPUs the same file does not add up.
     questions["deepspeed", "wrong"] = (
         json.loads(made_files["ddp"]["ds_config.json"]),
         3,
@@ -189,7 +189,7 @@ def test_accelerate_and_torchrun_start_as_many_ranks_as_each_plan_has(answers, p
         "single": "NO",
         "ddp": "MULTI_GPU",
         "fsdp": "FSDP",
-        # Copies and FSDP offload by DeepSpeed where FSDP cannot do it as planned.
+        # Copies and FSDP offload with DeepSpeed if FSDP cannot do it as planned.
         **dict.fromkeys(("zero1", "zero2", "offload", "streamed"), "DEEPSPEED"),
         "fsdp_offload": "DEEPSPEED",
     }
@@ -212,7 +212,7 @@ def test_a_trainer_script_runs_with_the_file_and_its_own_arguments(
     assert said == {
         "type": "DeepSpeedEngine",
         "loss": said.get("loss"),
-        # These are those of TrainingArguments, whatever the Plan says.
+        # These are those of TrainingArguments, regardless of the Plan.
         "micro": 2,
         "accumulation": 2,
         "clipping": 1.0,
@@ -258,7 +258,7 @@ def test_the_trainer_takes_the_arguments_of_a_plan(answers, lora_plans):
         launch = made.launch
         assert int(read["per_device_train_batch_size"]) == launch["microbatch"]
         assert int(read["gradient_accumulation_steps"]) == launch["accumulation"]
-    # accelerate.json says it to FSDP, and the Trainer refuses it twice.
+    # accelerate.json sets it for FSDP, and the Trainer refuses it a second time.
     assert answers["arguments", "qlora"]["gradient_checkpointing"] == "True"
     assert answers["arguments", "lora_fsdp"]["gradient_checkpointing"] == "False"
 

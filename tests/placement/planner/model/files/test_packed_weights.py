@@ -12,7 +12,7 @@ pytestmark = pytest.mark.pure
 
 
 def tensors(**shapes):
-    """name=(dtype, shape); `__` stands for a dot."""
+    """name=(dtype, shape). `__` means a dot."""
     return [
         TensorInfo(name.replace("__", "."), tuple(shape), dtype)
         for name, (dtype, shape) in shapes.items()

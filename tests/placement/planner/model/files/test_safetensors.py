@@ -1,4 +1,4 @@
-"""Sharded checkpoints: an index alone tells names, with its headers everything."""
+"""Sharded checkpoints: an index alone gives names; with its headers all is known."""
 
 import pytest
 

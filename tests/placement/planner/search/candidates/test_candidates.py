@@ -1,4 +1,4 @@
-"""Strategies one by one: what each promises in its Plan, and why it loses."""
+"""Strategies one by one: the promises in their Plans, and the reasons of refusals."""
 
 import json
 from dataclasses import replace

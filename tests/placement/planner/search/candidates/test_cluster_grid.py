@@ -1,4 +1,4 @@
-"""Plans over many nodes: all of them where they pay, with the degrees' arithmetic."""
+"""Plans over many nodes: all nodes if they pay off, with the degrees' arithmetic."""
 
 from math import prod
 
