@@ -1,9 +1,9 @@
 """Ingest's judge: readings joined with the calendar.
 
-Three floors meet: telemetry reads, the calendar says who holds, Jobs say whose a
-process is. Judging happens a thousand times a second and never asks the database;
-it reads a HoldingsPicture that a separate thread updates, on every change of
-the calendar and every five seconds.
+It joins three apps: telemetry has the readings, the calendar the holders, and Jobs the
+owners of processes. It judges a thousand times a second and never reads the database.
+It reads a HoldingsPicture, which a separate thread updates on every change of the
+calendar and every five seconds.
 """
 
 import logging

@@ -1,8 +1,8 @@
 """Allow websockets only from pages of the same origin.
 
 A browser sends its cookies along with every websocket, whatever page opens it, and
-cookies know no port. So the page's origin must be ours to the letter: scheme, host and
-port, as Django's CSRF check compares them for a form. ``CSRF_TRUSTED_ORIGINS`` are
+cookies have no port. So the page's origin must be exactly the portal's: scheme, host
+and port, as Django's CSRF check compares them for a form. ``CSRF_TRUSTED_ORIGINS`` are
 trusted here, too.
 """
 

@@ -64,7 +64,7 @@ class OperatorTask:
 @require_safe
 @operator_required
 def home(request: HttpRequest) -> HttpResponse:
-    """Show open tasks, what is in order, and the latest events."""
+    """Show open tasks, the parts in order, and the latest events."""
     now = timezone.now()
     calling = visible_alerts(reader(request), now).calling(now)
     needs = list(needs_of(now, alerts=calling.count()))

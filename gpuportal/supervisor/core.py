@@ -88,7 +88,7 @@ class Supervisor:
         self._launch(self.children[spec.name])
 
     def turn(self) -> None:
-        """Do one round: reap, start again what is due, follow the logs. Sleeps."""
+        """Do one round: reap, restart the due processes, follow the logs. Sleeps."""
         self._reap()
         now = time.monotonic()
         for child in self.children.values():

@@ -207,7 +207,7 @@ class SiteSlots:
         return verdict, int(count)
 
     async def leave(self, ticket: SlotTicket) -> None:
-        """Return a slot, or leave the queue. An outage is no error."""
+        """Give a slot back, or leave the queue. An outage is no error."""
         self._held.discard(str(ticket))
         if not self._held and self._renewal is not None:
             self._renewal.cancel()

@@ -263,7 +263,7 @@ def _best_other_plan(
     offers: Mapping[str, GpuOffer],
     trouble: GpuTrouble | None,
 ) -> tuple[Plan | None, str]:
-    """Return the best Plan elsewhere, nearest first, or why there is none."""
+    """Return the best Plan on other Gpus, nearest first, or why there is none."""
     shunned = _troubled_gpus()
     open_to = {
         uuid: offer

@@ -192,7 +192,7 @@ def _ended_memberships() -> QuerySet[Membership]:
 
 
 def _end_guests(at: datetime, policy: Policy) -> int:
-    """Wind guests down whose time in an Account is over and who are no members then."""
+    """End the guests of an Account whose time is over, unless they are members."""
     due = Membership.objects.filter(active=True, expires_at__lte=at).order_by(
         "expires_at", "pk"
     )

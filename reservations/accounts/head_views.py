@@ -303,7 +303,7 @@ def _chat_context(
     form: WebhookForm | None,
     secret: str,
 ) -> dict[str, object]:
-    """Return the context of the chat's section, for those who may see it."""
+    """Return the context of the chat's section, for users with the right to see it."""
     if not group_chat.may_set_chat(user, account, headed):
         return {}
     chat = GroupChat.objects.filter(account=account).first()

@@ -85,7 +85,7 @@ def refund(
 
 
 def _token_back(row: Reservation, *, now: datetime, policy: Policy) -> None:
-    """Return the Token that was spent on it, valid for as long as a new one."""
+    """Give back the Token that was spent on it, valid for as long as a new one."""
     good_until = now + timedelta(seconds=policy.token_seconds)
     spent = Token.objects.filter(used_for=row)
     if spent.update(used_for=None, expires_at=good_until):

@@ -58,7 +58,7 @@ class SlowAnswers(Generic[Key]):
         comes."""
 
     def get(self, key: Key) -> SlowAnswer:
-        """Return what is known of a key. The first call waits a moment."""
+        """Return the answer for a key, if known. The first call waits a moment."""
         if key in self._found:
             return SlowAnswer(known=True, value=self._found[key])
         with self._lock:

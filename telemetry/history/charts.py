@@ -1,6 +1,6 @@
 """The answer of every history chart, as JSON or as a spreadsheet.
 
-The calling view decides which history it is and who may see it.
+The calling view selects the history and checks access to it.
 """
 
 import csv

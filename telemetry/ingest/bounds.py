@@ -73,7 +73,7 @@ class StreamBounds:
         return used > self._used_bytes + GROWTH_BYTES
 
     def enforce(self, nodes: Iterable[str]) -> list[Misuse]:
-        """Check all keys of these nodes. Return what had to be corrected."""
+        """Check all keys of these nodes. Return the corrected misuses."""
         names = list(nodes)
         found = [
             misuse

@@ -51,7 +51,7 @@ FIRST_LOOK_BACK_SECONDS = 2 * MINUTE_SECONDS
 
 
 class Intake:
-    """Follows the raw stream of every enrolled node and keeps what is newest."""
+    """Follows the raw stream of every enrolled node and keeps the newest entries."""
 
     def __init__(
         self,

@@ -205,7 +205,7 @@ class Ingest:
         return entries
 
     def tick(self) -> None:
-        """Judge every Gpu, publish, and give the writer what is to be stored."""
+        """Judge every Gpu, publish, and give the writer the data to store."""
         now, steady = datetime.now(UTC), self._steady()
         leads = self.lease.take()
         self._follow()

@@ -1,7 +1,7 @@
 """All database work of ingest, in a separate thread.
 
 The frame must go out each second whether the database answers or not. So the loop
-leaves what is to be stored in bounded containers here: the newest roster of each node,
+leaves the data to store in bounded containers here: the newest roster of each node,
 the newest step of each rule and Gpu, and the minutes that are over. Data that could not
 be stored stay and are tried again. Minutes beyond `MOST_MINUTES` are dropped, because
 they are still in the raw stream and `MINUTES_DONE` does not move.

@@ -1,4 +1,4 @@
-"""Enrol nodes, and record what is known of them without their roster."""
+"""Enrol nodes, and record the facts about them that are not in their roster."""
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime

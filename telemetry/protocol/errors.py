@@ -121,7 +121,7 @@ class ProbeUnavailable(CodedError):
 
 @dataclass(eq=False)
 class ClaimRefused(CodedError):
-    """A process cannot have what it requested of a simulated GPU."""
+    """A process cannot have the requested part of a simulated GPU."""
 
     code = "claim-refused"
     gpu: str

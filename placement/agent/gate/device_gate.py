@@ -37,7 +37,7 @@ MOUNTS = Path("/proc/self/mounts")
 
 @dataclass(frozen=True, slots=True, order=True)
 class DeviceGrant:
-    """Who may open what."""
+    """A user's right to open a device until an instant."""
 
     uid: int
     device: int

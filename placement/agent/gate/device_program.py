@@ -3,7 +3,7 @@
 The kernel runs it each time a process opens or makes a device file, and refuses with
 EPERM if the program returns 0. The program decides in this order:
 
-1. Allow what is not the opening of a character device for reading or writing.
+1. Allow everything except opening a character device for reading or writing.
 2. Allow devices of other majors, and control devices such as ``/dev/nvidiactl``.
 3. Allow uids below ``LOWEST_UID``: root and system accounts.
 4. Allow if the map of grants has ``(uid, device)`` with an end in the future, on the
@@ -125,7 +125,7 @@ def device_program(
         majors: the devices that it judges.
         grants: descriptor of the map from ``GRANT_KEY`` to ``GRANT_END``.
         refusals: descriptor of the map from ``REFUSAL_KEY`` to ``REFUSAL_COUNT``.
-        refuse: False: what has no grant is counted and allowed.
+        refuse: False: an opening without a grant is counted and allowed.
         lowest_uid: uids below it are always allowed.
 
     Raises:
@@ -179,7 +179,7 @@ def _judge_only_devices(code: Assembly, majors: tuple[GatedMajor, ...]) -> None:
 
 
 def _look_for_grant(code: Assembly, grants: int) -> None:
-    """Allow what has a grant that has not ended. Leaves the uid at r10 - 8."""
+    """Allow devices with a grant that has not ended. Leaves the uid at r10 - 8."""
     code.compute(SHIFT_LEFT, Register.R7, MINOR_BITS)
     code.combine(OR, Register.R7, Register.R8)
     code.store(Register.STACK, -8, Register.R9)

@@ -240,7 +240,7 @@ class GateKeeper:
         else:
             verdict, why = try_card(path, self._cgroup)
         if verdict is Verdict.OPENED or (fresh and verdict is Verdict.UNKNOWN):
-            # A gate that is not proven is none. One that worked before stays.
+            # A gate that was not tested does not count. One that worked before stays.
             gate.detach()
         return why
 
@@ -417,7 +417,7 @@ class UnixUids:
         self._known: dict[str, int] = {}
 
     def uid(self, name: str) -> int | None:
-        """Return the uid of a person; None: there is none, or it is not known yet."""
+        """Return the uid of a person; None if there is none or it is not known yet."""
         self._answers.refresh(time.monotonic())
         answer = self._answers.get(name)
         if answer.known:
@@ -442,5 +442,5 @@ def _uncovered_text(_key: str) -> str:
 
 
 def _words(fact: GateFact) -> tuple[object, ...]:
-    """Return what is reported at once when it changes."""
+    """Return the parts whose changes are reported at once."""
     return fact.mode, fact.state, fact.reason, fact.uncovered, fact.unknown

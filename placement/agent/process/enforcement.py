@@ -282,7 +282,7 @@ class Enforcer:
 
 
 def _uid_in(state: dict[str, Any]) -> int | None:
-    """Return the uid that a kept order names; None: it is none."""
+    """Return the uid that a stored command names; None if it is not a command."""
     try:
         return parse_process_order(str(state.get("payload"))).uid
     except OrderRefused:

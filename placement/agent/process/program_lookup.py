@@ -45,7 +45,7 @@ def checked_argv(
         environment_folder: of the environment's programs; "": there is none.
 
     Raises:
-        OSError: a program is not installed, or its folder is not to be trusted.
+        OSError: a program is not installed, or its folder is not trusted.
     """
     if environment_folder:
         _check_folder(Path(environment_folder))

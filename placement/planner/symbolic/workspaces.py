@@ -47,8 +47,9 @@ class Workspaces:
         }
 
     def reserve(self, func: Any, args: Args, named: Named) -> Any:
-        """Record cuDNN's reserve: gates, cell and output of every step
-        (cudnnRNNForward).
+        """Return the results with cuDNN's reserve.
+
+        It has gates, cell and output of every step (cudnnRNNForward).
         """
         results = self.mode.book.answer(func, args, named)
         source, hidden = args[0], args[10]

@@ -280,7 +280,7 @@ def mail_valid(text: str) -> bool:
 
 
 def tree_rows(tree: Tree, people: Mapping[int, Person]) -> Iterator[tuple[object, ...]]:
-    """Return the tree as the cells of a table, from the root down."""
+    """Yield the tree as the cells of a table, from the root down."""
     children: dict[int | None, list[AccountInfo]] = {}
     for account in sorted(tree.accounts.values(), key=lambda a: a.name):
         if account.archived_at is None:

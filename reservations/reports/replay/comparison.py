@@ -103,7 +103,7 @@ def outcome(
 
 
 def trace_rows(jobs: Sequence[TraceJob]) -> Iterator[list[str | int]]:
-    """Return header and rows of a trace, in the form that ``read_trace`` reads."""
+    """Yield header and rows of a trace, in the form that ``read_trace`` reads."""
     yield list(NEEDED)
     for job in jobs:
         yield [getattr(job, name) for name in NEEDED]

@@ -318,7 +318,7 @@ class FirmFlex(FairTreeOrder):
         self._hold(job, now, now + job.req_s)
 
     def ended(self, job: TraceJob, now: int, *, waiting: bool) -> None:
-        """Return the rest of its cost."""
+        """Give back the rest of its cost."""
         super().ended(job, now, waiting=waiting)
         self._hold(job, now - job.duration_s, now)
 
