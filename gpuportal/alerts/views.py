@@ -1,7 +1,7 @@
 """The list of Alerts: live, filtered, sorted, paged and as CSV. The address has all
 choices."""
 
-import csv
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from urllib.parse import urlencode
 
@@ -34,7 +34,7 @@ from telemetry.alerts.service import LONGEST_SNOOZE
 from telemetry.models import AlertQuerySet, Gpu, Node
 from telemetry.rules.alert_rules import alert_rules
 from telemetry.web.plain_forms import PlainForm
-from telemetry.web.spreadsheet import escape_formula
+from telemetry.web.spreadsheet import csv_answer
 
 PAGE_ROWS = 25
 CSV_ROWS = 10_000
@@ -84,7 +84,8 @@ def alert_list(request: HttpRequest) -> HttpResponse:
     rows = by_severity(rows).order_by(*SORTS[asked.get("sort", "severity")][1], "-pk")
     viewer = viewer_of(user, names_visible=SitePolicy.current().names_visible)
     if request.GET.get("format") == "csv":
-        return _csv(rows_for(rows[:CSV_ROWS], viewer, now))
+        found = rows_for(rows[:CSV_ROWS], viewer, now)
+        return csv_answer("alerts.csv", _csv_rows(found))
     page = Paginator(rows, PAGE_ROWS).get_page(request.GET.get("page"))
     fragment = "X-Fragment" in request.headers
     return render(
@@ -126,28 +127,21 @@ def _filtered(
     return rows
 
 
-def _csv(rows: list[AlertRow]) -> HttpResponse:
-    answer = HttpResponse(
-        content_type="text/csv; charset=utf-8",
-        headers={"Content-Disposition": 'attachment; filename="alerts.csv"'},
-    )
-    sheet = csv.writer(answer)
-    sheet.writerow(COLUMNS)
+def _csv_rows(rows: list[AlertRow]) -> Iterator[tuple[object, ...]]:
+    yield COLUMNS
     for row in rows:
         alert = row.alert
         times = (alert.opened_at, alert.last_seen_at, alert.closed_at)
         opened, seen, closed = (
-            at.astimezone(UTC).isoformat(timespec="seconds") if at else ""
+            at.astimezone(UTC).isoformat(timespec="seconds") if at else None
             for at in times
         )
         facts = "; ".join(f"{label}: {text}" for label, text in row.facts)
-        cells = (
+        yield (
             *(alert.pk, alert.rule, alert.severity, alert.place, row.state),
             *(opened, seen, closed, alert.openings),
-            *(row.booking.pk if row.booking else "", alert.acknowledged_by, facts),
+            *(row.booking.pk if row.booking else None, alert.acknowledged_by, facts),
         )
-        sheet.writerow([escape_formula(cell) for cell in cells])
-    return answer
 
 
 class AlertActForm(PlainForm):

@@ -4,7 +4,7 @@ There are two measures: held (booked, from the calendar) and working (kernels ra
 the samples). It joins several apps, so it is here.
 """
 
-import csv
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -31,7 +31,7 @@ from telemetry.rules.week_pattern import (
 )
 from telemetry.web.plain_forms import PlainForm
 from telemetry.web.query_filters import read_filters
-from telemetry.web.spreadsheet import escape_formula
+from telemetry.web.spreadsheet import csv_answer
 
 WEEKS = (4, 8, 26)
 STRETCH_HOURS = 4
@@ -73,7 +73,7 @@ def free_hours(request: HttpRequest) -> HttpResponse:
     now = timezone.now()
     week = _week(gpu_class, weeks, measure, now)
     if asked.values.get("format") == "csv":
-        return _csv(week)
+        return csv_answer("free-hours.csv", _csv_rows(week))
     known = any(hour.free_ratio is not None for hour in week)
     return render(
         request,
@@ -178,15 +178,8 @@ def _shown(found: list[Stretch]) -> list[tuple[str, float]]:
     return [(one.words, one.free_ratio) for one in found]
 
 
-def _csv(week: list[WeekHour]) -> HttpResponse:
-    answer = HttpResponse(
-        content_type="text/csv; charset=utf-8",
-        headers={"Content-Disposition": 'attachment; filename="free-hours.csv"'},
-    )
-    sheet = csv.writer(answer)
-    sheet.writerow(["day", "hour", "free_ratio", "hours_counted"])
+def _csv_rows(week: list[WeekHour]) -> Iterator[tuple[object, ...]]:
+    yield ("day", "hour", "free_ratio", "hours_counted")
     for one in week:
-        ratio = "" if one.free_ratio is None else round(one.free_ratio, 4)
-        cells = (DAY_NAMES[one.day], f"{one.hour:02}:00", ratio, one.weeks)
-        sheet.writerow(escape_formula(cell) for cell in cells)
-    return answer
+        ratio = None if one.free_ratio is None else round(one.free_ratio, 4)
+        yield (DAY_NAMES[one.day], f"{one.hour:02}:00", ratio, one.weeks)

@@ -1,6 +1,6 @@
 """The audit log inside Manage: actor, action, time and reason."""
 
-import csv
+from collections.abc import Iterator
 from datetime import UTC, datetime, time
 
 from django import forms
@@ -17,7 +17,7 @@ from reservations.models import AuditEntry
 from reservations.store.access import operator_required
 from telemetry.web.plain_forms import PlainForm
 from telemetry.web.query_filters import read_filters
-from telemetry.web.spreadsheet import escape_formula
+from telemetry.web.spreadsheet import csv_answer
 
 PAGE_ROWS = 50
 CSV_ROWS = 50_000
@@ -51,7 +51,7 @@ def audit_log(request: HttpRequest) -> HttpResponse:
     asked = read_filters(AuditForm, request.GET)
     rows = _filtered(AuditEntry.objects.select_related("actor"), asked.values)
     if request.GET.get("format") == "csv":
-        return _csv(rows_of(rows[:CSV_ROWS]))
+        return csv_answer("audit.csv", _csv_rows(rows_of(rows[:CSV_ROWS])))
     page = Paginator(rows, PAGE_ROWS).get_page(asked.values.get("page") or 1)
     query = request.GET.copy()
     for name in ("page", "format"):
@@ -109,17 +109,11 @@ def _filtered(
     return rows
 
 
-def _csv(rows: list[AuditRow]) -> HttpResponse:
-    answer = HttpResponse(
-        content_type="text/csv; charset=utf-8",
-        headers={"Content-Disposition": 'attachment; filename="audit.csv"'},
-    )
-    sheet = csv.writer(answer)
-    sheet.writerow(COLUMNS)
+def _csv_rows(rows: list[AuditRow]) -> Iterator[tuple[object, ...]]:
+    yield COLUMNS
     for row in rows:
         entry = row.entry
         login = entry.actor.username if entry.actor is not None else ""
         at = entry.at.astimezone(UTC).isoformat(timespec="seconds")
         cells = (at, row.actor, login, entry.verb, entry.subject, row.sentence)
-        sheet.writerow([escape_formula(cell) for cell in (*cells, entry.reason)])
-    return answer
+        yield (*cells, entry.reason)

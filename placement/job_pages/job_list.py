@@ -1,9 +1,8 @@
 """The list of Jobs: filtered, sorted, paged, and as CSV, by the address."""
 
 import contextlib
-import csv
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from urllib.parse import urlencode
 
 from django.core.paginator import Paginator
@@ -27,7 +26,7 @@ from placement.models import Job, JobArray, JobQuerySet, MoveDecision
 from placement.protocol.job_lifecycle import JobState
 from placement.rules.job_refusals import JobOver
 from reservations.models import User
-from telemetry.web.spreadsheet import escape_formula
+from telemetry.web.spreadsheet import csv_answer
 
 PAGE_ROWS = 50
 CSV_ROWS = 10_000
@@ -67,7 +66,7 @@ def job_list(request: HttpRequest) -> HttpResponse:
     rows = rows.order_by(f"{mark}{SORTS[key][1]}", "-pk")
     folded = not asked.keys() & {"state", "reservation", "array"}
     if request.GET.get("format") == "csv":
-        return _csv(rows[:CSV_ROWS])
+        return csv_answer("jobs.csv", _csv_rows(rows[:CSV_ROWS]))
     if folded:
         # An array is one row, that of its first Job. The row can be expanded.
         rows = rows.filter(Q(array=None) | Q(array_index=0, resume_from=None))
@@ -174,26 +173,15 @@ def _columns(key: str, mark: str, asked: dict[str, str]) -> list[dict[str, objec
     return columns
 
 
-def _csv(rows: JobQuerySet) -> HttpResponse:
-    answer = HttpResponse(
-        content_type="text/csv; charset=utf-8",
-        headers={"Content-Disposition": 'attachment; filename="jobs.csv"'},
-    )
-    sheet = csv.writer(answer)
-    sheet.writerow(
-        ["job", "name", "state", "user", "node", "launched", "started", "ended", "exit"]
+def _csv_rows(rows: JobQuerySet) -> Iterator[tuple[object, ...]]:
+    yield (
+        *("job", "name", "state", "user", "node"),
+        *("launched", "started", "ended", "exit"),
     )
     for job in rows:
         times = (job.created_at, job.started_at, job.ended_at)
-        sheet.writerow(
-            [
-                job.pk,
-                escape_formula(job.name),
-                job.state,
-                escape_formula(job.owner.username),
-                job.node.name,
-                *(at.isoformat() if at else "" for at in times),
-                "" if job.exit_code is None else job.exit_code,
-            ]
+        yield (
+            *(job.pk, job.name, job.state, job.owner.username, job.node.name),
+            *(at and at.isoformat() for at in times),
+            job.exit_code,
         )
-    return answer

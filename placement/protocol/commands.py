@@ -13,7 +13,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from typing import Annotated, Any, Protocol, TypeVar
+from typing import Annotated, Any, Protocol, TypeVar, cast
 
 from msgspec import Meta
 
@@ -157,7 +157,7 @@ class Order:
         if not self.limits.person_bytes:
             # Older nodes can read a command without this limit, too.
             del body["limits"]["person_bytes"]
-        return json.dumps(body, sort_keys=True, separators=(",", ":"), allow_nan=False)
+        return _canonical(body)
 
 
 def remaining_seconds(deadline_at: float, issued_at: float, now: float) -> float:
@@ -178,7 +178,7 @@ def parse_order(payload: str) -> Order:
     Raises:
         OrderRefused: ``malformed``, with the invalid field.
     """
-    body = order_body(payload)
+    body = _order_body(payload)
     version = body.pop("v", None)
     if type(version) is not int or not 1 <= version <= VERSION:
         raise OrderRefused("malformed", f"not an order of version 1 to {VERSION}")
@@ -188,25 +188,51 @@ def parse_order(payload: str) -> Order:
     if isinstance(limits := body.get("limits"), dict):
         # A web from before these limits sends this.
         body["limits"] = {"disk_bytes": 0, "person_bytes": 0, **limits}
-    order = read_order(Order, body, version)
+    order = _read_order(Order, body, version)
     if why := folder_problem(order.environment_folder):
         raise OrderRefused("malformed", f"environment_folder {why}")
     return order
 
 
+class PlainOrder:
+    """An order in the newest version, with all its fields."""
+
+    __slots__ = ()
+
+    def payload(self) -> str:
+        """Return the canonical JSON that is signed."""
+        return _canonical({"v": VERSION, **asdict(cast(Any, self))})
+
+
 _AnOrder = TypeVar("_AnOrder")
 
 
-def order_body(payload: str) -> dict[str, Any]:
-    """Return the JSON object of a payload. Raises OrderRefused."""
+def parse_plain_order(kind: type[_AnOrder], payload: str) -> _AnOrder:
+    """Read such an order back; every field is checked.
+
+    Raises:
+        OrderRefused: ``malformed`` with the field that is wrong, or what ``kind``
+            refuses.
+    """
+    body = _order_body(payload)
+    if body.pop("v", None) != VERSION:
+        raise OrderRefused("malformed", f"not an order of version {VERSION}")
+    return _read_order(kind, body, VERSION)
+
+
+def _canonical(body: dict[str, Any]) -> str:
+    return json.dumps(body, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def _order_body(payload: str) -> dict[str, Any]:
     try:
         return decode(dict[str, Any], payload, most_bytes=MAX_ORDER_BYTES)
     except Malformed as error:
         raise OrderRefused("malformed", str(error)) from None
 
 
-def read_order(kind: type[_AnOrder], body: dict[str, Any], version: int) -> _AnOrder:
-    """Return the command of a kind from a body without its version.
+def _read_order(kind: type[_AnOrder], body: dict[str, Any], version: int) -> _AnOrder:
+    """Return the order of a kind that a body without its version is.
 
     Raises:
         OrderRefused: ``malformed``, with the invalid field.

@@ -9,24 +9,23 @@ docs/design/security.md#device-gate.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from placement.planner.values.errors import FactRefused, OrderRefused
 from placement.protocol.commands import (
     MAX_ORDER_BYTES,
-    VERSION,
+    PlainOrder,
     Text,
-    order_body,
-    read_order,
+    parse_plain_order,
 )
+from placement.protocol.events import read_fact
 from placement.protocol.process_commands import Instant
-from telemetry.protocol.codec import Malformed, decode, read, to_plain
+from telemetry.protocol.codec import Malformed, decode, to_plain
 from telemetry.protocol.hardware import MOST_GPUS, GpuUuid
 
 FACT_KIND = "gate"
@@ -64,8 +63,8 @@ class HolderGrant:
 
 
 @dataclass(frozen=True, slots=True)
-class GateOrder:
-    """The complete intended state of a node's gate."""
+class GateOrder(PlainOrder):
+    """The whole state that a node's gate is to have."""
 
     kind: Literal["gate"]
     node: Text
@@ -81,11 +80,6 @@ class GateOrder:
     """Seconds from TERM to KILL of a process that holds a GPU after the grant's end."""
     grants: Annotated[tuple[HolderGrant, ...], Meta(max_length=MOST_GPUS)] = ()
 
-    def payload(self) -> str:
-        """Return the canonical JSON that is signed."""
-        body = {"v": VERSION, **asdict(self)}
-        return json.dumps(body, sort_keys=True, separators=(",", ":"), allow_nan=False)
-
 
 class _GateKinded(Struct):
     kind: Literal["gate"]
@@ -100,16 +94,7 @@ def is_gate_order(payload: str) -> bool:
     return True
 
 
-def parse_gate_order(payload: str) -> GateOrder:
-    """Read a command and check every field.
-
-    Raises:
-        OrderRefused: ``malformed`` with the invalid field.
-    """
-    body = order_body(payload)
-    if body.pop("v", None) != VERSION:
-        raise OrderRefused("malformed", f"not an order of version {VERSION}")
-    return read_order(GateOrder, body, VERSION)
+parse_gate_order = partial(parse_plain_order, GateOrder)
 
 
 class GateState(StrEnum):
@@ -170,18 +155,7 @@ def is_gate_fact(message: Mapping[str, Any]) -> bool:
     return message.get("kind") == FACT_KIND
 
 
-def parse_gate_fact(message: Mapping[str, Any]) -> GateFact:
-    """Read one such message. Nodes are not trusted.
-
-    Raises:
-        FactRefused: the invalid field.
-    """
-    if message.get("v") != 1 or not is_gate_fact(message):
-        raise FactRefused("kind", "no report of a gate of version 1")
-    try:
-        return read(GateFact, message)
-    except Malformed as error:
-        raise FactRefused(error.field, error.why) from None
+parse_gate_fact = partial(read_fact, {FACT_KIND: GateFact})
 
 
 def _printable(text: str, most: int) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from msgspec import Meta
 
@@ -144,18 +144,26 @@ KINDS: Mapping[str, type[JobFact | Belief | ChannelFact]] = {
 
 
 def parse_fact(message: Mapping[str, Any]) -> JobFact | Belief | ChannelFact:
-    """Read one message of ``facts.<node>``.
+    """Read one message about Jobs or the channel. See ``read_fact``."""
+    return read_fact(KINDS, message)
+
+
+_AFact = TypeVar("_AFact")
+
+
+def read_fact(kinds: Mapping[str, type[_AFact]], message: Mapping[str, Any]) -> _AFact:
+    """Read one message of ``facts.<node>``. Nodes are not trusted.
 
     Raises:
-        FactRefused: the message is invalid, with its field.
+        FactRefused: the message is invalid or of another kind, with its field.
     """
     kind = message.get("kind")
     if message.get("v") != 1:
         raise FactRefused("v", "not 1")
-    if not isinstance(kind, str) or kind not in KINDS:
-        raise FactRefused("kind", "none of job, jobs and channel")
+    if not isinstance(kind, str) or kind not in kinds:
+        raise FactRefused("kind", f"none of {', '.join(kinds)}")
     try:
-        return read(KINDS[kind], message)
+        return read(kinds[kind], message)
     except Malformed as error:
         raise FactRefused(error.field, error.why) from None
 

@@ -9,24 +9,24 @@ reports the result as one fact of kind `response`.
 
 from __future__ import annotations
 
-import json
 import textwrap
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from placement.planner.values.errors import FactRefused, OrderRefused
+from placement.planner.values.errors import OrderRefused
 from placement.protocol.commands import (
     MAX_ORDER_BYTES,
-    VERSION,
+    PlainOrder,
     Text,
-    order_body,
-    read_order,
+    parse_plain_order,
 )
-from telemetry.protocol.codec import Malformed, decode, read, to_plain
+from placement.protocol.events import read_fact
+from telemetry.protocol.codec import Malformed, decode, to_plain
 
 LOWEST_UID = 1000
 """Accounts of people begin here (Debian policy manual, 9.2.2)."""
@@ -51,8 +51,8 @@ class ProcessOrderKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessOrder:
-    """One command of the web to one node about one process."""
+class ProcessOrder(PlainOrder):
+    """One order of the web to one node about one process."""
 
     kind: ProcessOrderKind
     node: Text
@@ -78,11 +78,6 @@ class ProcessOrder:
                 "protected", f"uid {self.uid} is root or a system account"
             )
 
-    def payload(self) -> str:
-        """Return the canonical JSON that is signed."""
-        body = {"v": VERSION, **asdict(self)}
-        return json.dumps(body, sort_keys=True, separators=(",", ":"), allow_nan=False)
-
 
 class _Kinded(Struct):
     kind: ProcessOrderKind
@@ -99,16 +94,7 @@ def kind_of(payload: str) -> ProcessOrderKind | None:
         return None
 
 
-def parse_process_order(payload: str) -> ProcessOrder:
-    """Read a command and check every field.
-
-    Raises:
-        OrderRefused: ``malformed`` with the invalid field, or ``protected``.
-    """
-    body = order_body(payload)
-    if body.pop("v", None) != VERSION:
-        raise OrderRefused("malformed", f"not an order of version {VERSION}")
-    return read_order(ProcessOrder, body, VERSION)
+parse_process_order = partial(parse_plain_order, ProcessOrder)
 
 
 def terminal_text(text: str) -> str:
@@ -170,15 +156,4 @@ def is_process_fact(message: Mapping[str, Any]) -> bool:
     return message.get("kind") == "response"
 
 
-def parse_process_fact(message: Mapping[str, Any]) -> ProcessFact:
-    """Read one such message. Nodes are not trusted.
-
-    Raises:
-        FactRefused: the invalid field.
-    """
-    if message.get("v") != 1 or not is_process_fact(message):
-        raise FactRefused("kind", "no response of version 1")
-    try:
-        return read(ProcessFact, message)
-    except Malformed as error:
-        raise FactRefused(error.field, error.why) from None
+parse_process_fact = partial(read_fact, {"response": ProcessFact})

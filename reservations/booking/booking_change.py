@@ -15,6 +15,7 @@ from reservations.booking.counted_returns import (
 from reservations.booking.refusals import keep_refusal
 from reservations.booking.service import (
     OVERLAP,
+    allocate,
     judge,
     overlap_refusal,
     request_after_notice,
@@ -364,15 +365,5 @@ def _reallocate(
         Allocation.objects.filter(pk=allocation.pk).update(
             start=window.start, end=window.end
         )
-    Allocation.objects.bulk_create(
-        Allocation(
-            reservation=row,
-            gpu_id=gpu.pk,
-            start=window.start,
-            end=window.end,
-            weight=gpu.weight,
-            peak=gpu.peak.to_text() if gpu.peak else "",
-        )
-        for gpu in sorted(asked.values(), key=lambda gpu: gpu.pk)
-    )
+    allocate(row, asked.values(), window)
     return rate + combined_tariff(gpu.tariff for gpu in asked.values())

@@ -114,10 +114,11 @@ def take(
     left = seconds_left(until, at)
     if left < max(1, shortest_seconds):
         raise GapGone(left_seconds=left, shortest_seconds=shortest_seconds)
-    made = _hold(locked, Window(at, until), purpose)
+    window = Window(at, until)
+    made = _hold(locked, window, purpose)
     try:
         with transaction.atomic():
-            allocate(made, locked.gpus)
+            allocate(made, locked.gpus, window)
     except IntegrityError as error:
         if OVERLAP not in str(error):
             raise

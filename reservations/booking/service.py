@@ -1,6 +1,6 @@
 """Book, and preview a booking."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -273,7 +273,7 @@ def write_decision(
     for one in decision.displaced:
         displacement.displace(one, made, kind=decision.kind, now=now, policy=policy)
     overstaying.shorten_overstays(made, request.gpus, window, now=now, policy=policy)
-    allocate(made, request.gpus)
+    allocate(made, request.gpus, window)
     ledger.hold(
         made, now=now, reason=sentence("booked {kind}", kind=known(decision.kind))
     )
@@ -293,14 +293,16 @@ def undo_until(row: Reservation) -> datetime | None:
     return row.created_at + timedelta(seconds=UNDO_SECONDS)
 
 
-def allocate(reservation: Reservation, gpus: Sequence[CalendarGpu]) -> None:
+def allocate(
+    reservation: Reservation, gpus: Iterable[CalendarGpu], window: Window
+) -> None:
     """Insert one live Allocation per Gpu, in pk order."""
     Allocation.objects.bulk_create(
         Allocation(
             reservation=reservation,
             gpu_id=gpu.pk,
-            start=reservation.start,
-            end=reservation.end,
+            start=window.start,
+            end=window.end,
             weight=gpu.weight,
             peak=gpu.peak.to_text() if gpu.peak else "",
         )

@@ -1,6 +1,6 @@
 """A person's standing: rank, path, quota ahead, the group, the ledger."""
 
-import csv
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -31,7 +31,7 @@ from reservations.store.booking_facts import site_policy
 from reservations.store.membership_rights import paid_by
 from telemetry.web.plain_forms import PlainForm
 from telemetry.web.query_filters import read_filters
-from telemetry.web.spreadsheet import escape_formula
+from telemetry.web.spreadsheet import csv_answer
 
 ROWS_PER_PAGE = 25
 REFUSED = 8
@@ -221,24 +221,27 @@ def ledger_csv(request: HttpRequest) -> HttpResponse:
     rows = _rows(asked, user, below).select_related(
         "membership__user", "membership__account"
     )
-    answer = HttpResponse(content_type="text/csv; charset=utf-8")
-    answer["Content-Disposition"] = 'attachment; filename="ledger.csv"'
-    writer = csv.writer(answer)
-    writer.writerow(
-        ["at", "kind", "weighted_gpu_seconds", "reservation", "user", "account", "why"]
+    return csv_answer("ledger.csv", _csv_rows(rows))
+
+
+def _csv_rows(rows: QuerySet[LedgerEntry]) -> Iterator[tuple[object, ...]]:
+    yield (
+        "at",
+        "kind",
+        "weighted_gpu_seconds",
+        "reservation",
+        "user",
+        "account",
+        "why",
     )
     for row in rows[:CSV_ROWS].iterator(chunk_size=2000):
         member = row.membership
-        writer.writerow(
-            escape_formula(cell)
-            for cell in (
-                row.at.isoformat(timespec="seconds"),
-                row.kind,
-                row.gpu_seconds,
-                row.reservation_id,
-                member.user.username if member else "",
-                member.account.name if member else "",
-                row.reason,
-            )
+        yield (
+            row.at.isoformat(timespec="seconds"),
+            row.kind,
+            row.gpu_seconds,
+            row.reservation_id,
+            member and member.user.username,
+            member and member.account.name,
+            row.reason,
         )
-    return answer

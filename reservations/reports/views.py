@@ -4,8 +4,7 @@ Operators see the whole site, heads their groups, through the same snapshot. The
 has all parameters.
 """
 
-import csv
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
 from typing import Any
@@ -13,7 +12,7 @@ from urllib.parse import urlencode
 
 from django import forms
 from django.core.paginator import Paginator
-from django.http import HttpRequest, HttpResponse, HttpResponseBase
+from django.http import HttpRequest, HttpResponseBase
 from django.shortcuts import get_object_or_404, render
 from django.utils import timezone
 from django.utils.translation import gettext
@@ -38,7 +37,7 @@ from telemetry.protocol.sentences import sentence
 from telemetry.protocol.units import HOUR_SECONDS
 from telemetry.web.plain_forms import PlainForm
 from telemetry.web.query_filters import QueryFilters, read_filters
-from telemetry.web.spreadsheet import escape_formula
+from telemetry.web.spreadsheet import csv_answer
 
 PAGE_ROWS = 50
 BARS = 12
@@ -195,7 +194,8 @@ def _report_response(
     sort = values.get("sort") or ("name" if by == "month" else "-booked")
     rows = in_order(found, columns, sort)
     if values.get("format") == "csv":
-        return _csv(found, rows, columns)
+        rows_of_file = _csv_rows(found, rows, columns)
+        return csv_answer(f"report-{found.by}.csv", rows_of_file)
     pages = Paginator(rows, PAGE_ROWS)
     page = pages.get_page(values.get("page") or 1)
     kept = {
@@ -354,31 +354,18 @@ def report_bars(found: Report, rows: Sequence[ReportRow]) -> list[ReportBar]:
     ]
 
 
-def _csv(
+def _csv_rows(
     found: Report, rows: Sequence[ReportRow], columns: Sequence[Column]
-) -> HttpResponse:
-    """Return all rows as CSV, with the units of the figures in the header."""
-    answer = HttpResponse(
-        content_type="text/csv; charset=utf-8",
-        headers={
-            "Content-Disposition": f'attachment; filename="report-{found.by}.csv"'
-        },
-    )
-    sheet = csv.writer(answer)
+) -> Iterator[list[object]]:
+    """Return all rows, with the units of the figures in the header."""
     units = {"hours": "gpu_hours", "ratio": "ratio", "kwh": "kwh", "count": ""}
-    sheet.writerow(
-        [
-            found.by,
-            *("_".join(filter(None, (c.name, units[c.unit]))) for c in columns),
-            *(["refused_requests"] if found.by in REFUSED_COLUMN else []),
-        ]
-    )
+    yield [
+        found.by,
+        *("_".join(filter(None, (c.name, units[c.unit]))) for c in columns),
+        *(["refused_requests"] if found.by in REFUSED_COLUMN else []),
+    ]
     for row in [*rows, found.total]:
-        cells: list[object] = [row.name]
-        for column in columns:
-            value = column.value(row)
-            cells.append("" if value is None else round(value, 4))
-        if found.by in REFUSED_COLUMN:
-            cells.append(row.refused_requests)
-        sheet.writerow(escape_formula(cell) for cell in cells)
-    return answer
+        values = (column.value(row) for column in columns)
+        cells = [None if value is None else round(value, 4) for value in values]
+        refused = [row.refused_requests] if found.by in REFUSED_COLUMN else []
+        yield [row.name, *cells, *refused]

@@ -3,7 +3,6 @@
 The calling view selects the history and checks access to it.
 """
 
-import csv
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
@@ -16,7 +15,7 @@ from telemetry.history.queries import HistoryRange, Subject, read_history
 from telemetry.history.schemas import MOST_SECONDS, HistoryIn
 from telemetry.models import Gpu
 from telemetry.rules.usage_summary import Usage
-from telemetry.web.spreadsheet import series_rows
+from telemetry.web.spreadsheet import csv_answer, series_rows
 
 MOST_LINES = 16
 """Most Gpus of one node of which a chart draws a line each."""
@@ -45,12 +44,7 @@ def answer_history(
             "series": series,
         }
     name = f"history-{slugify(subject.name) or 'portal'}.csv"
-    answer = HttpResponse(
-        content_type="text/csv; charset=utf-8",
-        headers={"Content-Disposition": f'attachment; filename="{name}"'},
-    )
-    csv.writer(answer).writerows(series_rows(series, of=subject.name))
-    return answer
+    return csv_answer(name, series_rows(series, of=subject.name))
 
 
 def usage_entry(usage: Usage) -> dict[str, float | int | None]:

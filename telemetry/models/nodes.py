@@ -9,6 +9,11 @@ from django.db import models
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as lazy
 
+_ADDRESS = RegexValidator(
+    r"^[A-Za-z0-9][A-Za-z0-9.:-]*$",
+    lazy("a host name or an IP address, nothing else"),
+)
+
 
 class NodeQuerySet(models.QuerySet["Node"]):
     """Reads of Nodes."""
@@ -76,12 +81,7 @@ class Node(models.Model):
     address = models.CharField(
         max_length=253,
         blank=True,
-        validators=[
-            RegexValidator(
-                r"^[A-Za-z0-9][A-Za-z0-9.:-]*$",
-                lazy("a host name or an IP address, nothing else"),
-            )
-        ],
+        validators=[_ADDRESS],
         help_text=lazy(
             "Where other nodes reach it, for jobs over several; empty: the "
             "host name that it reports."
@@ -91,12 +91,7 @@ class Node(models.Model):
         lazy("ssh address"),
         max_length=253,
         blank=True,
-        validators=[
-            RegexValidator(
-                r"^[A-Za-z0-9][A-Za-z0-9.:-]*$",
-                lazy("a host name or an IP address, nothing else"),
-            )
-        ],
+        validators=[_ADDRESS],
         help_text=lazy(
             "Where users who have booked it may log in by ssh, for example "
             "node-a.lab.example. Empty: they may not, and no page mentions ssh."

@@ -1,7 +1,6 @@
 """The site's measured error, for the operator: predictions and measurements."""
 
-import csv
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from django.core.paginator import Paginator
 from django.db.models import QuerySet
@@ -22,7 +21,7 @@ from placement.planner.values.strategies import TITLES
 from placement.plans import measured_error
 from reservations.store.access import operator_required
 from telemetry.protocol.sentences import sentence
-from telemetry.web.spreadsheet import escape_formula
+from telemetry.web.spreadsheet import csv_answer
 
 PAGE_ROWS = 50
 CSV_ROWS = 10_000
@@ -39,7 +38,7 @@ def measured_show(request: HttpRequest) -> HttpResponse:
         .order_by("-settled_at", "-pk")
     )
     if request.GET.get("format") == "csv":
-        return _csv(rows[:CSV_ROWS])
+        return csv_answer("measured.csv", _csv_rows(rows[:CSV_ROWS]))
     found = measured_error.outcomes(simulated=simulated)
     corrections = corrections_of([] if simulated else found)
     policy = PlacementPolicy.objects.filter(pk=1).first() or PlacementPolicy()
@@ -81,45 +80,38 @@ def _kind(error: SiteError, corrections: object) -> dict[str, object]:
     }
 
 
-def _csv(rows: "QuerySet[PlanOutcome]") -> HttpResponse:
-    answer = HttpResponse(
-        content_type="text/csv; charset=utf-8",
-        headers={"Content-Disposition": 'attachment; filename="measured.csv"'},
-    )
-    sheet = csv.writer(answer)
-    sheet.writerow(
-        [
-            "job",
-            "strategy",
-            "gpu_class",
-            "precision",
-            "prior_step_seconds",
-            "predicted_step_seconds",
-            "step_seconds",
-            "step_ratio",
-            "memory_ratio",
-            "high_ratio",
-            "steps",
-            "settled_at",
-            "not_counted",
-        ]
-    )
+COLUMNS = (
+    "job",
+    "strategy",
+    "gpu_class",
+    "precision",
+    "prior_step_seconds",
+    "predicted_step_seconds",
+    "step_seconds",
+    "step_ratio",
+    "memory_ratio",
+    "high_ratio",
+    "steps",
+    "settled_at",
+    "not_counted",
+)
+
+
+def _csv_rows(rows: "QuerySet[PlanOutcome]") -> Iterator[tuple[object, ...]]:
+    yield COLUMNS
     for row in rows:
-        sheet.writerow(
-            [
-                row.job_id,
-                row.strategy,
-                escape_formula(row.gpu_class),
-                row.precision,
-                row.prior_step_seconds,
-                row.predicted_step_seconds,
-                row.step_seconds,
-                row.step_ratio,
-                row.memory_ratio,
-                row.high_ratio,
-                row.steps_seen,
-                row.settled_at and row.settled_at.isoformat(),
-                escape_formula(row.not_counted),
-            ]
+        yield (
+            row.job_id,
+            row.strategy,
+            row.gpu_class,
+            row.precision,
+            row.prior_step_seconds,
+            row.predicted_step_seconds,
+            row.step_seconds,
+            row.step_ratio,
+            row.memory_ratio,
+            row.high_ratio,
+            row.steps_seen,
+            row.settled_at and row.settled_at.isoformat(),
+            row.not_counted,
         )
-    return answer

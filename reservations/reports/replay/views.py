@@ -1,11 +1,10 @@
 """Replays of the site's own past under other rules: form, results before and after."""
 
-import csv
 from datetime import datetime
 
 from django.contrib import messages
 from django.core.paginator import Paginator
-from django.http import HttpRequest, HttpResponse, HttpResponseBase
+from django.http import HttpRequest, HttpResponseBase
 from django.shortcuts import get_object_or_404, redirect, render
 from django.utils import timezone
 from django.utils.translation import gettext
@@ -35,7 +34,7 @@ from reservations.store.access import operator_required, reader
 from reservations.store.booking_facts import site_policy
 from telemetry.rules.policy_declaration import PolicyInvalid
 from telemetry.web.error_answers import add_errors
-from telemetry.web.spreadsheet import escape_formula
+from telemetry.web.spreadsheet import csv_answer
 
 PAGE_ROWS = 20
 
@@ -160,12 +159,4 @@ def trace_csv(request: HttpRequest) -> HttpResponseBase:
     if not form.is_valid():
         return redirect("manage-replay")
     span = form.span(timezone.now())
-    answer = HttpResponse(
-        content_type="text/csv; charset=utf-8",
-        headers={
-            "Content-Disposition": f'attachment; filename="trace-{span.end:%F}.csv"'
-        },
-    )
-    sheet = csv.writer(answer)
-    sheet.writerows(map(escape_formula, row) for row in trace_rows(span.trace().jobs))
-    return answer
+    return csv_answer(f"trace-{span.end:%F}.csv", trace_rows(span.trace().jobs))
