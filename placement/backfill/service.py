@@ -145,7 +145,7 @@ def _check(row: Backfill, launch: Mapping[str, Any], plan: StoredPlan | None) ->
         wrong["plan"] = sentence("is for several nodes: a gap has the GPUs of one")
     elif not wrong and not _is_possible(row):
         wrong["gpus"] = sentence(
-            "no node that you may book has {words}", words=wants_of(row, 1).words()
+            "no node that you may book has {words}", words=wants_of(row).words()
         )
     if wrong:
         raise LaunchInvalid(wrong)
@@ -157,18 +157,17 @@ def _is_possible(row: Backfill) -> bool:
     path = locks.read(row.membership, ()).path
     barred = barred_pools(gpus, {account.pk for account in path})
     pairs = [(gpu, uuids[gpu.pk]) for gpu in gpus]
-    return fits_some_node(pairs, wants_of(row, 1), set(barred))
+    return fits_some_node(pairs, wants_of(row), set(barred))
 
 
-def wants_of(row: Backfill, shortest_seconds: int, node: str = "") -> GapRequirements:
+def wants_of(row: Backfill) -> GapRequirements:
     """Return the requirements of a row for a gap."""
     return GapRequirements(
         count=row.gpu_count,
-        shortest_seconds=shortest_seconds,
+        shortest_seconds=1,
         min_memory_bytes=row.min_memory_bytes,
         gpu_class=row.gpu_class,
         uuids=frozenset(row.gpu_uuids),
-        node=node,
     )
 
 

@@ -267,7 +267,6 @@ def slot_held(
     *,
     wait_seconds: float,
     hold_seconds: float,
-    user_pk: int = 0,
 ) -> Iterator[None]:
     """Wait for a slot and hold it, in a thread that may block.
 
@@ -276,13 +275,12 @@ def slot_held(
         bounds: the site's bounds.
         wait_seconds: the longest wait for a slot.
         hold_seconds: the longest lease. After it the slot is free again.
-        user_pk: the User; 0: no User.
 
     Raises:
         SlotRefused: no slot was free in time.
         SlotsUnknown: the broker is unreachable.
     """
-    keys, ticket = _keys(name), SlotTicket(user_pk)
+    keys, ticket = _keys(name), SlotTicket(0)
     arguments = _arguments(ticket, bounds, hold_seconds)
     until = time.monotonic() + wait_seconds
     with redis.Redis.from_url(

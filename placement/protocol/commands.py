@@ -195,7 +195,7 @@ def parse_order(payload: str) -> Order:
 
 
 class PlainOrder:
-    """An order in the newest version, with all its fields."""
+    """A command in the newest version, with all its fields."""
 
     __slots__ = ()
 
@@ -208,11 +208,10 @@ _AnOrder = TypeVar("_AnOrder")
 
 
 def parse_plain_order(kind: type[_AnOrder], payload: str) -> _AnOrder:
-    """Read such an order back; every field is checked.
+    """Read a command and check every field.
 
     Raises:
-        OrderRefused: ``malformed`` with the field that is wrong, or what ``kind``
-            refuses.
+        OrderRefused: ``malformed`` with the invalid field, or what ``kind`` refuses.
     """
     body = _order_body(payload)
     if body.pop("v", None) != VERSION:
@@ -232,7 +231,7 @@ def _order_body(payload: str) -> dict[str, Any]:
 
 
 def _read_order(kind: type[_AnOrder], body: dict[str, Any], version: int) -> _AnOrder:
-    """Return the order of a kind that a body without its version is.
+    """Return the command of a kind from a body without its version.
 
     Raises:
         OrderRefused: ``malformed``, with the invalid field.

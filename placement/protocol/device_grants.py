@@ -64,7 +64,7 @@ class HolderGrant:
 
 @dataclass(frozen=True, slots=True)
 class GateOrder(PlainOrder):
-    """The whole state that a node's gate is to have."""
+    """The complete intended state of a node's gate."""
 
     kind: Literal["gate"]
     node: Text

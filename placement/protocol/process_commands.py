@@ -52,7 +52,7 @@ class ProcessOrderKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ProcessOrder(PlainOrder):
-    """One order of the web to one node about one process."""
+    """One command of the web to one node about one process."""
 
     kind: ProcessOrderKind
     node: Text

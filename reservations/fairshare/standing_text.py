@@ -13,9 +13,6 @@ from reservations.fairshare.standing_advice import ordinal
 from reservations.rules.fairness.rank_advice import used_ratio
 from telemetry.protocol.sentences import joined, sentence
 
-BAR_WIDTH = 100.0
-"""Units of the bars' viewBox; the middle is level_fs 1."""
-
 
 @dataclass(frozen=True)
 class LevelBar:

@@ -35,13 +35,9 @@ class NoticeInfo:
     read: bool
 
 
-def notices_of(
-    user: User, *, unread: bool = False, reservation_pk: int | None = None, most: int
-) -> list[NoticeInfo]:
+def notices_of(user: User, *, unread: bool = False, most: int) -> list[NoticeInfo]:
     """Return a User's own Notices, newest first."""
     rows = Notice.objects.unread(user) if unread else Notice.objects.filter(user=user)
-    if reservation_pk is not None:
-        rows = rows.filter(reservation_id=reservation_pk)
     return notices_with_text(rows[:most], user)
 
 

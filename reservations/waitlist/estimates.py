@@ -7,6 +7,7 @@ that need an answer. It blocks neither bookings nor placements that need no answ
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import Any
 
 from django.db import transaction
 from django.db.models import F
@@ -206,14 +207,12 @@ def audit_waiting(
     at: datetime,
     *,
     actor: User | None = None,
-    reason: str = "",
-    **detail: object,
+    **detail: Any,
 ) -> None:
     audit_act(
         verb=f"waiting.{verb}",
         subject=f"waiting:{row.pk}",
         actor=actor,
         now=at,
-        reason=reason,
         **detail,
     )

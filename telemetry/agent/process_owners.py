@@ -56,8 +56,9 @@ def boot_id(proc: Path = PROC) -> str:
         return ""
 
 
-def shorten(command: bytes, most: int = COMMAND_LENGTH) -> str:
-    """Return a command line on one line, without the program's folders, cut at `most`.
+def shorten(command: bytes) -> str:
+    """Return a command line on one line, without the program's folders, cut at
+    `COMMAND_LENGTH`.
 
     >>> shorten(b"/opt/venv/bin/python\\0-m\\0torch.distributed.run\\0train.py\\0")
     'python -m torch.distributed.run train.py'
@@ -65,6 +66,7 @@ def shorten(command: bytes, most: int = COMMAND_LENGTH) -> str:
     words = command.rstrip(b"\0").decode("utf-8", "replace").split("\0")
     words[0] = words[0].rpartition("/")[2] or words[0]
     text = printable(" ".join(words))
+    most = COMMAND_LENGTH
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 

@@ -148,13 +148,11 @@ def write_claim(
     user: str | None = None,
     command: str = "",
     job: int | None = None,
-    start_ticks: int | None = None,
 ) -> Path:
     """Let a real process use one or several simulated Gpus.
 
-    `start_ticks` (field 22 of /proc/<pid>/stat) is looked up when not given. Raises
-    SimulatedOutOfMemory if a Gpu has less than `memory_bytes` left, and ClaimRefused
-    for a Gpu or a process that does not exist.
+    Raises SimulatedOutOfMemory if a Gpu has less than `memory_bytes` left, and
+    ClaimRefused for a Gpu or a process that does not exist.
     """
     script = read_script(state_dir / f"{node}.json")
     now = time.time()
@@ -164,10 +162,10 @@ def write_claim(
         taken = simulation.used_bytes(info, here) + simulation.reserved_bytes(info)
         total_bytes = info.memory_total_bytes
         rooms[info.uuid] = SimulatedMemory(total_bytes - taken, total_bytes)
-    stat = read_stat(pid) if start_ticks is None else None
+    stat = read_stat(pid)
     claim = SimulatedClaim(
         pid=pid,
-        start_ticks=stat.start_ticks if stat else start_ticks or 0,
+        start_ticks=stat.start_ticks if stat else 0,
         gpus=(gpu,) if isinstance(gpu, str) else tuple(gpu),
         memory_bytes=memory_bytes,
         util_pct=util_pct,

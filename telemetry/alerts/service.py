@@ -4,7 +4,7 @@ A place is a Gpu, or a whole Node if the cause is the node's. Open pages hear of
 change after the commit.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -105,20 +105,18 @@ def close_alert(
     return _close(found, now) > 0
 
 
-def close_unseen_alerts(
-    *, now: datetime, unseen_seconds: float, keep: Collection[str] | None = None
-) -> int:
+def close_unseen_alerts(*, now: datetime, unseen_seconds: float) -> int:
     """Close findings that were not reported again for so long. Return how many.
 
     Findings are reported again at intervals. So an old one belongs to a process that
-    was restarted and no longer sees it. `keep`: rules that are skipped; None: those
-    that are reported once and closed by the opposite report.
+    was restarted and no longer sees it. Rules that are reported once, and closed by
+    the opposite report, are skipped.
     """
     limit = now - timedelta(seconds=unseen_seconds)
     unseen = (
         Alert.objects.open()
         .filter(last_seen_at__lt=limit)
-        .exclude(rule__in=rules_reported_once() if keep is None else keep)
+        .exclude(rule__in=rules_reported_once())
     )
     return _close(unseen, now)
 

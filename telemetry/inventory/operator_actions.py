@@ -67,11 +67,9 @@ def set_weight(*, pool_id: int, weight: int) -> int:
     return before
 
 
-def make_pool(*, gpu_class: str, weight: int, peak_flops: float = 0) -> Pool:
+def make_pool(*, gpu_class: str, weight: int) -> Pool:
     """Make a Pool that Gpus can be put into."""
-    return Pool.objects.create(
-        gpu_class=gpu_class, weight=weight, peak_flops=peak_flops
-    )
+    return Pool.objects.create(gpu_class=gpu_class, weight=weight)
 
 
 def set_replaced(*, gpu_id: int, by_id: int) -> None:

@@ -17,10 +17,6 @@ class AlertQuerySet(models.QuerySet["Alert"]):
         """Filter the open findings."""
         return self.filter(closed_at=None)
 
-    def open_at(self, at: datetime) -> "AlertQuerySet":
-        """Filter the findings that were open at an instant."""
-        return self.filter(opened_at__lte=at).exclude(closed_at__lte=at)
-
     def rules_by_gpu(self) -> dict[int, set[str]]:
         """Return the open rules by Gpu. A finding of a Node counts for each of its
         Gpus."""

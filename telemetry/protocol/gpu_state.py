@@ -58,14 +58,6 @@ WORDS: dict[GpuState, str] = {
 }
 """The word on the screen, in lower case for the middle of a sentence."""
 
-BROKEN = frozenset({GpuState.LOST, GpuState.STALE})
-"""States without information about the processes on the Gpu."""
-
-NEEDS_ATTENTION = frozenset(
-    {GpuState.INTRUDER, GpuState.SQUATTER, GpuState.LOST, GpuState.STALE, GpuState.IDLE}
-)
-"""States that the operator should see first."""
-
 
 def state_of_code(code: int) -> GpuState:
     """Return the state for a code from a frame; UNKNOWN for a code of a newer

@@ -12,7 +12,6 @@ GIB_BYTES = 2**30
 TIB_BYTES = 2**40
 
 HOUR_SECONDS = 3600
-MICROSECONDS_PER_SECOND = 1_000_000
 
 UNKNOWN = "–"
 """Text for a reading that the card cannot report. Never "0"."""

@@ -76,7 +76,6 @@ def of_reading(
     reading: GpuReading | None,
     *,
     holder_present: bool = False,
-    idle_below_pct: int = IDLE_BELOW_PCT,
     energy_joules: float | None = None,
 ) -> MinuteTotals:
     """Return the totals of a single sample; empty for a Gpu that did not answer.
@@ -96,7 +95,7 @@ def of_reading(
         util_sum_pct=util or 0,
         util_min_pct=util,
         util_max_pct=util,
-        idle_n=int(util is not None and util < idle_below_pct),
+        idle_n=int(util is not None and util < IDLE_BELOW_PCT),
         memory_n=int(memory is not None),
         memory_sum_bytes=memory or 0,
         memory_max_bytes=memory,

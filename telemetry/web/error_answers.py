@@ -1,6 +1,5 @@
 """Errors for pages, forms and programs: one function for each."""
 
-from collections.abc import Mapping
 from http import HTTPStatus
 
 from django import forms
@@ -19,9 +18,7 @@ def message_of(error: CodedError) -> str:
     return error.text(timezone.get_current_timezone())
 
 
-def add_errors(
-    form: forms.BaseForm, error: CodedError, names: Mapping[str, str] | None = None
-) -> int:
+def add_errors(form: forms.BaseForm, error: CodedError) -> int:
     """Show an error in a form: invalid fields by the field, everything else on top.
 
     Return the HTTP status of the page with the form.
@@ -29,7 +26,6 @@ def add_errors(
     Args:
         form: a bound form.
         error: raised by the service.
-        names: field of the error to field of the form, if they differ.
 
     Raises:
         CodedError: the same error, if it is a fault of the portal and not the person's.
@@ -39,8 +35,7 @@ def add_errors(
     if not error.fields:
         form.add_error(None, message_of(error))
     for name, text in error.fields.items():
-        field = (names or {}).get(name, name)
-        form.add_error(field if field in form.fields else None, text)
+        form.add_error(name if name in form.fields else None, text)
     return error.status
 
 

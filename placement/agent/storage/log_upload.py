@@ -24,7 +24,6 @@ PIECE_BYTES = 2**20
 LOOK_SECONDS = 0.3
 BACK_OFF_SECONDS = (0.5, 1.0, 2.0, 5.0)
 UNAUTHORISED = (401, 403)
-UNAUTHORISED_PAUSE_SECONDS = 10.0
 
 logger = logging.getLogger(__name__)
 

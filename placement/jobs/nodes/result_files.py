@@ -101,19 +101,14 @@ def stored_file(job: Job, file_id: int) -> ResultFile | None:
 
 @transaction.atomic(durable=True)
 def store_list(
-    *, job: Job, attempt: int, said: object, now: datetime, above: str = ""
+    *, job: Job, attempt: int, said: object, now: datetime
 ) -> Sequence[ResultFile]:
     """Store a node's list. Return the files that are wanted and missing. Idempotent.
-
-    Args:
-        above: prefix of its paths, for the further nodes of a Job over several nodes.
 
     Raises:
         BadInput: it is not a valid list.
     """
     files, left_out = _checked(said)
-    for one in (*files, *left_out):
-        one["path"] = f"{above}{one['path']}"
     known = {row.path: row for row in job.results.filter(attempt=attempt)}
     policy, fresh = limits(), []
     count = sum(not row.refused for row in known.values())
@@ -145,7 +140,6 @@ def store_list(
     return list(
         job.results.filter(
             attempt=attempt,
-            path__startswith=above,
             refused="",
             complete_at=None,
             dropped_at=None,

@@ -18,8 +18,6 @@ ADAPTER_WIDTH = 4
 EIGHT_BIT_MOMENTS = {"adam8bit": 2, "adamw8bit": 2, "lion8bit": 1, "rmsprop8bit": 1}
 """Optimizers of bitsandbytes (optim/adam.py, lion.py, rmsprop.py) and their moments."""
 ONE_MOMENT = ("momentum", "lion", "rmsprop")
-FOREACH_MOMENTS = ("adam", "adamw", "rmsprop", "muon")
-"""Optimizers whose foreach step makes one temporary as large as the stepped tensors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +120,8 @@ def _routes(layer: LayerSpec) -> bool:
     return any(one.component == "router" for one in layer.parts)
 
 
-def layer_elements(layer: LayerSpec, degree: int = 1, cut: Cut | None = None) -> int:
+def layer_elements(layer: LayerSpec, cut: Cut = WHOLE) -> int:
     """Return the elements that this layer owns on one rank."""
-    cut = cut or Cut(degree, expert_tensor_degree=degree)
     return sum(part_elements(one, layer, cut) for one in layer.parts)
 
 

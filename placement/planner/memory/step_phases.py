@@ -76,13 +76,8 @@ def rank_phases(
     costs: Sequence[LayerCost],
     workload: Workload,
     sharding: Sharding,
-    *,
-    fixed_bytes: float = 0.0,
 ) -> Phases:
-    """Return the peaks of one rank. Linear in the number of layers.
-
-    `fixed_bytes`: alive throughout and no part of the model: the batch, buffers.
-    """
+    """Return the peaks of one rank. Linear in the number of layers."""
     stage = stage_layers(costs, sharding)
     rank = rank_of(stage, costs, workload, sharding)
     gloo = workload.accelerator == "cpu"
@@ -97,8 +92,6 @@ def rank_phases(
         phases["optimizer"] = _optimizer(rank, workload)
         phases["optimizer"]["between_stages"] = besides[0].standing
     for parts in phases.values():
-        if fixed_bytes:
-            parts["input"] = fixed_bytes
         parts["total"] = sum(parts.values())
     name = max(phases, key=lambda phase: phases[phase]["total"])
     parts = {part: size for part, size in phases[name].items() if part != "total"}

@@ -210,11 +210,6 @@ class ModelSpec(JsonValue):
         return sum(part.stored_bytes for layer in self.layers for part in layer.parts)
 
     @property
-    def block_count(self) -> int:
-        """Return the layers that are neither embedding nor head."""
-        return sum(layer.kind not in ("embedding", "head") for layer in self.layers)
-
-    @property
     def activations_are_a_guess(self) -> bool:
         """Return whether the activations are a guess.
 

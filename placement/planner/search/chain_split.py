@@ -103,7 +103,7 @@ def split_chain(problem: ChainProblem, *, low: float, high: float) -> Split | No
 
 
 def split_fixed_order(
-    problem: ChainProblem, order: Sequence[int], *, low: float, high: float
+    problem: ChainProblem, order: Sequence[int], *, high: float
 ) -> Split | None:
     """Return the best split with stage i on a Gpu of class `order[i]`.
 
@@ -127,7 +127,7 @@ def split_fixed_order(
             return None
         return Split(tuple(pieces), max(piece.load for piece in pieces))
 
-    return _minimise(probe, low, high)
+    return _minimise(probe, 0.0, high)
 
 
 def _minimise(

@@ -9,7 +9,6 @@ Plan existed reaches the cost. That is never worse than twice the best (Karlin, 
 Rudolph, Sleator, "Competitive snoopy caching", Algorithmica 3, 1988).
 """
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from telemetry.protocol.sentences import sentence
@@ -151,18 +150,3 @@ def regret_after(
     if step_seconds_new >= step_seconds_now:
         return 0.0
     return regret_seconds + elapsed_seconds * (1 - step_seconds_new / step_seconds_now)
-
-
-def bytes_changing_owner(
-    now: Mapping[int, str], new: Mapping[int, str], layer_bytes: Sequence[float]
-) -> float:
-    """Return the bytes to transfer when layers move: those whose Gpu (uuid) changes.
-
-    >>> bytes_changing_owner({0: "a", 1: "a"}, {0: "a", 1: "b"}, [5.0, 7.0])
-    7.0
-    """
-    return sum(
-        size
-        for layer, size in enumerate(layer_bytes)
-        if now.get(layer) != new.get(layer)
-    )

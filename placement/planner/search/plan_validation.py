@@ -20,7 +20,6 @@ from placement.planner.values.strategies import STRATEGIES, TITLES, Axis
 
 SHARE_TOLERANCE = 1e-6
 SECONDS_TOLERANCE = 1e-9
-Seat = tuple[int, int, int]
 
 
 def validate(

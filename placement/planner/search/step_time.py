@@ -16,7 +16,6 @@ from placement.planner.memory.layer_costs import LayerCost
 from placement.planner.memory.parameter_states import widths
 from placement.planner.search.link_bandwidth import (
     BYTES_PER_SECOND,
-    NVLINK,
     UNKNOWN,
     SlowestLink,
 )
@@ -32,7 +31,6 @@ at an eighth of the 16-bit peak, as on V100.
 ROWS_FOR_HALF = 150.0
 """Peak 16-bit operations over memory bytes a second: 76 (3090), 156 (A100), 295
 (H100). At that many rows a smooth roofline is at half its height."""
-FAST_LINK_BYTES_PER_SECOND = BYTES_PER_SECOND[NVLINK]
 PCIE_BYTES_PER_SECOND = BYTES_PER_SECOND[UNKNOWN]
 """Also the rate to the node's memory."""
 NVME_BYTES_PER_SECOND = 3e9

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from placement.planner.symbolic.case import Case, read_case
+from placement.planner.symbolic.case import Case
 from placement.planner.values.errors import SpecInvalid
 from telemetry.protocol.coded_error import CodedError
 
@@ -55,38 +55,6 @@ class ChildAnswers:
 
     answers: list[dict[str, Any] | CodedError] = field(default_factory=list)
     import_seconds: float = 0.0
-
-
-def estimate_case(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the symbolic answer to one spec object, from a child process.
-
-    Raises:
-        SpecInvalid: by field.
-        SymbolicFailed: no answer.
-    """
-    return _only(run([read_case(spec)]))
-
-
-def estimate_entry(
-    entry: str, given: Mapping[str, Any], *, path: str = ""
-) -> dict[str, Any]:
-    """Return the symbolic answer for a user's module:callable, from a child process.
-
-    Runs the user's code, so call it only where that code may run. `given`: the rest
-    of a spec object (input, precision, optimizer ...); `path`: folder of the module.
-
-    Raises:
-        SpecInvalid: by field.
-        SymbolicFailed: no answer.
-    """
-    return _only(run([read_case({**given, "model": {"entry": entry}})], path=path))
-
-
-def _only(outcome: "ChildAnswers") -> dict[str, Any]:
-    answer = outcome.answers[0]
-    if isinstance(answer, CodedError):
-        raise answer
-    return answer
 
 
 def run(

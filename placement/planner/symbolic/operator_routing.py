@@ -24,7 +24,6 @@ Args = tuple[Any, ...]
 Named = dict[str, Any]
 MOST_KNOWN_ROWS = 4096
 _CHOOSERS = ("aten::topk", "aten::argmax", "aten::multinomial", "aten::argsort")
-_COMPARISONS = ("aten::eq",)
 
 
 class Facts:

@@ -23,7 +23,6 @@ FEW_CHANNELS = 4
 """Inputs of so few channels (images) are not blocked."""
 PAGE_BYTES = 4096
 CACHE_LINE_BYTES = 64
-LSTM_MODE = 2
 LSTM_GATES = 4
 
 

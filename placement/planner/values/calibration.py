@@ -130,11 +130,6 @@ class SiteError:
             )
         return joined(said, "; ") if said else sentence("nothing was measured")
 
-    @property
-    def above_high_ratio(self) -> float | None:
-        """Return their share; None if no run's memory was measured."""
-        return self.above_high / self.memory.n if self.memory else None
-
 
 def quantile(values: Sequence[float], ratio: float) -> float:
     """Return a quantile by linear interpolation (Hyndman and Fan 1996, type 7).

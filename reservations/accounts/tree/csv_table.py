@@ -23,7 +23,6 @@ from telemetry.web.spreadsheet import FORMULA
 
 MOST_BYTES = 2 * 2**20
 MOST_ROWS = 20_000
-MOST_COLUMNS = 40
 LONGEST_CELL = 500
 
 

@@ -1,7 +1,6 @@
 """The operator's collected edits: kept in the session until saved or discarded."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from django.http import HttpRequest
 
@@ -49,11 +48,3 @@ def merged(
             found.append(Edit(old.table, old.pk, old.version, fields))
     found += [edit for edit in replaced.values() if edit.fields]
     return found + [edit for edit in new if edit.pk is None]
-
-
-def field_of(edits: Iterable[Edit], table: str, pk: int) -> dict[str, Any]:
-    """Return the collected edits of one row."""
-    for edit in edits:
-        if edit.table == table and edit.pk == pk:
-            return dict(edit.fields)
-    return {}

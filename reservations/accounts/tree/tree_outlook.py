@@ -58,7 +58,7 @@ class Moved:
         return (self.after.place or 0) - (self.before.place or 0)
 
 
-def fair_tree_of(tree: Tree, usage: Mapping[int, int], *, unit: int = 1) -> FairTree:
+def fair_tree_of(tree: Tree, usage: Mapping[int, int]) -> FairTree:
     """Return the shares of a Tree in the form that Fair Tree ranks.
 
     Args:
@@ -77,7 +77,7 @@ def fair_tree_of(tree: Tree, usage: Mapping[int, int], *, unit: int = 1) -> Fair
         for m in tree.members.values()
         if m.active
     ]
-    return FairTree(tuple(accounts), tuple(members), unit)
+    return FairTree(tuple(accounts), tuple(members), 1)
 
 
 def _shares(account: AccountInfo) -> int:

@@ -80,7 +80,7 @@ def _post_norm_shape(
         attention="bidirectional",
         softmax_fp32=False,
         embedding_norm=True,
-        labels=labels(fields, _label_count(fields, 2)),
+        labels=labels(fields, _label_count(fields)),
         embedding_width=embedding_width,
     )
 
@@ -234,7 +234,7 @@ def vit(fields: ConfigFields, width: float) -> ModelSpec:
         image_tokens=tokens,
         image_size=image,
         channels=channels,
-        labels=labels(fields, _label_count(fields, 2)),
+        labels=labels(fields, _label_count(fields)),
     )
     hidden = shape.hidden
     embedding: Shapes = [
@@ -259,10 +259,13 @@ def vit(fields: ConfigFields, width: float) -> ModelSpec:
     return finish(head, shape, tensors, count, width)
 
 
-def _label_count(fields: ConfigFields, default: int) -> int:
-    """Return the number of classes in `id2label`, as Hugging Face writes them."""
+def _label_count(fields: ConfigFields) -> int:
+    """Return the number of classes in `id2label`, as Hugging Face writes them.
+
+    2 without it.
+    """
     names = fields.peek("id2label")
-    return len(names) if isinstance(names, dict) and names else default
+    return len(names) if isinstance(names, dict) and names else 2
 
 
 def architecture_head(fields: ConfigFields, default: str) -> str:

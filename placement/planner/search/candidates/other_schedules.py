@@ -318,7 +318,7 @@ def _bounds(
 
     order = [rank % count for rank in range(count * base.virtual_stages)]
     problem = ChainProblem(layers, [[rank] for rank in range(count)], load)
-    split = split_fixed_order(problem, order, low=0.0, high=float("1e18"))
+    split = split_fixed_order(problem, order, high=float("1e18"))
     ends = {} if split is None else {piece.gpu: piece.last for piece in split.pieces}
     bounds = [0]
     for place in range(len(order)):

@@ -92,7 +92,7 @@ def test_brute_force_agrees_for_a_fixed_order(layers, frees):
         [[i] for i in range(len(frees))],
         lambda first, last, kind, stage: (prefix[last] - prefix[first]) / frees[kind],
     )
-    split = split_fixed_order(problem, range(len(frees)), low=0.0, high=1e9)
+    split = split_fixed_order(problem, range(len(frees)), high=1e9)
 
     count = len(layers)
     expected = min(

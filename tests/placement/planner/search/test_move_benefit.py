@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from placement.planner.search.move_benefit import (
-    bytes_changing_owner,
     decide_move,
     move_cost_seconds,
 )
@@ -81,10 +80,3 @@ def test_nothing_moves_when_nothing_changed(step, left, cost):
         cost_seconds=cost,
     )
     assert not made.move
-
-
-def test_only_layers_that_change_gpu_are_sent():
-    moved = bytes_changing_owner(
-        {0: "a", 1: "a", 2: "b"}, {0: "a", 1: "b", 2: "b"}, [5, 7, 9]
-    )
-    assert moved == 7

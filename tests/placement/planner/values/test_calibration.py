@@ -65,7 +65,7 @@ def test_errors_are_counted_by_class_and_strategy():
     assert single.step is not None and single.step.n == 4
     assert single.step.median_error_pct == pytest.approx(1.0)
     assert single.step.p90_error_pct == pytest.approx(10.0)
-    assert single.above_high_ratio == 1.0
+    assert single.memory is not None and single.above_high == single.memory.n
 
 
 def test_too_few_runs_and_runs_that_disagree_correct_nothing():
