@@ -24,8 +24,8 @@ from gpuportal.alerts.calendar_judge import (
 from placement.device_gate import service as device_gate
 from placement.jobs.nodes import event_intake
 from placement.jobs.nodes.command_queue import new_nonce, send_process_order
-from placement.planner.values.errors import FactRefused, OrderRefused
 from placement.protocol.device_grants import is_gate_fact
+from placement.protocol.node_refusals import FactRefused, OrderRefused
 from placement.protocol.process_commands import (
     ProcessOrder,
     ProcessOrderKind,

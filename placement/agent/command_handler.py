@@ -25,10 +25,11 @@ from placement.agent.process import previous_attempt, unix_user
 from placement.agent.process.enforcement import Enforcer
 from placement.agent.storage import disk_quota, disk_space
 from placement.planner.launch.recipes import KNOWN_RECIPES, SERVE, checked_settings
-from placement.planner.values.errors import LaunchInvalid, OrderRefused
+from placement.planner.values.errors import LaunchInvalid
 from placement.protocol import signing
 from placement.protocol.commands import Order, OrderKind, check_order, parse_order
 from placement.protocol.device_grants import is_gate_order, parse_gate_order
+from placement.protocol.node_refusals import OrderRefused
 from placement.protocol.process_commands import (
     ProcessFact,
     ResponseOutcome,

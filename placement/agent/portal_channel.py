@@ -16,8 +16,8 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
-from placement.planner.values.errors import OrderRefused
 from placement.protocol.node_http import FILE_PIECE_BYTES, KEY_HEADER
+from placement.protocol.node_refusals import OrderRefused
 
 SCRIPT_MAX_BYTES = 2**20
 TIMEOUT_SECONDS = 10.0

@@ -16,12 +16,12 @@ from django.db.models import Q
 
 from placement.device_gate.queries import grants_of
 from placement.jobs.nodes.command_queue import ORDER_SECONDS, send_gate_order
-from placement.planner.values.errors import FactRefused
 from placement.protocol.device_grants import (
     GateMode,
     GateOrder,
     parse_gate_fact,
 )
+from placement.protocol.node_refusals import FactRefused
 from reservations.models import SitePolicy
 from telemetry.inventory.gate_report import record_gate
 from telemetry.models import Node

@@ -17,8 +17,8 @@ from typing import Annotated, Any, Protocol, TypeVar, cast
 
 from msgspec import Meta
 
-from placement.planner.values.errors import OrderRefused
 from placement.protocol.launchers import Launcher, folder_problem
+from placement.protocol.node_refusals import OrderRefused
 from placement.protocol.rendezvous import MOST_NODES, Meeting, StartCheckpoint
 from telemetry.protocol.codec import Malformed, decode, read_exact
 

@@ -13,8 +13,8 @@ from typing import Annotated, Any, TypeVar
 
 from msgspec import Meta
 
-from placement.planner.values.errors import FactRefused
 from placement.protocol.commands import JobKey
+from placement.protocol.node_refusals import FactRefused
 from placement.protocol.rendezvous import address_problem
 from telemetry.protocol.codec import Malformed, read, to_plain
 

@@ -18,7 +18,6 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from placement.planner.values.errors import OrderRefused
 from placement.protocol.commands import (
     MAX_ORDER_BYTES,
     PlainOrder,
@@ -26,6 +25,7 @@ from placement.protocol.commands import (
     parse_plain_order,
 )
 from placement.protocol.events import read_fact
+from placement.protocol.node_refusals import OrderRefused
 from telemetry.protocol.codec import Malformed, decode, to_plain
 
 LOWEST_UID = 1000

@@ -16,7 +16,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from placement.planner.values.errors import OrderRefused
+from placement.protocol.node_refusals import OrderRefused
 
 MOST_NODES = 256
 MOST_PROCESSES = 64

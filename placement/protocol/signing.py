@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_public_key,
 )
 
-from placement.planner.values.errors import OrderRefused
+from placement.protocol.node_refusals import OrderRefused
 from telemetry import paths
 
 PRIVATE = "order_key"

@@ -36,7 +36,6 @@ from placement.agent.job_folder import NodeView
 from placement.agent.process.device_holders import holders_of
 from placement.agent.process.enforcement import Enforcer, read_gpus
 from placement.agent.process.terminals import write_to_user
-from placement.planner.values.errors import OrderRefused
 from placement.protocol.commands import remaining_seconds
 from placement.protocol.device_grants import (
     MOST_COUNT,
@@ -47,6 +46,7 @@ from placement.protocol.device_grants import (
     GateState,
     UserRefusals,
 )
+from placement.protocol.node_refusals import OrderRefused
 from placement.protocol.process_commands import (
     LOWEST_UID,
     NOBODY_UID,

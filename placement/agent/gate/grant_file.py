@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from placement.agent.job_folder import read_json, write_json
-from placement.planner.values.errors import OrderRefused
 from placement.protocol.device_grants import GateOrder, parse_gate_order
+from placement.protocol.node_refusals import OrderRefused
 
 NAME = "gate.json"
 

@@ -27,7 +27,7 @@ from typing import Any
 from placement.agent.job_folder import NodeView, read_json, write_json
 from placement.agent.process.device_holders import holders_of
 from placement.agent.process.terminals import write_to_user
-from placement.planner.values.errors import OrderRefused
+from placement.protocol.node_refusals import OrderRefused
 from placement.protocol.process_commands import (
     LOWEST_UID,
     NOBODY_UID,

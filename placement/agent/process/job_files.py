@@ -12,9 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from placement.agent.process.unix_user import UnixIdentity
-from placement.planner.values.errors import OrderRefused
 from placement.protocol.commands import Order
 from placement.protocol.launchers import FILES, PLAN
+from placement.protocol.node_refusals import OrderRefused
 
 SCRIPT = "script"
 

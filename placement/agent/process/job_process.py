@@ -25,7 +25,6 @@ from placement.agent.process.program_lookup import SYSTEM_PATH, free_port, searc
 from placement.agent.process.unix_user import UnixIdentity
 from placement.agent.storage.results_reader import NotThere, open_inside
 from placement.planner.launch.recipes import recipe_command
-from placement.planner.values.errors import OrderRefused
 from placement.protocol.commands import Order
 from placement.protocol.launchers import (
     FILES,
@@ -33,6 +32,7 @@ from placement.protocol.launchers import (
     LaunchPlace,
     script_command,
 )
+from placement.protocol.node_refusals import OrderRefused
 from telemetry.protocol.codec import encode
 
 CODE_DIR = Path(__file__).resolve().parents[3]

@@ -9,9 +9,9 @@ from placement.agent.job_folder import JobFolder
 from placement.agent.local_runner import shim_lives
 from placement.agent.process.job_exec import CHECKPOINT
 from placement.agent.storage import disk_space, folder_size, folder_tree
-from placement.planner.values.errors import OrderRefused
 from placement.planner.values.humanize import gib_at_least
 from placement.protocol.commands import Order, parse_order
+from placement.protocol.node_refusals import OrderRefused
 
 MOST_BEFORE = 100
 """Consecutive attempts without a checkpoint that are followed."""

@@ -16,8 +16,8 @@ import struct
 from dataclasses import replace
 from urllib.parse import urlsplit
 
-from placement.planner.values.errors import OrderRefused
 from placement.protocol.commands import Order
+from placement.protocol.node_refusals import OrderRefused
 from placement.protocol.rendezvous import Meeting
 
 PORTS_VARIABLE = "GPUPORTAL_MEETING_PORTS"

@@ -50,9 +50,10 @@ from placement.agent.process.unix_user import UnixIdentity
 from placement.agent.storage import disk_space, folder_tree
 from placement.agent.storage.folder_size import FolderWatch
 from placement.planner.launch.recipes import SERVE
-from placement.planner.values.errors import LaunchInvalid, OrderRefused
+from placement.planner.values.errors import LaunchInvalid
 from placement.protocol.commands import Order, parse_order
 from placement.protocol.end_notice import WARN_SECONDS, due_warning, remaining_time_text
+from placement.protocol.node_refusals import OrderRefused
 from telemetry.protocol.coded_error import CodedError
 
 LOG_LOOK_SECONDS = 1.0

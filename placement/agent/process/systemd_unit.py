@@ -25,8 +25,8 @@ from placement.agent.process.systemd_scope import (
     memory_ceiling_bytes,
     scope_command,
 )
-from placement.planner.values.errors import OrderRefused
 from placement.protocol.commands import Order
+from placement.protocol.node_refusals import OrderRefused
 
 VARIABLE = "GPUPORTAL_ISOLATION"
 """In the shim's environment: the level that the node worker reported."""

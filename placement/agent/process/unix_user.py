@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from placement.planner.launch.recipes import RECIPES, SERVE
-from placement.planner.values.errors import OrderRefused
 from placement.protocol.commands import JobLimits, Order
+from placement.protocol.node_refusals import OrderRefused
 
 LOWEST_UID = 1000
 # "nobody" of every distribution: an account that others share.

@@ -35,8 +35,8 @@ from placement.agent.process.job_exec import CHECKPOINT
 from placement.agent.process.unix_user import UnixIdentity
 from placement.agent.storage import checkpoint_archive, disk_space, folder_tree
 from placement.agent.storage.results_upload import as_user
-from placement.planner.values.errors import OrderRefused
 from placement.protocol.commands import Order, parse_order
+from placement.protocol.node_refusals import OrderRefused
 from placement.protocol.rendezvous import LATER, NONE, REFUSED
 
 PIECE_BYTES = 2**20

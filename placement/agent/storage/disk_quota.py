@@ -21,8 +21,8 @@ from pathlib import Path
 from placement.agent.job_folder import ENDS, JobFolder, job_folders
 from placement.agent.process import previous_attempt
 from placement.agent.storage import folder_size
-from placement.planner.values.errors import OrderRefused
 from placement.protocol.commands import Order, parse_order
+from placement.protocol.node_refusals import OrderRefused
 from telemetry.protocol.units import format_bytes
 
 LOOK_SECONDS = 10.0

@@ -25,8 +25,8 @@ from placement.agent.process import unix_user
 from placement.agent.process.unix_user import UnixIdentity
 from placement.agent.storage import folder_tree
 from placement.agent.storage.log_upload import BACK_OFF_SECONDS, Upload
-from placement.planner.values.errors import OrderRefused
 from placement.protocol.commands import parse_order
+from placement.protocol.node_refusals import OrderRefused
 from telemetry.protocol.back_off import BackOff
 
 PIECE_BYTES = 2**20

@@ -22,7 +22,7 @@ from placement.jobs.nodes.node_channel import (
     refused,
 )
 from placement.models import CarriedCheckpoint, Job, JobPart
-from placement.planner.values.errors import LogConflict
+from placement.protocol.node_refusals import LogConflict
 from placement.protocol.rendezvous import LATER, NONE, REFUSED, StartCheckpoint
 from telemetry.models import Node
 from telemetry.protocol.codec import read

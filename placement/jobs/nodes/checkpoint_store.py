@@ -10,7 +10,7 @@ from pathlib import Path
 from django.conf import settings
 
 from placement.models import CarriedCheckpoint
-from placement.planner.values.errors import LogConflict
+from placement.protocol.node_refusals import LogConflict
 
 
 def path_of(row: CarriedCheckpoint) -> Path:

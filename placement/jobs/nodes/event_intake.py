@@ -22,7 +22,6 @@ from placement.jobs import job_broadcast
 from placement.jobs.job_transitions import instant, move
 from placement.jobs.nodes import checkpoint_relay, command_queue, job_nodes
 from placement.models import Job, JobEvent, JobPart, JobQuerySet
-from placement.planner.values.errors import FactRefused
 from placement.protocol.events import (
     Belief,
     ChannelFact,
@@ -32,6 +31,7 @@ from placement.protocol.events import (
     parse_fact,
 )
 from placement.protocol.job_lifecycle import JobState
+from placement.protocol.node_refusals import FactRefused
 from placement.rules.rebalance_rules import RestartMode
 from reservations.presence.check_in import check_in
 from telemetry.inventory.enrollment import record_channel

@@ -21,7 +21,7 @@ from django.utils import timezone
 from django.utils.formats import date_format
 
 from placement.models import Job, LogDropped, PlacementPolicy
-from placement.planner.values.errors import LogConflict, LogTooLarge
+from placement.protocol.node_refusals import LogConflict, LogTooLarge
 from placement.rules.log_text import clean
 from placement.rules.training_output import TrainingOutput
 from telemetry.protocol.sentences import sentence

@@ -22,9 +22,9 @@ from django.views.decorators.http import require_http_methods
 from placement.jobs.nodes import log_store
 from placement.jobs.plan_files import files_for_job
 from placement.models import Job, JobPart, JobQuerySet
-from placement.planner.values.errors import LogConflict, LogTooLarge
 from placement.protocol import signing
 from placement.protocol.node_http import FILE_PIECE_BYTES, KEY_HEADER
+from placement.protocol.node_refusals import LogConflict, LogTooLarge
 from telemetry.inventory.enrollment import mark_channel
 from telemetry.models import Node
 from telemetry.protocol.request_refusal import RequestRefused

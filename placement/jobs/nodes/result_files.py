@@ -22,7 +22,8 @@ from django.db.models import Sum
 
 from placement.jobs import job_broadcast
 from placement.models import Job, PlacementPolicy, ResultFile
-from placement.planner.values.errors import BadInput, LogConflict
+from placement.planner.values.errors import BadInput
+from placement.protocol.node_refusals import LogConflict
 from telemetry.protocol.coded_error import CodedError
 from telemetry.protocol.sentences import sentence
 from telemetry.protocol.units import format_bytes

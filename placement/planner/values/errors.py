@@ -9,17 +9,14 @@ CodedError
 │   ├── WorkloadInvalid    what to run with it
 │   ├── OffersInvalid      the GPUs offered
 │   └── LaunchInvalid      a job's form
-├── PlanInvalid            a plan that breaks its own promises: never the person's fault
-├── OrderRefused           a node refuses a command (code, detail)
-├── FactRefused            a node's message about jobs breaks the protocol
-└── LogConflict, LogTooLarge   a piece of log that cannot be appended
+└── PlanInvalid            a plan that breaks its own promises: never the person's fault
 
-Refusals of the rules are in ``placement/rules/job_refusals.py``.
+Refusals of the rules are in ``placement/rules/job_refusals.py``, those of nodes in
+``placement/protocol/node_refusals.py``.
 """
 
 from collections.abc import Sequence
 from datetime import UTC, tzinfo
-from http import HTTPStatus
 
 from telemetry.protocol.coded_error import CodedError, FieldsRefused
 from telemetry.protocol.sentences import sentence
@@ -113,53 +110,7 @@ class PlanInvalid(CodedError):
         super().__init__("; ".join(self.problems))
 
 
-class OrderRefused(CodedError):
-    """A node refuses a command. `code` has the reason; docs/errors.md lists the
-    codes.
-    """
-
-    def __init__(self, code: str, detail: str) -> None:
-        self.code = code
-        self.detail = detail
-        super().__init__(detail)
-
-
 class LaunchInvalid(BadInput):
     """A job's form has invalid fields."""
 
     code = "launch-invalid"
-
-
-class LogConflict(CodedError):
-    """A piece of a log does not begin at the end of the stored part."""
-
-    code = "log-conflict"
-    status = HTTPStatus.CONFLICT
-    words = sentence("the log has {size} bytes")
-
-    def __init__(self, size_bytes: int) -> None:
-        self.size_bytes = size_bytes
-        super().__init__(sentence(self.words, size=size_bytes))
-
-    @property
-    def members(self) -> dict[str, object]:
-        """Return the size in bytes, at which the next piece begins."""
-        return {"size": self.size_bytes}
-
-
-class LogTooLarge(CodedError):
-    """The stored log would grow over its limit."""
-
-    code = "log-too-large"
-    status = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
-
-
-class FactRefused(CodedError):
-    """A node's message about jobs breaks the protocol."""
-
-    code = "fact-refused"
-
-    def __init__(self, field: str, why: str) -> None:
-        self.field = field
-        self.why = why
-        super().__init__(f"{field}: {why}")

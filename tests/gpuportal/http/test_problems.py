@@ -12,6 +12,7 @@ from django.test import RequestFactory
 from gpuportal.http import problems
 from gpuportal.http.middleware import ProblemMiddleware
 from placement.planner.values import errors as placement
+from placement.protocol.node_refusals import LogConflict
 from reservations.rules import errors as reservations
 from telemetry.protocol import errors as telemetry
 from telemetry.web.error_answers import problem_of, problem_response
@@ -32,7 +33,7 @@ def middleware() -> ProblemMiddleware:
     ("error", "status"),
     [
         (TAKEN, 409),
-        (placement.LogConflict(5), 409),
+        (LogConflict(5), 409),
         (reservations.NotFound(what="job #7"), 404),
         (placement.WorkloadInvalid({"batch": "must be positive"}), 422),
         (telemetry.NodeUnknown(node="atlas"), 404),

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from placement.agent.process.job_exec import JobStart
 from placement.agent.serving.model_sync import WantedModel
 from placement.planner.symbolic.case import Case
-from placement.planner.values.errors import FactRefused, OrderRefused
 from placement.planner.values.gpu_availability import GpuOffer
 from placement.planner.values.onnx_external_data import OWN_NAME, ModelFilePart
 from placement.planner.values.plan import LeftOut, RejectedStrategy, Shard
@@ -23,6 +22,7 @@ from placement.protocol.events import (
     Running,
     parse_fact,
 )
+from placement.protocol.node_refusals import FactRefused, OrderRefused
 from placement.protocol.process_commands import (
     ProcessFact,
     ProcessOrder,

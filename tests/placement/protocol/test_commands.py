@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placement.planner.values.errors import OrderRefused
 from placement.protocol.commands import (
     JobLimits,
     OrderKind,
@@ -16,6 +15,7 @@ from placement.protocol.commands import (
     parse_order,
     remaining_seconds,
 )
+from placement.protocol.node_refusals import OrderRefused
 from tests.placement.nodes import make_order
 
 

@@ -5,7 +5,6 @@ import json
 
 import pytest
 
-from placement.planner.values.errors import OrderRefused
 from placement.protocol.commands import parse_order
 from placement.protocol.launchers import (
     Launcher,
@@ -14,6 +13,7 @@ from placement.protocol.launchers import (
     programs,
     script_command,
 )
+from placement.protocol.node_refusals import OrderRefused
 from tests.placement.nodes import make_order
 
 REAL = LaunchPlace(

@@ -9,7 +9,6 @@ import pytest
 
 from placement.agent.process import job_process, rank_rendezvous
 from placement.agent.runtime import recipe_launch
-from placement.planner.values.errors import FactRefused, OrderRefused
 from placement.protocol.commands import parse_order
 from placement.protocol.events import parse_fact
 from placement.protocol.job_lifecycle import JobState
@@ -27,6 +26,7 @@ from placement.protocol.multi_node import (
     lost_peers,
     reason_of,
 )
+from placement.protocol.node_refusals import FactRefused, OrderRefused
 from placement.protocol.rendezvous import Meeting, StartCheckpoint
 from tests.placement.nodes import make_order
 

@@ -4,8 +4,8 @@ import stat
 
 import pytest
 
-from placement.planner.values.errors import OrderRefused
 from placement.protocol import signing
+from placement.protocol.node_refusals import OrderRefused
 from telemetry import paths
 
 

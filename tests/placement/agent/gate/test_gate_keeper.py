@@ -19,7 +19,6 @@ from placement.agent.gate.grant_file import keep_order, read_order
 from placement.agent.job_folder import NodeView
 from placement.agent.process.device_holders import find_holders, holders_of
 from placement.agent.process.enforcement import Enforcer, read_gpus
-from placement.planner.values.errors import OrderRefused
 from placement.protocol.device_grants import (
     GateMode,
     GateOrder,
@@ -27,6 +26,7 @@ from placement.protocol.device_grants import (
     HolderGrant,
     parse_gate_fact,
 )
+from placement.protocol.node_refusals import OrderRefused
 from telemetry.agent.simulated_probe import SimulatedProbe
 from tests.placement.agent.gate.own_cgroup import (
     CARD,

@@ -15,8 +15,8 @@ import pytest
 from placement.agent.command_handler import OrderDesk
 from placement.agent.process.enforcement import Enforcer, pids_on
 from placement.agent.process.terminals import terminals_of, write_to_user
-from placement.planner.values.errors import FactRefused, OrderRefused
 from placement.protocol import signing
+from placement.protocol.node_refusals import FactRefused, OrderRefused
 from placement.protocol.process_commands import (
     ProcessOrder,
     ProcessOrderKind,

@@ -24,7 +24,7 @@ from placement.agent.process import unix_user
 from placement.agent.serving.model_sync import ModelSync
 from placement.agent.serving.server_client import NoAnswer, ask
 from placement.agent.storage import folder_size
-from placement.planner.values.errors import OrderRefused
+from placement.protocol.node_refusals import OrderRefused
 from tests.placement import nodes
 from tests.placement.agent.process import test_shim_user
 from tests.placement.agent.process.test_shim_user import UID, run

@@ -17,7 +17,7 @@ import pytest
 
 from placement.agent.local_runner import LocalRunner
 from placement.agent.process import job_process, unix_user
-from placement.planner.values.errors import OrderRefused
+from placement.protocol.node_refusals import OrderRefused
 from tests.placement import nodes
 from tests.placement.nodes import ended, living, script_order, until
 

@@ -11,8 +11,9 @@ import pytest
 from placement.agent.process import unix_user
 from placement.planner.launch.execution import NotRunnable, execution_of_own
 from placement.planner.launch.recipes import checked_settings, recipe_command
-from placement.planner.values.errors import LaunchInvalid, OrderRefused
+from placement.planner.values.errors import LaunchInvalid
 from placement.planner.values.plan import Plan
+from placement.protocol.node_refusals import OrderRefused
 from placement.rules.log_text import numbers_of
 from tests.placement import nodes
 from tests.placement.agent.runtime.test_recipes import plan_for

@@ -36,8 +36,8 @@ from placement.agent.process.job_exec import JobStart
 from placement.agent.process.shim import Shim
 from placement.agent.process.unix_user import UnixIdentity
 from placement.agent.storage import folder_size, folder_tree
-from placement.planner.values.errors import OrderRefused
 from placement.protocol.commands import JobLimits
+from placement.protocol.node_refusals import OrderRefused
 from telemetry.agent import isolation
 from telemetry.protocol.codec import encode
 from tests.placement import nodes

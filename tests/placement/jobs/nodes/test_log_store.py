@@ -8,7 +8,7 @@ from django.utils import timezone
 
 from placement.jobs.nodes import log_store
 from placement.models import Job, PlacementPolicy
-from placement.planner.values.errors import LogTooLarge
+from placement.protocol.node_refusals import LogTooLarge
 from tests.factories import make_node, make_reservation
 from tests.placement.lab import signed_in
 

@@ -10,14 +10,10 @@ from django.core.management import CommandError, call_command
 from placement.planner.launch.recipes import checked_settings
 from placement.planner.model.families.config_json import parse_config
 from placement.planner.symbolic.case import read_case
-from placement.planner.values.errors import (
-    FactRefused,
-    LaunchInvalid,
-    OffersInvalid,
-    SpecInvalid,
-)
+from placement.planner.values.errors import LaunchInvalid, OffersInvalid, SpecInvalid
 from placement.planner.values.gpu_list import offers_from_list
 from placement.protocol.events import parse_fact
+from placement.protocol.node_refusals import FactRefused
 from placement.protocol.process_commands import kind_of, parse_process_fact
 
 HUGE = 10**400
