@@ -18,7 +18,6 @@ from placement.jobs.results_api import router as results
 from placement.jobs.schemas import NewJob, StopReason
 from placement.models import Job
 from placement.plans.api import router as plans
-from placement.protocol.job_lifecycle import JobState
 from placement.protocol.rendezvous import MOST_NODES
 from placement.rebalance.api import router as moves
 from placement.serving.api import router as serve
@@ -40,7 +39,7 @@ router.add_router("", results)
 @router.get("/jobs")
 def job_list(
     request: HttpRequest,
-    state: JobState | None = None,
+    state: Job.State | None = None,
     reservation: int | None = Query(None, ge=1, le=2**62),
     limit: int = Query(50, ge=1, le=MOST_ROWS),
     offset: int = Query(0, ge=0, le=10**9),

@@ -18,7 +18,6 @@ from placement.jobs.backfill_transitions import move_gap_job
 from placement.jobs.job_transitions import PORTAL, move
 from placement.models import Backfill, Job, StoredPlan
 from placement.planner.values.errors import LaunchInvalid
-from placement.protocol.job_lifecycle import JobState
 from placement.rules.backfill_rules import (
     MOST_LIVE,
     GapRequirements,
@@ -213,7 +212,7 @@ def stop_in_gaps(
     if row.state not in GapState.live() or stretch is None:
         raise JobOver(job=row.pk, state=row.state)
     move_gap_job(row, GapState.STOPPING, reason=words, stop_asked_at=now)
-    if stretch.state in JobState.live():
+    if stretch.state in Job.State.live():
         jobs.stop_in(job_id=stretch.pk, user=user, now=now, reason=words)
     return row
 
@@ -239,10 +238,10 @@ def advance_backfill(row: Backfill, now: datetime) -> bool:
     if stretch is None:
         with transaction.atomic(durable=True):
             return move_gap_job(row, GapState.FAILED, reason="lost", ended_at=now)
-    if stretch.state not in JobState.live():
+    if stretch.state not in Job.State.live():
         with transaction.atomic(durable=True):
             return _settle(row, stretch, now)
-    if stretch.state in (JobState.STARTING, JobState.RUNNING):
+    if stretch.state in (Job.State.STARTING, Job.State.RUNNING):
         return _leave_in_time(row, stretch, now)
     return False
 
@@ -264,7 +263,7 @@ def _leave_in_time(row: Backfill, stretch: Job, now: datetime) -> bool:
     with transaction.atomic(durable=True):
         return move(
             stretch,
-            JobState.STOPPING,
+            Job.State.STOPPING,
             now=now,
             actor=PORTAL,
             reason=sentence("the gap is over; the job resumes in the next one"),
@@ -308,7 +307,7 @@ def _settle(row: Backfill, stretch: Job, now: datetime) -> bool:
     fields: dict[str, object] = {"used_seconds": used}
     if new is not GapState.QUEUED:
         fields["ended_at"] = now
-    elif stretch.state == JobState.LOST:
+    elif stretch.state == Job.State.LOST:
         fields["retries"] = row.retries - 1
     if not move_gap_job(row, new, reason=why, looked_at=None, **fields):
         return False
@@ -321,14 +320,14 @@ def _next(
     row: Backfill, stretch: Job, used_seconds: int, *, returned: bool
 ) -> tuple[GapState, str]:
     """Return its next state, and the reason."""
-    ended = JobState(stretch.state)
-    if ended is JobState.DONE:
+    ended = Job.State(stretch.state)
+    if ended is Job.State.DONE:
         return GapState.DONE, ""
     if row.state == GapState.STOPPING:
         return GapState.STOPPED, row.reason
-    if ended is JobState.FAILED:
+    if ended is Job.State.FAILED:
         return GapState.FAILED, stretch.reason
-    if ended is JobState.LOST and not row.retries:
+    if ended is Job.State.LOST and not row.retries:
         return GapState.FAILED, sentence(
             "lost with {node}: {reason}", node=stretch.node, reason=stretch.reason
         )
@@ -340,7 +339,7 @@ def _next(
         return GapState.STOPPED, sentence(
             "its {whole} are used; its checkpoint is kept", whole=whole
         )
-    if ended is JobState.LOST:
+    if ended is Job.State.LOST:
         return GapState.QUEUED, sentence(
             "job #{number} was lost with {node}; waits for a gap",
             number=stretch.pk,

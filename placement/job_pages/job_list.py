@@ -23,7 +23,6 @@ from placement.jobs.queries import waiting_reason
 from placement.jobs.views.others_jobs import others_jobs
 from placement.jobs.views.viewer import reader
 from placement.models import Job, JobArray, JobQuerySet, MoveDecision
-from placement.protocol.job_lifecycle import JobState
 from placement.rules.job_refusals import JobOver
 from reservations.models import User
 from telemetry.web.spreadsheet import csv_answer
@@ -81,7 +80,7 @@ def job_list(request: HttpRequest) -> HttpResponse:
             "array": JobArray.objects.filter(pk=asked.get("array") or 0).first(),
             "array_live": bool(asked.get("array")) and rows.live().count(),
             "filtered": bool(asked),
-            "states": [state.value for state in JobState],
+            "states": [state.value for state in Job.State],
             **_gaps(user, asked),
             "others": others_jobs(user) if asked.get("whose") == "others" else None,
             "columns": _columns(key, mark, asked),

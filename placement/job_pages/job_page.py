@@ -24,7 +24,6 @@ from placement.planner.values.errors import PlanInvalid
 from placement.planner.values.plan import Plan
 from placement.plans.views import plan_cards
 from placement.plans.views.outcome_panel import measured_of
-from placement.protocol.job_lifecycle import JobState
 from placement.protocol.multi_node import first_failed_part
 from placement.rules.rebalance_rules import RestartMode
 from reservations.models import Allocation, SitePolicy, User
@@ -36,7 +35,7 @@ from telemetry.web.translation import translated
 LAST_LINES = 12
 MOST_RANGE_BYTES = 1024 * 1024
 CHART_POINTS = 600
-FAILED = frozenset({JobState.FAILED, JobState.LOST})
+FAILED = frozenset({Job.State.FAILED, Job.State.LOST})
 TOLD = ("predicted", "realised", "reason", "waits", "words")
 """Fields of a Job's facts that its page shows as sentences."""
 _NUMBER = re.compile(r"-?[0-9]{1,18}")
@@ -56,7 +55,7 @@ def job_show(request: HttpRequest, pk: int) -> HttpResponse:
     """Show one Job. Its script then updates it live."""
     job = _visible_job(request, pk)
     gpus = _gpus(job)
-    ended = job.state not in JobState.live()
+    ended = job.state not in Job.State.live()
     parts = job.parts.all()
     part = _part(request, parts)
     size = log_store.size(job, part=part)
@@ -213,7 +212,7 @@ def failure_of(job: Job) -> dict[str, str] | None:
         english = sentence("Ended by {signal}", signal=_signal_name(job.exit_signal))
     elif job.exit_code is not None:
         english = sentence("Exit code {code}", code=job.exit_code)
-    elif job.state == JobState.LOST:
+    elif job.state == Job.State.LOST:
         english = sentence("Lost")
     else:
         english = sentence("The job did not run")

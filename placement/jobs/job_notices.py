@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from placement.models import Job, ServedModel
-from placement.protocol.job_lifecycle import JobState
 from reservations.notifications import service as notices
 from telemetry.protocol.sentences import joined, sentence
 from telemetry.protocol.units import format_duration
@@ -18,20 +17,20 @@ WAITED = timedelta(minutes=5)
 """A Job that was launched longer ago than this has waited."""
 
 
-def notify_of_move(job: Job, new: JobState, *, now: datetime) -> None:
+def notify_of_move(job: Job, new: Job.State, *, now: datetime) -> None:
     """Notify the owner of a state change, in its transaction."""
     if job.array_id is not None:
-        if new not in JobState.live():
+        if new not in Job.State.live():
             _notify_array(job, now)
         return
-    if new is JobState.RUNNING and now - job.created_at > WAITED:
+    if new is Job.State.RUNNING and now - job.created_at > WAITED:
         _notify(
             job,
             "job_started",
             sentence("Job “{job}” runs on {node}.", job=job.name, node=job.node.name),
             now,
         )
-    elif new is JobState.DONE:
+    elif new is Job.State.DONE:
         took = format_duration((now - (job.started_at or now)).total_seconds())
         _notify(
             job,
@@ -39,13 +38,13 @@ def notify_of_move(job: Job, new: JobState, *, now: datetime) -> None:
             sentence("Job “{job}” is done after {took}.", job=job.name, took=took),
             now,
         )
-    elif new in (JobState.FAILED, JobState.LOST):
-        text = _ended_badly(job, lost=new is JobState.LOST)
+    elif new in (Job.State.FAILED, Job.State.LOST):
+        text = _ended_badly(job, lost=new is Job.State.LOST)
         if job.kind == Job.Kind.SERVE:
             _notify_guests(job, text, now, owner=True)
         else:
             _notify(job, "job_failed", text, now)
-    elif new is JobState.STOPPED and job.kind == Job.Kind.SERVE:
+    elif new is Job.State.STOPPED and job.kind == Job.Kind.SERVE:
         # The owner knows, but owners of other models there do not.
         text = (
             sentence(
@@ -116,12 +115,12 @@ def _notify_array(job: Job, now: datetime) -> None:
     states = Counter(tasks.values_list("state", flat=True))
     counts = joined(
         (
-            sentence("{n} {state}", n=count, state=JobState(state).label)
+            sentence("{n} {state}", n=count, state=Job.State(state).label)
             for state, count in sorted(states.items())
         ),
         ", ",
     )
-    bad = states[JobState.FAILED] + states[JobState.LOST]
+    bad = states[Job.State.FAILED] + states[Job.State.LOST]
     notices.notify(
         user=job.owner,
         kind="job_failed" if bad else "job_done",

@@ -8,7 +8,7 @@ from placement.jobs import job_broadcast
 from placement.jobs.job_notices import notify_of_move
 from placement.jobs.job_usage import ask_summary
 from placement.models import Job, JobEvent
-from placement.protocol.job_lifecycle import NEXT, JobState
+from placement.protocol.job_lifecycle import NEXT
 from telemetry.protocol.sentences import sentence
 
 PORTAL = "portal"
@@ -19,7 +19,7 @@ BEHIND_SECONDS = 60.0
 
 def move(
     job: Job,
-    new: JobState,
+    new: Job.State,
     *,
     now: datetime,
     actor: str,
@@ -31,7 +31,7 @@ def move(
     When a Job that ran ends, its usage is counted. Call it in a transaction. The Job's
     pages are notified on commit. The row that was passed in is updated.
     """
-    old = JobState(job.state)
+    old = Job.State(job.state)
     if new not in NEXT[old]:
         return False
     written: dict[str, Any] = {**(fields or {}), "reason": reason[:MOST_REASON]}
@@ -42,7 +42,7 @@ def move(
     JobEvent.objects.create(
         job=job, at=now, old=old, new=new, actor=actor, reason=written["reason"]
     )
-    if new not in JobState.live():
+    if new not in Job.State.live():
         ask_summary(job, now=now)
     notify_of_move(job, new, now=now)
     job_broadcast.publish_job(job.pk)
@@ -74,7 +74,7 @@ def end_before_start(job: Job, why: str, *, now: datetime) -> bool:
     """
     return move(
         job,
-        JobState.STOPPED,
+        Job.State.STOPPED,
         now=now,
         actor=PORTAL,
         reason=sentence("never began: {why}", why=why),

@@ -11,7 +11,6 @@ from placement.jobs.site_clock import clock_text
 from placement.models import Job, JobEvent, MoveDecision, ResultFile, StoredPlan
 from placement.planner.values.errors import PlanInvalid
 from placement.planner.values.plan import Plan
-from placement.protocol.job_lifecycle import JobState
 from placement.rules.rebalance_rules import GpuTrouble, RestartMode
 from reservations.models import Reservation
 from reservations.rules.booking_alerts import INTRUDER
@@ -22,7 +21,7 @@ from telemetry.protocol.units import format_duration
 from telemetry.rules.alert_rules import SILENT, breaking_rules
 
 SILENT_SECONDS = 15.0
-_PATH = (JobState.QUEUED, JobState.STARTING, JobState.RUNNING)
+_PATH = (Job.State.QUEUED, Job.State.STARTING, Job.State.RUNNING)
 
 
 def job_facts(job: Job) -> dict[str, object]:
@@ -59,7 +58,7 @@ def job_facts(job: Job) -> dict[str, object]:
 
 def waiting_reason(job: Job) -> str:
     """Return what a queued Job waits for. "": nothing."""
-    if job.state != JobState.QUEUED:
+    if job.state != Job.State.QUEUED:
         return ""
     reservation = job.reservation
     if reservation.start > timezone.now():
@@ -95,7 +94,7 @@ def silent_since(job: Job, now: datetime) -> datetime | None:
     The Job itself goes on, because its shim supervises it and its end without the
     portal.
     """
-    if job.state not in JobState.ending() | {JobState.RUNNING} or job.seen_at is None:
+    if job.state not in Job.State.ending() | {Job.State.RUNNING} or job.seen_at is None:
         return None
     silent = now - job.seen_at > timedelta(seconds=SILENT_SECONDS)
     return job.seen_at if silent else None
@@ -106,21 +105,21 @@ def job_steps(job: Job) -> list[dict[str, object]]:
     now.
     """
     times = {
-        JobState.QUEUED: job.created_at,
-        JobState.STARTING: job.started_at if job.attempt == 0 else _first_order(job),
-        JobState.RUNNING: job.started_at,
+        Job.State.QUEUED: job.created_at,
+        Job.State.STARTING: job.started_at if job.attempt == 0 else _first_order(job),
+        Job.State.RUNNING: job.started_at,
     }
     words: list[tuple[str, datetime | None]] = [
         (state.value, times[state]) for state in _PATH
     ]
-    ended = job.state not in JobState.live()
+    ended = job.state not in Job.State.live()
     if job.stop_at is not None:
-        moved = any(event.new == JobState.MOVING for event in job.events.all())
-        told = JobState.MOVING if moved else JobState.STOPPING
+        moved = any(event.new == Job.State.MOVING for event in job.events.all())
+        told = Job.State.MOVING if moved else Job.State.STOPPING
         words.append((told.value, job.stop_at))
-    last = job.state if ended else JobState.DONE.value
-    if job.state in JobState.ending() or (job.stop_at and not ended):
-        last = JobState.STOPPED.value
+    last = job.state if ended else Job.State.DONE.value
+    if job.state in Job.State.ending() or (job.stop_at and not ended):
+        last = Job.State.STOPPED.value
     words.append((last, job.ended_at if ended else None))
     return [
         {"word": word, "at": at, "current": word == job.state} for word, at in words
@@ -129,7 +128,7 @@ def job_steps(job: Job) -> list[dict[str, object]]:
 
 def _first_order(job: Job) -> datetime | None:
     # In Python, so that a list that has loaded the events needs no query.
-    times = [event.at for event in job.events.all() if event.new == JobState.STARTING]
+    times = [event.at for event in job.events.all() if event.new == Job.State.STARTING]
     return times[-1] if times else None
 
 

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from datetime import UTC, tzinfo
 
 from placement.models import Job
-from placement.protocol.job_lifecycle import JobState
 from placement.rules.job_refusals import JobRefusal
 from reservations.models import Reservation
 from telemetry.protocol.sentences import sentence
 
-_ON_NODE = tuple(sorted(JobState.on_node()))
+_ON_NODE = tuple(sorted(Job.State.on_node()))
 
 
 @dataclass(eq=False)

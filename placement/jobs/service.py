@@ -39,7 +39,6 @@ from placement.planner.launch.recipes import (
 )
 from placement.planner.values.errors import LaunchInvalid, PlanInvalid
 from placement.planner.values.plan import Plan
-from placement.protocol.job_lifecycle import JobState
 from placement.rules.job_refusals import (
     JobOver,
     PlanElsewhere,
@@ -161,22 +160,22 @@ def stop_in(*, job_id: int, user: User, now: datetime, reason: str = "") -> Job:
         if job.owner_id == user.pk
         else sentence("stopped by the lab admin")
     )
-    if job.state in JobState.ending():
+    if job.state in Job.State.ending():
         stopped_by_hand(job, now=now, reason=words)
         return job
     moved = (
         move(
             job,
-            JobState.STOPPED,
+            Job.State.STOPPED,
             now=now,
             actor=user.username,
             reason=words,
             fields={"ended_at": now},
         )
-        if job.state == JobState.QUEUED
+        if job.state == Job.State.QUEUED
         else move(
             job,
-            JobState.STOPPING,
+            Job.State.STOPPING,
             now=now,
             actor=user.username,
             reason=words,
@@ -185,7 +184,7 @@ def stop_in(*, job_id: int, user: User, now: datetime, reason: str = "") -> Job:
     )
     if not moved:
         job.refresh_from_db()
-        if job.state not in JobState.live():
+        if job.state not in Job.State.live():
             raise JobOver(job=job.pk, state=job.state)
     stopped_by_hand(job, now=now, reason=words)
     return job
@@ -231,7 +230,7 @@ def _queued(user: User, **row: Any) -> Job:
     job: Job = Job.objects.create(owner=user, **row)
     _divide(job)
     JobEvent.objects.create(
-        job=job, at=job.created_at, old="", new=JobState.QUEUED, actor=user.username
+        job=job, at=job.created_at, old="", new=Job.State.QUEUED, actor=user.username
     )
     job_broadcast.publish_job(job.pk)
     return job

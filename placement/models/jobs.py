@@ -2,6 +2,7 @@
 
 import secrets
 from functools import partial
+from typing import TypeAlias
 
 from django.conf import settings
 from django.db import models
@@ -74,6 +75,8 @@ class JobArray(models.Model):
 
 class Job(models.Model):
     """One run of one Plan, script or recipe inside one Reservation."""
+
+    State: TypeAlias = JobState
 
     class Kind(models.TextChoices):
         RECIPE = "recipe", gettext_lazy("ready recipe")

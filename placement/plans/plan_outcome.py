@@ -18,7 +18,6 @@ from placement.planner.launch.recipes import OWN_MODEL, TINY_TRANSFORMER, runs_b
 from placement.planner.values.errors import PlanInvalid
 from placement.planner.values.plan import Plan
 from placement.plans.measured_error import class_name
-from placement.protocol.job_lifecycle import JobState
 from placement.rules.step_pace import marked, pace_of
 from telemetry.models import Gpu, UsageSummary
 from telemetry.protocol.sentences import sentence
@@ -31,7 +30,7 @@ LOG_SECONDS = 600.0
 """How long after the end an incomplete log is waited for."""
 MOST_SETTLED = 100
 """Rows per run."""
-ENDED_BADLY = (JobState.FAILED, JobState.LOST)
+ENDED_BADLY = (Job.State.FAILED, Job.State.LOST)
 ALONE_BYTES = 2**30
 """A Gpu with less memory of others than this counts as the Job's alone."""
 
@@ -148,7 +147,7 @@ def due(now: datetime) -> Iterable[PlanOutcome]:
     """Rows of ended Jobs that are not settled."""
     return (
         PlanOutcome.objects.filter(settled_at=None)
-        .exclude(job__state__in=JobState.live())
+        .exclude(job__state__in=Job.State.live())
         .select_related("job__plan", "job__node")
         .order_by("begun_at", "pk")[:MOST_SETTLED]
     )

@@ -23,7 +23,6 @@ from placement.jobs.service import launch_in
 from placement.models import Job, MoveDecision, StoredPlan
 from placement.planner.values.errors import LaunchInvalid
 from placement.planner.values.plan import Plan
-from placement.protocol.job_lifecycle import JobState
 from placement.rebalance import plan_evaluation
 from placement.rules.job_refusals import MoveGone, RestartNotAllowed
 from placement.rules.rebalance_rules import MoveVerdict, RebalanceAction, RestartMode
@@ -293,10 +292,10 @@ def _carry_out(row: MoveDecision, now: datetime) -> bool:
         now=now,
         reason=sentence("job #{job} moves to {places}", job=job.pk, places=places),
     )
-    if job.state == JobState.RUNNING:
+    if job.state == Job.State.RUNNING:
         move(
             job,
-            JobState.MOVING,
+            Job.State.MOVING,
             now=now,
             actor=actor.username if actor else PORTAL,
             reason=sentence("moves to {places}", places=places),
@@ -343,15 +342,15 @@ def _check_still_free(job: Job, plan: Plan, now: datetime) -> None:
     Raises:
         MoveGone: with the reason.
     """
-    alive = job.state == JobState.RUNNING or job.state in (
-        JobState.FAILED,
-        JobState.LOST,
+    alive = job.state == Job.State.RUNNING or job.state in (
+        Job.State.FAILED,
+        Job.State.LOST,
     )
     if not alive or job.reservation.state != Booked.ACTIVE:
         raise MoveGone(
             move=job.pk,
             state=sentence(
-                "too late: the job is {state}", state=JobState(job.state).label
+                "too late: the job is {state}", state=Job.State(job.state).label
             ),
         )
     offers = plan_evaluation.offers_for(job, now)
@@ -395,9 +394,9 @@ def advance_move(row: MoveDecision, now: datetime) -> bool:
         )
         job_broadcast.publish_job(row.job_id)
         return landed == 1
-    if job is None or job.state not in JobState.live():
+    if job is None or job.state not in Job.State.live():
         why = (
-            job.reason or JobState(job.state).label
+            job.reason or Job.State(job.state).label
             if job
             else sentence("the new job is gone")
         )

@@ -24,7 +24,6 @@ from placement.jobs import job_broadcast
 from placement.jobs.queries import gpu_troubles
 from placement.jobs.tick.job_progress import measure
 from placement.models import Job, MoveDecision, PlacementPolicy
-from placement.protocol.job_lifecycle import JobState
 from placement.rebalance import move_decisions, plan_evaluation
 from placement.rules.rebalance_rules import (
     GpuTrouble,
@@ -42,7 +41,7 @@ REVIVE_SECONDS = 600
 """For this long, a Job that a broken Gpu ended may still be moved."""
 MOST_LOOKS = 20
 """Per tick. The next tick handles the next ones."""
-_ENDED_BADLY = (JobState.FAILED, JobState.LOST)
+_ENDED_BADLY = (Job.State.FAILED, Job.State.LOST)
 
 logger = logging.getLogger(__name__)
 _each = RowSteps(logger, "move")
@@ -75,7 +74,7 @@ def _troubles() -> dict[int, tuple[GpuTrouble, datetime]]:
         return {}
     found = {}
     for job in _planned().filter(
-        Q(state=JobState.RUNNING) | Q(state__in=_ENDED_BADLY),
+        Q(state=Job.State.RUNNING) | Q(state__in=_ENDED_BADLY),
         reservation__in=Allocation.objects.filter(gpu__uuid__in=list(by_uuid)).values(
             "reservation"
         ),
@@ -110,7 +109,7 @@ def _jobs_to_evaluate(
     turn = Q(looked_at=None) | Q(looked_at__lte=now - timedelta(seconds=seconds))
     asking = Q(pk__in=[])
     if seconds:
-        asking = Q(state=JobState.RUNNING) & turn & (Q(may_move=True) | _unmeasured())
+        asking = Q(state=Job.State.RUNNING) & turn & (Q(may_move=True) | _unmeasured())
     rows = _planned().filter(asking, reservation__end__gt=now)
     due = {job.pk: job for job in rows[:MOST_LOOKS]}
     again = now - timedelta(seconds=seconds or TROUBLE_SECONDS)
@@ -118,7 +117,7 @@ def _jobs_to_evaluate(
         new = job.looked_at is None or job.looked_at <= max(
             again, min(now, troubles[job.pk][1])
         )
-        alive = job.state == JobState.RUNNING or _may_restart(job, now)
+        alive = job.state == Job.State.RUNNING or _may_restart(job, now)
         if new and alive:
             due[job.pk] = job
     return list(due.values())[:MOST_LOOKS]
@@ -220,7 +219,7 @@ def _of_ended_jobs(now: datetime) -> Iterable[MoveDecision]:
         job__ended_at__gt=now - timedelta(seconds=REVIVE_SECONDS),
         job__reservation__state=State.ACTIVE,
     )
-    running = Q(job__state=JobState.RUNNING, job__reservation__state=State.ACTIVE)
+    running = Q(job__state=Job.State.RUNNING, job__reservation__state=State.ACTIVE)
     waiting = [MoveDecision.State.PROPOSED, MoveDecision.State.ACCEPTED]
     return (
         MoveDecision.objects.filter(state__in=waiting)

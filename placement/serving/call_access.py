@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 from placement.models import Endpoint, Job, ServedModel
 from placement.protocol.call_refusal import CallRefused
-from placement.protocol.job_lifecycle import JobState
 from reservations.models import User
 from reservations.rules.errors import NotFound
 from telemetry.protocol.sentences import sentence
@@ -81,13 +80,13 @@ def _owns_or_brought(user: User, endpoint: Endpoint, model: str | None) -> bool:
 
 
 def _target(job: Job, user: User) -> CallTarget:
-    state = JobState(job.state)
-    if state not in JobState.live():
+    state = Job.State(job.state)
+    if state not in Job.State.live():
         raise CallRefused(
             "endpoint-over",
             sentence("Job #{job} is over: {state}.", job=job.pk, state=state.label),
         )
-    if state != JobState.RUNNING:
+    if state != Job.State.RUNNING:
         raise CallRefused(
             "not-ready",
             sentence(

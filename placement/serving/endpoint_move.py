@@ -27,7 +27,6 @@ from placement.jobs.job_notices import notify_model_owners
 from placement.jobs.job_transitions import PORTAL, move
 from placement.jobs.queries import gpu_troubles
 from placement.models import Endpoint, Job, ServedModel
-from placement.protocol.job_lifecycle import JobState
 from placement.rules.rebalance_rules import GpuTrouble
 from placement.serving import model_states
 from placement.serving.endpoint_places import (
@@ -57,7 +56,7 @@ REVIVE_SECONDS = 600.0
 LEAST_LEFT_SECONDS = 60.0
 """With less time left in the Reservation, nothing moves."""
 MOST_ROWS = 100
-_ENDED_BADLY = (JobState.FAILED, JobState.LOST)
+_ENDED_BADLY = (Job.State.FAILED, Job.State.LOST)
 
 logger = logging.getLogger(__name__)
 _each = RowSteps(logger, "endpoint")
@@ -123,7 +122,7 @@ def _troubled_endpoints(uuids: set[str], now: datetime) -> Iterable[Endpoint]:
     return (
         _endpoints()
         .filter(
-            Q(job__state=JobState.RUNNING) | ended,
+            Q(job__state=Job.State.RUNNING) | ended,
             gpu__uuid__in=uuids,
             job__may_move=True,
             job__reservation__state=State.ACTIVE,
@@ -161,10 +160,10 @@ def _start_successor(
 ) -> Endpoint:
     """Start the endpoint at another place. Raises as ``move_now``."""
     job = endpoint.job
-    alive = job.state in (JobState.RUNNING, *(_ENDED_BADLY if broken else ()))
+    alive = job.state in (Job.State.RUNNING, *(_ENDED_BADLY if broken else ()))
     if not alive or job.reservation.state != State.ACTIVE:
         raise CannotMove(
-            job=job.pk, why=sentence("it is {state}", state=JobState(job.state).label)
+            job=job.pk, why=sentence("it is {state}", state=Job.State(job.state).label)
         )
     if (job.reservation.end - now).total_seconds() < LEAST_LEFT_SECONDS:
         raise CannotMove(job=job.pk, why=sentence("its reservation ends at once"))
@@ -186,7 +185,7 @@ def _start_successor(
 
 
 def _has_live_successor(endpoint: Endpoint) -> bool:
-    live_ones = Q(took_over_at__isnull=False) | Q(job__state__in=list(JobState.live()))
+    live_ones = Q(took_over_at__isnull=False) | Q(job__state__in=list(Job.State.live()))
     return endpoint.successors.filter(live_ones).exists()
 
 
@@ -263,11 +262,11 @@ def _switch_calls(endpoint: Endpoint, now: datetime) -> bool:
     """Switch calls to the new place as soon as it is better than the present one."""
     before = endpoint.follows
     assert before is not None
-    if endpoint.job.state != JobState.RUNNING:
+    if endpoint.job.state != Job.State.RUNNING:
         return False
     states = {row.state for row in _models(endpoint)}
     loaded = "ready" in states and states <= {"ready", "failed"}
-    if not loaded and before.job.state == JobState.RUNNING:
+    if not loaded and before.job.state == Job.State.RUNNING:
         return False
     with transaction.atomic():
         taken = Endpoint.objects.filter(pk=endpoint.pk, took_over_at=None).update(
@@ -302,7 +301,7 @@ def _places_to_stop(now: datetime) -> Iterable[Endpoint]:
     return (
         _endpoints()
         .filter(successors__took_over_at__lte=since)
-        .filter(job__state__in=[JobState.STARTING, JobState.RUNNING])
+        .filter(job__state__in=[Job.State.STARTING, Job.State.RUNNING])
         .distinct()[:MOST_ROWS]
     )
 
@@ -315,7 +314,7 @@ def _stop_old_place(endpoint: Endpoint, now: datetime) -> bool:
     with transaction.atomic():
         gone = move(
             job,
-            JobState.STOPPING,
+            Job.State.STOPPING,
             now=now,
             actor=PORTAL,
             reason=sentence("its models moved to job #{job_id}", job_id=after.job_id),

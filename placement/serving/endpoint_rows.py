@@ -8,7 +8,6 @@ from placement.jobs import job_broadcast
 from placement.models import Endpoint, Job, JobEvent
 from placement.planner.launch.recipes import GIB, SERVE, checked_settings
 from placement.planner.values.gpu_availability import GpuOffer
-from placement.protocol.job_lifecycle import JobState
 from placement.serving.rules import CONTEXT_BYTES, room_bytes
 from placement.serving.serving_refusals import ServesAlready
 from reservations.models import Reservation, User
@@ -54,7 +53,7 @@ def put_endpoint(
         job=job, gpu=gpu, admits=admits, memory_bytes=room, follows=follows
     )
     JobEvent.objects.create(
-        job=job, at=now, old="", new=JobState.QUEUED, actor=user.username
+        job=job, at=now, old="", new=Job.State.QUEUED, actor=user.username
     )
     job_broadcast.publish_job(job.pk)
     return endpoint

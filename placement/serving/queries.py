@@ -7,7 +7,6 @@ from django.urls import reverse
 
 from placement.jobs.queries import iso
 from placement.models import Endpoint, Job, ModelFile, ServedModel
-from placement.protocol.job_lifecycle import JobState
 from reservations.models import User
 
 
@@ -60,7 +59,7 @@ def move_status(endpoint: Endpoint) -> dict[str, Any]:
     if not there:
         return {}
     latest = there[-1]
-    if latest.took_over_at is None and latest.job.state not in JobState.live():
+    if latest.took_over_at is None and latest.job.state not in Job.State.live():
         return {}
     return {
         "job": latest.job_id,

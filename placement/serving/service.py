@@ -19,7 +19,6 @@ from placement.models import Admits, Endpoint, Job, ModelFile, ServedModel
 from placement.planner.values.errors import LaunchInvalid
 from placement.planner.values.gpu_availability import GpuOffer
 from placement.plans.available_gpus import offered
-from placement.protocol.job_lifecycle import JobState
 from placement.protocol.serving_frames import MODEL_NAME, NAME_RULE
 from placement.rules.job_refusals import JobOver
 from placement.serving.endpoint_rows import check_alone, put_endpoint
@@ -412,7 +411,7 @@ def _why_not_open(user: User, job_id: int) -> Exception:
     if seen is None:
         return NotFound(what=sentence("endpoint of job #{job_id}", job_id=job_id))
     job = seen.job
-    if job.state not in JobState.live():
+    if job.state not in Job.State.live():
         return JobOver(job=job.pk, state=job.state)
     return NotAllowed(
         act=sentence(

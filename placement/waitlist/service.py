@@ -24,7 +24,6 @@ from placement.models import Job, JobEvent, StoredPlan, WaitingLaunch
 from placement.planner.launch.recipes import BY_TORCHRUN, RECIPES, check_needs_no_plan
 from placement.planner.values.errors import LaunchInvalid
 from placement.plans import replanned
-from placement.protocol.job_lifecycle import JobState
 from reservations.models import Reservation, User, WaitingRequest
 from reservations.notifications import service as notices
 from reservations.store.attached_jobs import JobChoices, WaitingJobHooks
@@ -91,7 +90,7 @@ def attach(row: WaitingRequest, launch: dict[str, Any]) -> None:
 
 def queue_jobs_again(displaced: Reservation, again: WaitingRequest) -> bool:
     """Move Jobs queued in a displaced Reservation to its new request."""
-    queued = Job.objects.filter(state=JobState.QUEUED).exclude(kind=Job.Kind.SERVE)
+    queued = Job.objects.filter(state=Job.State.QUEUED).exclude(kind=Job.Kind.SERVE)
     queued.filter(reservation=displaced).update(
         waits_with=again,
         reason=sentence("waits until its displaced reservation has a new time"),
@@ -122,7 +121,7 @@ def choices(user: User) -> JobChoices:
 
 def starts(row: Reservation) -> bool:
     """Say whether a Job is queued in a Reservation."""
-    return Job.objects.filter(reservation=row, state=JobState.QUEUED).exists()
+    return Job.objects.filter(reservation=row, state=Job.State.QUEUED).exists()
 
 
 CARRIER = WaitingJobHooks(
@@ -201,7 +200,7 @@ def _bring(job: Job, now: datetime) -> None:
     """Move a queued Job into the Reservation of its request, or end it."""
     waits = job.waits_with
     Job.objects.filter(pk=job.pk).update(waits_with=None)
-    if waits is None or job.state != JobState.QUEUED:
+    if waits is None or job.state != Job.State.QUEUED:
         return
     if waits.state != PLACED or waits.reservation_id is None:
         why = sentence("its waiting request ended without a booking")
@@ -229,15 +228,15 @@ def _place_in(job: Job, reservation_id: int, now: datetime) -> None:
         raise LaunchInvalid(
             {"resume_from": sentence("its checkpoint lies on {where}", where=where)}
         )
-    moved = Job.objects.filter(pk=job.pk, state=JobState.QUEUED).update(
+    moved = Job.objects.filter(pk=job.pk, state=Job.State.QUEUED).update(
         reservation=reservation, node=node, reason=""
     )
     if moved:
         JobEvent.objects.create(
             job=job,
             at=now,
-            old=JobState.QUEUED,
-            new=JobState.QUEUED,
+            old=Job.State.QUEUED,
+            new=Job.State.QUEUED,
             actor=PORTAL,
             reason=sentence(
                 "reservation #{reservation_id} was displaced: follows to "
@@ -270,6 +269,6 @@ def _forget_jobless() -> None:
     asked.
     """
     kept = WaitingLaunch.objects.filter(waiting=OuterRef("pk"))
-    queued = Job.objects.filter(waits_with=OuterRef("pk"), state=JobState.QUEUED)
+    queued = Job.objects.filter(waits_with=OuterRef("pk"), state=Job.State.QUEUED)
     rows = WaitingRequest.objects.waiting().filter(has_job=True)
     rows.filter(~Exists(kept), ~Exists(queued)).update(has_job=False)

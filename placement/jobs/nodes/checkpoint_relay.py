@@ -17,7 +17,6 @@ from placement.jobs.nodes import checkpoint_store
 from placement.models import CarriedCheckpoint, Job, PlacementPolicy
 from placement.planner.values.errors import LaunchInvalid
 from placement.planner.values.humanize import gib
-from placement.protocol.job_lifecycle import JobState
 from placement.protocol.rendezvous import StartCheckpoint
 from reservations.models import User
 from telemetry.models import Node
@@ -66,7 +65,7 @@ def lock_previous_job(
     why = ""
     if found is None:
         why = sentence("there is no job #{pk} of yours", pk=pk)
-    elif found.state in JobState.live():
+    elif found.state in Job.State.live():
         why = sentence("job #{pk} has not ended", pk=pk)
     elif (found.kind, found.recipe) != (kind, recipe):
         why = sentence(
@@ -102,7 +101,7 @@ def _program(kind: str, recipe: str) -> str:
     return sentence("a script")
 
 
-_NEVER_BEGAN = Q(started_at=None) & ~Q(state__in=sorted(JobState.live()))
+_NEVER_BEGAN = Q(started_at=None) & ~Q(state__in=sorted(Job.State.live()))
 
 
 def handed_back(job: Job) -> Job:
@@ -113,7 +112,7 @@ def handed_back(job: Job) -> Job:
     while (
         job.resume_from is not None
         and job.started_at is None
-        and job.state not in JobState.live()
+        and job.state not in Job.State.live()
     ):
         before = job.resume_from
         Job.objects.filter(pk=job.pk).update(resume_from=None, retries=0)
@@ -135,7 +134,7 @@ def ready(job: Job, now: datetime) -> Ready:
     before = job.resume_from
     if before is None or not travels(job):
         return Ready()
-    if before.state in JobState.live():
+    if before.state in Job.State.live():
         return Ready(
             waits=sentence(
                 "waits for job #{before} to end and then resumes from its checkpoint",

@@ -30,7 +30,6 @@ from placement.protocol.events import (
     Running,
     parse_fact,
 )
-from placement.protocol.job_lifecycle import JobState
 from placement.protocol.node_refusals import FactRefused
 from placement.rules.rebalance_rules import RestartMode
 from reservations.presence.check_in import check_in
@@ -56,7 +55,7 @@ PASSING = {
     "clock": sentence("its clock is not the portal's"),
 }
 """Temporary refusals: the Job keeps its state and is ordered again."""
-SHOULD_SHOW = JobState.ending() | {JobState.RUNNING}
+SHOULD_SHOW = Job.State.ending() | {Job.State.RUNNING}
 """States in which a Job must be in its node's belief, or it is lost."""
 
 logger = logging.getLogger(__name__)
@@ -100,7 +99,7 @@ def _jobs() -> JobQuerySet:
 
 def _take(job: Job, fact: JobFact, now: datetime) -> bool:
     """Apply one fact of the Job's own node."""
-    if job.state not in JobState.live():
+    if job.state not in Job.State.live():
         if fact.code in PASSING:  # of an order to bring its checkpoint
             checkpoint_relay.held_up(
                 Q(job=job, node=job.node), _temporary_reason(job.node.name, fact)
@@ -117,7 +116,7 @@ def _take(job: Job, fact: JobFact, now: datetime) -> bool:
     with transaction.atomic():
         if fact.event is JobEventKind.STARTED:
             moved = move(
-                job, JobState.RUNNING, now=now, actor=job.node.name, fields=fields
+                job, Job.State.RUNNING, now=now, actor=job.node.name, fields=fields
             )
             if not moved and len(fields) > 1:
                 Job.objects.filter(pk=job.pk).update(**fields)
@@ -172,7 +171,7 @@ def _temporary_reason(node_name: str, fact: JobFact) -> str:
 
 def _store_wait_reason(job: Job, why: str, now: datetime) -> None:
     """Store why a Job does not start. The tick orders it again."""
-    same = Job.objects.filter(pk=job.pk, state=JobState.STARTING)
+    same = Job.objects.filter(pk=job.pk, state=Job.State.STARTING)
     with transaction.atomic():
         if not same.exclude(reason=why).update(reason=why):
             return
@@ -188,19 +187,19 @@ def _store_wait_reason(job: Job, why: str, now: datetime) -> None:
 
 
 def _end(job: Job, fact: JobFact, now: datetime, fields: dict[str, Any]) -> bool:
-    stopped = job.state in JobState.ending()
+    stopped = job.state in Job.State.ending()
     if fact.event is JobEventKind.LOST:
-        new = JobState.LOST
+        new = Job.State.LOST
     elif stopped or fact.stopped:
-        new = JobState.STOPPED
+        new = Job.State.STOPPED
     elif (
         fact.event is JobEventKind.EXITED
         and fact.exit_code == 0
         and fact.signal is None
     ):
-        new = JobState.DONE
+        new = Job.State.DONE
     else:
-        new = JobState.FAILED
+        new = Job.State.FAILED
     started = job.started_at or fields.get("started_at") or job.created_at
     return move(
         job,
@@ -228,7 +227,7 @@ def _moved_on(job: Job, fact: JobFact) -> str:
     Decided by exit codes: a Job that saves on TERM exits with 0 or by TERM.
     """
     well = fact.signal in (None, SIGTERM) and fact.exit_code in (None, 0, 128 + SIGTERM)
-    moves = job.state == JobState.MOVING and job.restart == RestartMode.RESUMES
+    moves = job.state == Job.State.MOVING and job.restart == RestartMode.RESUMES
     if well or not moves or fact.event is not JobEventKind.EXITED:
         return ""
     how = fact.reason.removeprefix(job.reason).removeprefix("; ") or _exit_text(fact)
@@ -359,7 +358,7 @@ def _of_node(node_name: str, belief: Belief) -> Iterable[Job]:
 
 def _mark_job_seen(job: Job, item: Running, now: datetime) -> bool:
     """Mark a Job as running there. Its start may have been lost on the way."""
-    if job.state not in JobState.live():
+    if job.state not in Job.State.live():
         return False
     end = job.reservation.end.timestamp()
     if item.deadline_at is not None and abs(item.deadline_at - end) > 1:
@@ -367,7 +366,7 @@ def _mark_job_seen(job: Job, item: Running, now: datetime) -> bool:
         Job.objects.filter(pk=job.pk).update(told_end=None)
     if item.started_at is None:
         return False
-    if job.state == JobState.STARTING:
+    if job.state == Job.State.STARTING:
         started = JobFact(
             job=job.pk,
             attempt=job.attempt,

@@ -19,7 +19,6 @@ from placement.jobs.job_transitions import MOST_REASON, PORTAL, instant, move
 from placement.models import Job, JobEvent, JobPart, StoredPlan
 from placement.planner.launch.recipes import BY_TORCHRUN, runs_by_plan
 from placement.protocol.events import Belief, JobEventKind, JobFact, Running
-from placement.protocol.job_lifecycle import JobState
 from placement.protocol.launchers import Launcher
 from placement.protocol.multi_node import (
     BAD,
@@ -37,7 +36,7 @@ from telemetry.protocol.sentences import sentence
 ABSENT_SECONDS = 15.0
 OF_NODES = tuple(Launcher)[1:]
 """All except the script that starts itself, which begins on one node."""
-ON_NODE = (JobState.STARTING, JobState.RUNNING)
+ON_NODE = (Job.State.STARTING, Job.State.RUNNING)
 
 logger = logging.getLogger(__name__)
 
@@ -117,14 +116,14 @@ def to_order(job: Job, *, again_before: datetime | None = None) -> list[JobPart]
     ``again_before`` also those that were ordered before that and have not answered.
     """
     parts = list(job.parts.select_related("node"))
-    meets = parts[0].state == JobState.RUNNING and parts[0].port is not None
+    meets = parts[0].state == Job.State.RUNNING and parts[0].port is not None
     return [
         part
         for part in parts
-        if (part.state == JobState.QUEUED and (part.number == 0 or meets))
+        if (part.state == Job.State.QUEUED and (part.number == 0 or meets))
         or (
             again_before is not None
-            and part.state == JobState.STARTING
+            and part.state == Job.State.STARTING
             and part.ordered_at is not None
             and part.ordered_at < again_before
         )
@@ -137,11 +136,11 @@ def joining(now: datetime) -> Iterable[Job]:
         Job.objects.select_related("node", "owner", "plan", "reservation")
         .select_related("resume_from")
         .filter(
-            state=JobState.STARTING,
+            state=Job.State.STARTING,
             parts__number=0,
-            parts__state=JobState.RUNNING,
+            parts__state=Job.State.RUNNING,
             parts__port__isnull=False,
-            pk__in=JobPart.objects.filter(state=JobState.QUEUED).values("job"),
+            pk__in=JobPart.objects.filter(state=Job.State.QUEUED).values("job"),
             reservation__end__gt=now,
         )
     )
@@ -151,7 +150,7 @@ def take_to_order(part: JobPart, nonce: str, now: datetime) -> bool:
     """Mark a part as ordered. False: another worker was first."""
     old, before = part.state, part.ordered_at
     taken = JobPart.objects.filter(pk=part.pk, state=old, ordered_at=before).update(
-        state=JobState.STARTING if old == JobState.QUEUED else old,
+        state=Job.State.STARTING if old == Job.State.QUEUED else old,
         ordered_at=now,
         order_nonce=nonce,
     )
@@ -166,13 +165,13 @@ def running(job: Job) -> list[JobPart]:
 
 def to_stop(job: Job, now: datetime) -> list[JobPart]:
     """Return the parts to stop. Those that never began end here."""
-    if job.state not in JobState.live():
+    if job.state not in Job.State.live():
         return list(job.parts.select_related("node").filter(seen_at__gt=job.ended_at))
     with transaction.atomic():
         locked = Job.objects.select_for_update().get(pk=job.pk)
-        never = locked.parts.filter(state=JobState.QUEUED)
+        never = locked.parts.filter(state=Job.State.QUEUED)
         if never.update(
-            state=JobState.STOPPED, reason=sentence("never began"), ended_at=now
+            state=Job.State.STOPPED, reason=sentence("never began"), ended_at=now
         ):
             _apply_part_states(locked, now)
     return running(job)
@@ -190,7 +189,7 @@ def take(part: JobPart, fact: JobFact, now: datetime, *, believed: bool) -> bool
     with transaction.atomic():
         job = Job.objects.select_for_update().get(pk=part.job_id)
         part = job.parts.select_related("node").get(pk=part.pk)
-        if job.state not in JobState.live() or part.state in ENDS or not believed:
+        if job.state not in Job.State.live() or part.state in ENDS or not believed:
             return False
         before = part.state
         _write(job, part, fact, now)
@@ -209,7 +208,7 @@ def _write(job: Job, part: JobPart, fact: JobFact, now: datetime) -> None:
         part.address, part.port = fact.meeting_address, fact.meeting_port
     part.pid = fact.pid or part.pid
     if started:
-        part.state = JobState.RUNNING
+        part.state = Job.State.RUNNING
     else:
         part.state = _end_of(job, fact)
         part.exit_code, part.exit_signal = fact.exit_code, fact.signal
@@ -221,18 +220,18 @@ def _write(job: Job, part: JobPart, fact: JobFact, now: datetime) -> None:
     part.save()
 
 
-def _end_of(job: Job, fact: JobFact) -> JobState:
+def _end_of(job: Job, fact: JobFact) -> Job.State:
     if fact.event is JobEventKind.LOST:
-        return JobState.LOST
+        return Job.State.LOST
     failing = job.parts.filter(state__in=list(BAD)).exists()
-    if fact.stopped or (job.state in JobState.ending() and not failing):
-        return JobState.STOPPED
+    if fact.stopped or (job.state in Job.State.ending() and not failing):
+        return Job.State.STOPPED
     good = (
         fact.event is JobEventKind.EXITED
         and fact.exit_code == 0
         and fact.signal is None
     )
-    return JobState.DONE if good else JobState.FAILED
+    return Job.State.DONE if good else Job.State.FAILED
 
 
 def _exit_text(fact: JobFact) -> str:
@@ -269,25 +268,25 @@ def _apply_part_states(job: Job, now: datetime) -> bool:
     bad = first_failed_part(parts)
     if end is not None:
         return _end(job, rows, end, bad, now)
-    off = bad or next((p for p in parts if p.state is JobState.STOPPED), None)
+    off = bad or next((p for p in parts if p.state is Job.State.STOPPED), None)
     if off is not None and job.state in ON_NODE:
         return move(
             job,
-            JobState.STOPPING,
+            Job.State.STOPPING,
             now=now,
             actor=off.node,
             reason=reason_of(off) if bad else off.reason,
             fields={"stop_at": now, "ordered_at": None, "seen_at": now},
         )
     started = [row.started_at for row in rows if row.started_at is not None]
-    if job.state == JobState.STARTING and len(started) == len(rows):
+    if job.state == Job.State.STARTING and len(started) == len(rows):
         fields = {"started_at": max(started), "seen_at": now}
-        return move(job, JobState.RUNNING, now=now, actor=PORTAL, fields=fields)
+        return move(job, Job.State.RUNNING, now=now, actor=PORTAL, fields=fields)
     return False
 
 
 def _end(
-    job: Job, rows: list[JobPart], end: JobState, bad: PartInfo | None, now: datetime
+    job: Job, rows: list[JobPart], end: Job.State, bad: PartInfo | None, now: datetime
 ) -> bool:
     row = rows[bad.number if bad else 0]
     ended = [one.ended_at for one in rows if one.ended_at is not None]
@@ -302,7 +301,9 @@ def _end(
     }
     if job.started_at is None and started:
         fields["started_at"] = min(started)
-    reason = reason_of(bad) if bad else (job.reason if end is not JobState.DONE else "")
+    reason = (
+        reason_of(bad) if bad else (job.reason if end is not Job.State.DONE else "")
+    )
     actor = bad.node if bad else row.node.name
     return move(job, end, now=now, actor=actor, reason=reason, fields=fields)
 
@@ -312,7 +313,7 @@ def give_up(job: Job, now: datetime) -> str:
     silent = job.parts.select_related("node").exclude(state__in=list(ENDS))
     names = ", ".join(part.node.name for part in silent)
     silent.update(
-        state=JobState.LOST, reason=sentence("its node does not report"), ended_at=now
+        state=Job.State.LOST, reason=sentence("its node does not report"), ended_at=now
     )
     return names
 
@@ -328,7 +329,7 @@ def take_belief(node_name: str, belief: Belief, now: datetime) -> set[int]:
     named = {item.job for item in belief.running} | {fact.job for fact in belief.ended}
     rows = list(
         JobPart.objects.select_related("job__reservation", "node").filter(
-            Q(job__in=named) | Q(state=JobState.RUNNING), node__name=node_name
+            Q(job__in=named) | Q(state=Job.State.RUNNING), node__name=node_name
         )
     )
     if not rows:
@@ -343,7 +344,7 @@ def take_belief(node_name: str, belief: Belief, now: datetime) -> set[int]:
         elif (item := runs.get(key)) is not None:
             seen.add(part.pk)
             _mark_part_seen(part, item, now)
-        elif part.state == JobState.RUNNING:
+        elif part.state == Job.State.RUNNING:
             _mark_part_missing(part, belief, now)
     JobPart.objects.filter(pk__in=seen).update(seen_at=now)
     jobs = {part.job_id for part in rows if part.pk in seen}
@@ -354,12 +355,12 @@ def take_belief(node_name: str, belief: Belief, now: datetime) -> set[int]:
 def _mark_part_seen(part: JobPart, item: Running, now: datetime) -> None:
     """Mark a part as running there. Its start may have been lost on the way."""
     job = part.job
-    if job.state not in JobState.live():
+    if job.state not in Job.State.live():
         return
     end = job.reservation.end.timestamp()
     if item.deadline_at is not None and abs(item.deadline_at - end) > 1:
         Job.objects.filter(pk=job.pk).update(told_end=None)
-    if item.started_at is None or part.state == JobState.RUNNING:
+    if item.started_at is None or part.state == Job.State.RUNNING:
         return
     started = JobFact(
         job=job.pk,

@@ -11,7 +11,6 @@ from django.db.models import F, Q
 
 from placement.models import Job
 from placement.protocol.end_notice import WARN_SECONDS, due_warning, remaining_time_text
-from placement.protocol.job_lifecycle import JobState
 from reservations.notifications import service as notices
 from reservations.rules.lifecycle import State
 from telemetry.protocol.sentences import sentence
@@ -28,7 +27,7 @@ def due(now: datetime) -> Iterable[Job]:
         ~told,
         # A Job in a gap continues in the next one, so only its log is warned.
         backfill=None,
-        state=JobState.RUNNING,
+        state=Job.State.RUNNING,
         reservation__state=State.ACTIVE,
         reservation__end__gt=now,
         reservation__end__lte=soon,

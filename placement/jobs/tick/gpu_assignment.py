@@ -12,12 +12,11 @@ from django.db.models import Q
 
 from placement.jobs.site_clock import clock_text
 from placement.models import Job, JobPart
-from placement.protocol.job_lifecycle import JobState
 from reservations.booking.unclean_start import FOREIGN_RULES
 from telemetry.models import Alert, Gpu
 from telemetry.protocol.sentences import sentence
 
-ON_NODE = tuple(sorted(JobState.on_node()))
+ON_NODE = tuple(sorted(Job.State.on_node()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +122,7 @@ def _ahead(job: Job) -> int | None:
             earlier,
             _on_nodes(job.node_ids()),
             reservation_id=job.reservation_id,
-            state=JobState.QUEUED,
+            state=Job.State.QUEUED,
         )
         .order_by("created_at", "pk")
         .values_list("pk", flat=True)

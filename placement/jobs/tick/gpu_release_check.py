@@ -19,7 +19,6 @@ from redis import Redis, RedisError
 
 from placement.jobs.tick import gpu_assignment
 from placement.models import Job
-from placement.protocol.job_lifecycle import JobState
 from placement.rules.job_alerts import HELD_RULE
 from reservations.models import Allocation
 from reservations.notifications import service as notices
@@ -103,7 +102,7 @@ def _ended_jobs(now: datetime, named: Iterable[int | None]) -> list[Job]:
         ended_at__lte=now - timedelta(seconds=HELD_SECONDS),
     )
     rows = Job.objects.filter(lately | Q(pk__in=[pk for pk in named if pk]))
-    rows = rows.exclude(state__in=list(JobState.live())).select_related("owner")
+    rows = rows.exclude(state__in=list(Job.State.live())).select_related("owner")
     facts = ("gpu_ids", "ended_at", "reservation_id", "owner__username")
     return list(rows.only(*facts).order_by("-ended_at", "-pk")[:MOST_JOBS])
 

@@ -13,7 +13,6 @@ from django.db.models import Q
 from placement.jobs import job_broadcast
 from placement.jobs.nodes import checkpoint_relay, job_nodes
 from placement.models import Job, JobEvent, JobPart
-from placement.protocol.job_lifecycle import JobState
 from reservations.rules.lifecycle import State
 from telemetry.protocol.sentences import sentence
 
@@ -53,7 +52,7 @@ def due(now: datetime) -> Iterable[Job]:
     return (
         rows.exclude(pk__in=silent.values("job"))
         .filter(
-            state=JobState.LOST,
+            state=Job.State.LOST,
             retries__gt=0,
             continued_by=None,
             node__last_seen_at__gt=now - timedelta(seconds=HEARD_SECONDS),
@@ -86,7 +85,7 @@ def queue_retry(job: Job, now: datetime) -> bool:
         left=left,
     )
     JobEvent.objects.create(
-        job=again, at=now, old="", new=JobState.QUEUED, actor="portal", reason=reason
+        job=again, at=now, old="", new=Job.State.QUEUED, actor="portal", reason=reason
     )
     job_broadcast.publish_job(again.pk)
     return True

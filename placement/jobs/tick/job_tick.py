@@ -35,7 +35,6 @@ from placement.jobs.tick import (
     job_retry,
 )
 from placement.models import Job, JobPart, JobQuerySet
-from placement.protocol.job_lifecycle import JobState
 from reservations.models import CoUser, SitePolicy
 from reservations.rules.lifecycle import State
 from telemetry.protocol.sentences import sentence
@@ -101,7 +100,7 @@ def _jobs_to_start(now: datetime) -> Iterable[Job]:
     return (
         _jobs()
         .filter(
-            state=JobState.QUEUED,
+            state=Job.State.QUEUED,
             reservation__state=State.ACTIVE,
             reservation__end__gt=now,
         )
@@ -116,7 +115,7 @@ def _order(job: Job, now: datetime) -> bool:
             fields = {"ended_at": now}
             return move(
                 job,
-                JobState.FAILED,
+                Job.State.FAILED,
                 now=now,
                 actor=PORTAL,
                 reason=ready.refuses,
@@ -124,14 +123,14 @@ def _order(job: Job, now: datetime) -> bool:
             )
     turn = gpu_assignment.gpus_for_due_job(job, command_queue.planned_uuids(job))
     if waits := turn.waits or ready.waits:
-        Job.objects.filter(pk=job.pk, state=JobState.QUEUED).exclude(
+        Job.objects.filter(pk=job.pk, state=Job.State.QUEUED).exclude(
             reason=waits
         ).update(reason=waits)
         return False
     with transaction.atomic():
         if not move(
             job,
-            JobState.STARTING,
+            Job.State.STARTING,
             now=now,
             actor=PORTAL,
             fields={
@@ -147,7 +146,7 @@ def _order(job: Job, now: datetime) -> bool:
         if why := job_nodes.begin(job):
             fields = {"ended_at": now}
             return move(
-                job, JobState.FAILED, now=now, actor=PORTAL, reason=why, fields=fields
+                job, Job.State.FAILED, now=now, actor=PORTAL, reason=why, fields=fields
             )
     return _send_start(job, now)
 
@@ -178,7 +177,7 @@ def _long_ago(now: datetime, seconds: float) -> Q:
 def _unheard(now: datetime) -> Iterable[Job]:
     return _jobs().filter(
         _long_ago(now, AGAIN_SECONDS),
-        state=JobState.STARTING,
+        state=Job.State.STARTING,
         reservation__state=State.ACTIVE,
         reservation__end__gt=now,
     )[:MOST_ROWS]
@@ -188,7 +187,7 @@ def _order_again(job: Job, now: datetime) -> bool:
     """Send the same attempt with a new nonce and a new date."""
     nonce = command_queue.new_nonce()
     taken = Job.objects.filter(
-        pk=job.pk, state=JobState.STARTING, ordered_at=job.ordered_at
+        pk=job.pk, state=Job.State.STARTING, ordered_at=job.ordered_at
     ).update(ordered_at=now, order_nonce=nonce, told_end=job.reservation.end)
     if not taken:
         return False
@@ -202,7 +201,7 @@ def _order_again(job: Job, now: datetime) -> bool:
 def _end_moved() -> Iterable[Job]:
     return (
         _jobs()
-        .filter(state=JobState.RUNNING, reservation__state=State.ACTIVE)
+        .filter(state=Job.State.RUNNING, reservation__state=State.ACTIVE)
         .filter(Q(told_end=None) | ~Q(told_end=F("reservation__end")))[:MOST_ROWS]
     )
 
@@ -213,7 +212,7 @@ def _tell_end(job: Job, now: datetime) -> bool:
         return False
     nonce = command_queue.new_nonce()
     taken = Job.objects.filter(
-        pk=job.pk, state=JobState.RUNNING, told_end=job.told_end
+        pk=job.pk, state=Job.State.RUNNING, told_end=job.told_end
     ).update(told_end=job.reservation.end, order_nonce=nonce)
     if not taken:
         return False
@@ -237,17 +236,17 @@ _WITHOUT_RIGHT = ~Q(owner=F("reservation__user")) & ~Q(
 
 
 def _without_reservation() -> Iterable[Job]:
-    begun = Q(state__in=[JobState.STARTING, JobState.RUNNING])
+    begun = Q(state__in=[Job.State.STARTING, Job.State.RUNNING])
     return (
         _jobs()
         .filter(
             (begun & ~Q(reservation__state=State.ACTIVE))
             | (
                 # Except Jobs of a displaced Reservation: see ``waitlist_jobs``.
-                Q(state=JobState.QUEUED, waits_with=None)
+                Q(state=Job.State.QUEUED, waits_with=None)
                 & ~Q(reservation__state__in=list(State.live()))
             )
-            | (Q(state=JobState.QUEUED) | begun) & _WITHOUT_RIGHT
+            | (Q(state=Job.State.QUEUED) | begun) & _WITHOUT_RIGHT
         )
         .order_by("pk")[:MOST_ROWS]
     )
@@ -262,11 +261,11 @@ def _stop_job(job: Job, now: datetime) -> bool:
     )
     why = _WORDS.get(state, usual)
     with transaction.atomic():
-        if job.state == JobState.QUEUED:
+        if job.state == Job.State.QUEUED:
             return end_before_start(job, why, now=now)
         return move(
             job,
-            JobState.STOPPING,
+            Job.State.STOPPING,
             now=now,
             actor=PORTAL,
             reason=why,
@@ -276,12 +275,12 @@ def _stop_job(job: Job, now: datetime) -> bool:
 
 def _to_stop(now: datetime) -> Iterable[Job]:
     due = Q(ordered_at=None) | _long_ago(now, STOP_AGAIN_SECONDS)
-    ended_but_runs = ~Q(state__in=list(JobState.live())) & Q(
+    ended_but_runs = ~Q(state__in=list(Job.State.live())) & Q(
         seen_at__gt=F("ended_at") + timedelta(seconds=STRAY_SECONDS)
     )
     lately = Q(seen_at__gt=now - timedelta(seconds=STRAY_SECONDS))
     return _jobs().filter(
-        due & (Q(state__in=JobState.ending()) | (ended_but_runs & lately))
+        due & (Q(state__in=Job.State.ending()) | (ended_but_runs & lately))
     )[:MOST_ROWS]
 
 
@@ -289,7 +288,7 @@ def _send_stop(job: Job, now: datetime) -> bool:
     fields = {"ordered_at": now}
     asked_at = job.ordered_at or job.stop_at
     unwatched = timedelta(seconds=UNWATCHED_SECONDS)
-    if job.state in JobState.ending() and asked_at and abs(now - asked_at) > unwatched:
+    if job.state in Job.State.ending() and asked_at and abs(now - asked_at) > unwatched:
         # Nobody listened meanwhile, so the node's silence counts from now on.
         fields["stop_at"] = now
     taken = Job.objects.filter(
@@ -338,7 +337,7 @@ def _give_up(job: Job, now: datetime) -> bool:
         )
         return move(
             job,
-            JobState.LOST,
+            Job.State.LOST,
             now=now,
             actor=PORTAL,
             reason=why,

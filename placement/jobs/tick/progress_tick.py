@@ -16,7 +16,6 @@ from django.db.models import Q
 from placement.jobs import job_broadcast
 from placement.jobs.nodes import log_store, result_files
 from placement.models import Job, JobQuerySet
-from placement.protocol.job_lifecycle import JobState
 from placement.rules.log_progress import followed, read_progress
 from telemetry.rules.isolated_steps import RowSteps
 
@@ -24,7 +23,7 @@ TAIL_BYTES = 64 * 1024
 """Bytes that are read of a log's end. Programs print other lines between steps."""
 MOST_JOBS = 500
 LAST_LOOK = timedelta(seconds=20)
-FOLLOWED = (JobState.RUNNING, JobState.STOPPING)
+FOLLOWED = (Job.State.RUNNING, Job.State.STOPPING)
 Row = TypeVar("Row")
 
 logger = logging.getLogger(__name__)

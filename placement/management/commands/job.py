@@ -25,7 +25,6 @@ from placement.jobs.launch_checks import MOST_SCRIPT_BYTES
 from placement.jobs.nodes import log_store
 from placement.models import Backfill, Job
 from placement.planner.launch.recipes import RECIPES
-from placement.protocol.job_lifecycle import JobState
 from placement.protocol.launchers import Launcher
 from placement.rules.sweep import read_sweep
 from reservations.models import Membership, User
@@ -59,7 +58,7 @@ class Command(BaseCommand):
         )
         _add_submit(words.add_parser("submit", help="start a job in a reservation"))
         listed = words.add_parser("list", help="list jobs, newest first")
-        listed.add_argument("--state", choices=[state.value for state in JobState])
+        listed.add_argument("--state", choices=[state.value for state in Job.State])
         listed.add_argument("--user", help="a login name")
         listed.add_argument("--limit", type=int, default=ROWS)
         listed.add_argument("--json", action="store_true")
@@ -209,7 +208,7 @@ class Command(BaseCommand):
         offset = 0
         while True:
             job.refresh_from_db()
-            ended = job.state not in JobState.live()
+            ended = job.state not in Job.State.live()
             while (piece := log_store.read(job, offset=offset)).bytes:
                 self.stdout.write(piece.data, ending="")
                 self.stdout.flush()
