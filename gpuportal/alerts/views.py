@@ -33,8 +33,8 @@ from reservations.models import SitePolicy, User
 from telemetry.alerts.service import LONGEST_SNOOZE
 from telemetry.models import AlertQuerySet, Gpu, Node
 from telemetry.rules.alert_rules import alert_rules
+from telemetry.web.csv_answer import csv_answer
 from telemetry.web.plain_forms import PlainForm
-from telemetry.web.spreadsheet import csv_answer
 
 PAGE_ROWS = 25
 CSV_ROWS = 10_000

@@ -29,9 +29,9 @@ from telemetry.rules.week_pattern import (
     fold,
     stretches,
 )
+from telemetry.web.csv_answer import csv_answer
 from telemetry.web.plain_forms import PlainForm
 from telemetry.web.query_filters import read_filters
-from telemetry.web.spreadsheet import csv_answer
 
 WEEKS = (4, 8, 26)
 STRETCH_HOURS = 4

@@ -15,9 +15,9 @@ from django.views.decorators.http import require_safe
 from gpuportal.manage.audit_text import AREAS, PORTAL, SENTENCES, AuditRow, rows_of
 from reservations.models import AuditEntry
 from reservations.store.access import operator_required
+from telemetry.web.csv_answer import csv_answer
 from telemetry.web.plain_forms import PlainForm
 from telemetry.web.query_filters import read_filters
-from telemetry.web.spreadsheet import csv_answer
 
 PAGE_ROWS = 50
 CSV_ROWS = 50_000

@@ -15,6 +15,7 @@ from django.db import transaction
 from django.db.models import Q
 
 from placement.jobs.backfill_transitions import move_gap_job
+from placement.jobs.job_notices import notify_owner
 from placement.jobs.nodes import checkpoint_relay
 from placement.jobs.service import launch_in
 from placement.models import Backfill, Job
@@ -33,7 +34,6 @@ from placement.rules.backfill_rules import (
 )
 from reservations.booking import gap_booking
 from reservations.models import SitePolicy
-from reservations.notifications import service as notices
 from reservations.rules.calendar import Calendar, SlotSearch, SlotWish, first_slots
 from reservations.rules.errors import NotAllowed
 from reservations.rules.gaps import OpenGpu
@@ -260,26 +260,13 @@ def _take(
             # It was stopped meanwhile, so the gap is returned with the transaction.
             raise GapJobOver(row=row.pk)
         if first and now - row.created_at > TOLD_AFTER:
-            _notify_started(row, job, now)
-
-
-def _notify_started(row: Backfill, job: Job, now: datetime) -> None:
-    notices.notify(
-        user=row.owner,
-        kind="job_started",
-        reservation=job.reservation,
-        detail={
-            "job": job.pk,
-            "url": f"/jobs/{job.pk}/",
-            "text": sentence(
+            text = sentence(
                 "“{name}” has its first gap, on {node}.",
                 name=row.name,
                 node=job.node.name,
-            ),
-        },
-        now=now,
-        key=f"backfill:{row.pk}:begun",
-    )
+            )
+            key = f"backfill:{row.pk}:begun"
+            notify_owner(job, "job_started", text, now=now, key=key)
 
 
 def _store_reason(rows: Iterable[Backfill], reason: str) -> None:

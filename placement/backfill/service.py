@@ -15,6 +15,7 @@ from django.db import transaction
 from placement.backfill import gap_claims
 from placement.jobs import service as jobs
 from placement.jobs.backfill_transitions import move_gap_job
+from placement.jobs.job_notices import notify_owner
 from placement.jobs.job_transitions import PORTAL, move
 from placement.models import Backfill, Job, StoredPlan
 from placement.planner.values.errors import LaunchInvalid
@@ -31,7 +32,6 @@ from placement.rules.job_refusals import JobOver
 from placement.waitlist import service as waitlist
 from reservations.booking import gap_booking
 from reservations.models import Membership, SitePolicy, User
-from reservations.notifications import service as notices
 from reservations.rules.errors import NotAllowed, NotFound
 from reservations.rules.lifecycle import State
 from reservations.store import locks
@@ -312,7 +312,9 @@ def _settle(row: Backfill, stretch: Job, now: datetime) -> bool:
     if not move_gap_job(row, new, reason=why, looked_at=None, **fields):
         return False
     if new is GapState.STOPPED and row.stop_asked_at is None:
-        _notify_ended(row, stretch, why, now)
+        text = sentence("“{name}” is not started again: {why}.", name=row.name, why=why)
+        key = f"backfill:{row.pk}:over"
+        notify_owner(stretch, "job_done", text, now=now, key=key)
     return True
 
 
@@ -346,23 +348,6 @@ def _next(
             node=stretch.node,
         )
     return GapState.QUEUED, sentence("waits for a gap")
-
-
-def _notify_ended(row: Backfill, stretch: Job, why: str, now: datetime) -> None:
-    notices.notify(
-        user=row.owner,
-        kind="job_done",
-        reservation=stretch.reservation,
-        detail={
-            "job": stretch.pk,
-            "url": f"/jobs/{stretch.pk}/",
-            "text": sentence(
-                "“{name}” is not started again: {why}.", name=row.name, why=why
-            ),
-        },
-        now=now,
-        key=f"backfill:{row.pk}:over",
-    )
 
 
 def step(now: datetime) -> dict[str, int]:

@@ -25,7 +25,7 @@ from placement.jobs.views.viewer import reader
 from placement.models import Job, JobArray, JobQuerySet, MoveDecision
 from placement.rules.job_refusals import JobOver
 from reservations.models import User
-from telemetry.web.spreadsheet import csv_answer
+from telemetry.web.csv_answer import csv_answer
 
 PAGE_ROWS = 50
 CSV_ROWS = 10_000

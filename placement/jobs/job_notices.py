@@ -24,26 +24,20 @@ def notify_of_move(job: Job, new: Job.State, *, now: datetime) -> None:
             _notify_array(job, now)
         return
     if new is Job.State.RUNNING and now - job.created_at > WAITED:
-        _notify(
-            job,
-            "job_started",
-            sentence("Job “{job}” runs on {node}.", job=job.name, node=job.node.name),
-            now,
+        text: str = sentence(
+            "Job “{job}” runs on {node}.", job=job.name, node=job.node.name
         )
+        notify_owner(job, "job_started", text, now=now)
     elif new is Job.State.DONE:
         took = format_duration((now - (job.started_at or now)).total_seconds())
-        _notify(
-            job,
-            "job_done",
-            sentence("Job “{job}” is done after {took}.", job=job.name, took=took),
-            now,
-        )
+        text = sentence("Job “{job}” is done after {took}.", job=job.name, took=took)
+        notify_owner(job, "job_done", text, now=now)
     elif new in (Job.State.FAILED, Job.State.LOST):
         text = _ended_badly(job, lost=new is Job.State.LOST)
         if job.kind == Job.Kind.SERVE:
             _notify_guests(job, text, now, owner=True)
         else:
-            _notify(job, "job_failed", text, now)
+            notify_owner(job, "job_failed", text, now=now)
     elif new is Job.State.STOPPED and job.kind == Job.Kind.SERVE:
         # The owner knows, but owners of other models there do not.
         text = (
@@ -138,12 +132,15 @@ def _notify_array(job: Job, now: datetime) -> None:
     )
 
 
-def _notify(job: Job, kind: str, text: str, now: datetime) -> None:
+def notify_owner(
+    job: Job, kind: str, text: str, *, now: datetime, key: str = ""
+) -> None:
+    """Notify the owner of a Job, once for each key. Default: once an attempt."""
     notices.notify(
         user=job.owner,
         kind=kind,
         reservation=job.reservation,
         detail={"job": job.pk, "url": f"/jobs/{job.pk}/", "text": text},
         now=now,
-        key=f"job:{job.pk}:{job.attempt}:{kind}",
+        key=key or f"job:{job.pk}:{job.attempt}:{kind}",
     )

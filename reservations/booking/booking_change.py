@@ -14,7 +14,6 @@ from reservations.booking.counted_returns import (
 )
 from reservations.booking.refusals import keep_refusal
 from reservations.booking.service import (
-    OVERLAP,
     allocate,
     judge,
     overlap_refusal,
@@ -103,9 +102,7 @@ def change(
             _apply(row, request, decision, user=user, reason=reason, policy=policy)
             return row
     except IntegrityError as error:
-        if OVERLAP not in str(error):
-            raise
-        refusal: Refusal = overlap_refusal(locked.gpus[0], window)
+        refusal: Refusal = overlap_refusal(error, locked.gpus[0], window)
     except Refusal as refused:
         refusal = refused
     _refused(refusal, before, wanted, window, now=now, policy=policy)
@@ -174,30 +171,18 @@ def _refused(
 ) -> None:
     """Add what would work instead if it has not begun. Store the refusal."""
     if before.state == State.CONFIRMED:
-        _add_next_slot(refusal, before, gpu_ids, window, now=now, policy=policy)
+        slot_search.add_next_slot(
+            refusal,
+            before.membership,
+            gpu_ids,
+            window.start,
+            window.end,
+            now=now,
+            policy=policy,
+            ignoring=before.pk,
+        )
     start, end = window.start, window.end
     keep_refusal(before.membership, gpu_ids, start, end, refusal=refusal, now=now)
-
-
-def _add_next_slot(
-    refusal: Refusal,
-    before: Reservation,
-    gpu_ids: Sequence[int],
-    window: Window,
-    *,
-    now: datetime,
-    policy: Policy,
-) -> None:
-    slot_search.add_next_slot(
-        refusal,
-        before.membership,
-        gpu_ids,
-        window.start,
-        window.end,
-        now=now,
-        policy=policy,
-        ignoring=before.pk,
-    )
 
 
 def _gpu_ids(reservation: Reservation) -> list[int]:

@@ -6,7 +6,7 @@ from django.db import IntegrityError, transaction
 
 from reservations.booking import overstay
 from reservations.booking.counted_returns import allocations_of
-from reservations.booking.service import OVERLAP, UNDO_SECONDS, overlap_refusal
+from reservations.booking.service import UNDO_SECONDS, overlap_refusal
 from reservations.models import Allocation, Reservation, User
 from reservations.notifications import holder_notices, live
 from reservations.rules.charges import FULL_PRICE_PERMILLE, settlement_of
@@ -107,10 +107,8 @@ def undo_cancel(*, reservation_id: int, user: User, now: datetime) -> Reservatio
             _publish(row, allocations_of(row), policy)
             return row
     except IntegrityError as error:
-        if OVERLAP not in str(error):
-            raise
         refusal: Refusal = overlap_refusal(
-            locked.gpus[0], Window(before.start, before.end)
+            error, locked.gpus[0], Window(before.start, before.end)
         )
     raise refusal
 

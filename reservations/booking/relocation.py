@@ -16,7 +16,6 @@ from django.db import IntegrityError, transaction
 from reservations.booking import shared_use
 from reservations.booking.release import _release
 from reservations.booking.service import (
-    OVERLAP,
     judge,
     overlap_refusal,
     request_of,
@@ -112,9 +111,7 @@ def _rebook_rest(
                 request, decision, locked, purpose=purpose, actor=actor, policy=policy
             )
     except IntegrityError as error:
-        if OVERLAP not in str(error):
-            raise
-        raise overlap_refusal(locked.gpus[0], request.window) from error
+        raise overlap_refusal(error, locked.gpus[0], request.window) from error
     # The holder is the same and was present.
     made.checked_in_at, made.keep_used, made.kept_at = came, keep_used, kept_at
     made.overstay, made.created_at = row.overstay, row.created_at

@@ -91,9 +91,7 @@ def book(
     except MembershipNeeded:
         raise
     except IntegrityError as error:
-        if OVERLAP not in str(error):
-            raise
-        refusal: Refusal = overlap_refusal(locked.gpus[0], request.window)
+        refusal: Refusal = overlap_refusal(error, locked.gpus[0], request.window)
     except Refusal as refused:
         refusal = refused
     slot_search.add_next_slot(
@@ -103,8 +101,16 @@ def book(
     raise refusal
 
 
-def overlap_refusal(gpu: CalendarGpu, window: Window) -> GpuTaken:
-    """Return the refusal for an overlap that only the database noticed."""
+def overlap_refusal(
+    error: IntegrityError, gpu: CalendarGpu, window: Window
+) -> GpuTaken:
+    """Return the refusal for an overlap that only the database noticed.
+
+    Raises:
+        IntegrityError: the error itself, if another constraint is broken.
+    """
+    if OVERLAP not in str(error):
+        raise error
     return GpuTaken(gpu=gpu.label, start=window.start, end=window.end)
 
 

@@ -29,9 +29,9 @@ from reservations.rules.policy import Policy
 from reservations.store.access import reader, steered_accounts
 from reservations.store.booking_facts import site_policy
 from reservations.store.membership_rights import paid_by
+from telemetry.web.csv_answer import csv_answer
 from telemetry.web.plain_forms import PlainForm
 from telemetry.web.query_filters import read_filters
-from telemetry.web.spreadsheet import csv_answer
 
 ROWS_PER_PAGE = 25
 REFUSED = 8

@@ -35,9 +35,9 @@ from reservations.store.account_tree import subtree
 from telemetry.models import Pool
 from telemetry.protocol.sentences import sentence
 from telemetry.protocol.units import HOUR_SECONDS
+from telemetry.web.csv_answer import csv_answer
 from telemetry.web.plain_forms import PlainForm
 from telemetry.web.query_filters import QueryFilters, read_filters
-from telemetry.web.spreadsheet import csv_answer
 
 PAGE_ROWS = 50
 BARS = 12

@@ -31,7 +31,7 @@ from reservations.rules.calendar import (
     PlannedStart,
 )
 from reservations.rules.closed_time import ClosureInfo
-from reservations.rules.decision import decide
+from reservations.rules.decision import Decision, decide
 from reservations.rules.errors import Refusal
 from reservations.rules.fairness.early_returns import EarlyReturns
 from reservations.rules.fairness.fair_tree import AccountShares, MemberShares
@@ -147,9 +147,7 @@ def recompute_refusal(inputs: Mapping[str, Any], policy: Policy) -> Refusal | No
     Raises:
         ValueError: another version, or an unknown form.
     """
-    _check(inputs, policy)
-    request = _request(inputs)
-    return decide(request, _snapshot(inputs, request, policy)).refusal
+    return _decision_again(inputs, policy).refusal
 
 
 def recompute(inputs: Mapping[str, Any], policy: Policy) -> dict[str, Any]:
@@ -163,18 +161,18 @@ def recompute(inputs: Mapping[str, Any], policy: Policy) -> dict[str, Any]:
     Raises:
         ValueError: another version, or an unknown form.
     """
-    _check(inputs, policy)
-    request = _request(inputs)
-    return without_places(decide(request, _snapshot(inputs, request, policy)).to_json())
+    return without_places(_decision_again(inputs, policy).to_json())
 
 
-def _check(inputs: Mapping[str, Any], policy: Policy) -> None:
+def _decision_again(inputs: Mapping[str, Any], policy: Policy) -> Decision:
     if inputs["form"] != FORM:
         raise ValueError(f"inputs of the form {inputs['form']} are not known")
     if inputs["policy"] != policy.version:
         raise ValueError(
             f"version {inputs['policy']} of the policy decided, not {policy.version}"
         )
+    request = _request(inputs)
+    return decide(request, _snapshot(inputs, request, policy))
 
 
 def without_places(decision: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,6 @@ from datetime import date, datetime, timedelta
 from django.db import IntegrityError, transaction
 
 from reservations.booking.service import (
-    OVERLAP,
     judge,
     overlap_refusal,
     request_of,
@@ -123,9 +122,7 @@ def _book_one(
                 policy=policy,
             )
     except IntegrityError as error:
-        if OVERLAP not in str(error):
-            raise
-        refusal: Refusal = overlap_refusal(locked.gpus[0], window)
+        refusal: Refusal = overlap_refusal(error, locked.gpus[0], window)
     except Refusal as refused:
         refusal = refused
     else:

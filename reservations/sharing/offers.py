@@ -138,7 +138,7 @@ def accept(*, offer_id: int, user: User, kind: str = "", now: datetime) -> Offer
             raise
         given = swap.read_terms(found.terms["given"], at)
         gpu = locks.read(found.taker, given.gpu_ids).gpus[0]
-        raise overlap_refusal(gpu, given.window) from error
+        raise overlap_refusal(error, gpu, given.window) from error
     found.refresh_from_db()
     return found
 

@@ -15,7 +15,8 @@ from telemetry.history.queries import HistoryRange, Subject, read_history
 from telemetry.history.schemas import MOST_SECONDS, HistoryIn
 from telemetry.models import Gpu
 from telemetry.rules.usage_summary import Usage
-from telemetry.web.spreadsheet import csv_answer, series_rows
+from telemetry.web.csv_answer import csv_answer
+from telemetry.web.spreadsheet import series_rows
 
 MOST_LINES = 16
 """Most Gpus of one node of which a chart draws a line each."""

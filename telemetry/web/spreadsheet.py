@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import csv
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
-
-from django.http import HttpResponse
 
 from telemetry.rules.chart_series import ChartSeries
 
@@ -42,18 +39,6 @@ def escape_formula(text: object) -> str:
         return shown
     shown = _SPLIT.sub(r"\1'", shown)
     return "'" + shown if shown[0] in FORMULA else shown
-
-
-def csv_answer(name: str, rows: Iterable[Iterable[object]]) -> HttpResponse:
-    """Send rows as a CSV file of this name. None is an empty cell, and not 0."""
-    answer = HttpResponse(
-        content_type="text/csv; charset=utf-8",
-        headers={"Content-Disposition": f'attachment; filename="{name}"'},
-    )
-    csv.writer(answer).writerows(
-        ["" if cell is None else escape_formula(cell) for cell in row] for row in rows
-    )
-    return answer
 
 
 def series_rows(series: ChartSeries, *, of: str) -> Iterator[list[str]]:

@@ -9,9 +9,9 @@ from datetime import datetime, timedelta
 from django.db import transaction
 from django.db.models import F, Q
 
+from placement.jobs.job_notices import notify_owner
 from placement.models import Job
 from placement.protocol.end_notice import WARN_SECONDS, due_warning, remaining_time_text
-from reservations.notifications import service as notices
 from reservations.rules.lifecycle import State
 from telemetry.protocol.sentences import sentence
 
@@ -48,21 +48,12 @@ def warn(job: Job, now: datetime) -> bool:
         if not taken:
             return False
         left = remaining_time_text((end - now).total_seconds())
-        notices.notify(
-            user=job.owner,
-            kind="job_warning",
-            reservation=job.reservation,
-            detail={
-                "job": job.pk,
-                "url": f"/jobs/{job.pk}/",
-                "text": sentence(
-                    "Job “{job}” on {node} is stopped in {left}: its reservation ends.",
-                    job=job.name,
-                    node=job.node.name,
-                    left=left,
-                ),
-            },
-            now=now,
-            key=f"job:{job.pk}:{end.isoformat()}:{seconds}",
+        text = sentence(
+            "Job “{job}” on {node} is stopped in {left}: its reservation ends.",
+            job=job.name,
+            node=job.node.name,
+            left=left,
         )
+        key = f"job:{job.pk}:{end.isoformat()}:{seconds}"
+        notify_owner(job, "job_warning", text, now=now, key=key)
     return True

@@ -16,8 +16,9 @@ binary searches; about 20 probes.
 """
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
+from typing import TypeVar
 
 from placement.planner.search.chain_split import Piece, Split, classes_of
 from placement.planner.search.count_vectors import Lattice
@@ -29,6 +30,7 @@ CLOSE_RATIO = 2000
 
 Segment = tuple[int, int, int]
 """(class, first layer, one past the last)."""
+_Answer = TypeVar("_Answer")
 
 
 def split_bytes(
@@ -53,32 +55,54 @@ def split_bytes(
     best = chain.within([free * start // 1 for free in chain.frees])
     if best is None:
         return None
-    return chain.split_of(_minimise(chain, best))
-
-
-def _minimise(chain: "_Chain", best: list[Segment]) -> list[Segment]:
-    """Bisect bounds between the total need and the best known split."""
     room = sum(
         free * count for free, count in zip(chain.frees, chain.counts, strict=True)
     )
-    lower = (chain.prefix[-1] << SHIFT_BITS) // room
-    """No split is within less than this, in 2^-64."""
+    segments = least_loaded(
+        best,
+        frees=chain.frees,
+        worst=chain.worst,
+        within=chain.within,
+        lower=(chain.prefix[-1] << SHIFT_BITS) // room,
+    )
+    return chain.split_of(segments)
+
+
+def least_loaded(
+    best: _Answer,
+    *,
+    frees: Sequence[int],
+    worst: Callable[[_Answer], tuple[int, int]],
+    within: Callable[[Sequence[int]], _Answer | None],
+    lower: int = 0,
+) -> _Answer:
+    """Return the answer with the smallest largest load / free.
+
+    The bound is bisected until no answer is strictly better.
+
+    Args:
+        best: an answer.
+        frees: free bytes of each holder.
+        worst: returns the load of an answer's fullest holder, and this holder.
+        within: returns an answer whose loads are within these caps, or None.
+        lower: no answer is within less than this, in 2^-64.
+    """
     snapped = False
     while True:
-        worst, kind = chain.worst(best)
-        if worst == 0:
+        load, at = worst(best)
+        if load == 0:
             return best
-        upper = (worst << SHIFT_BITS) // chain.frees[kind]
+        upper = (load << SHIFT_BITS) // frees[at]
         middle = (lower + upper) // 2
         close = upper - lower <= upper // CLOSE_RATIO
         # One test "is anything strictly better?" for each halving, so that a row of
         # tiny improvements does not become a long walk.
         snap = (close and not snapped) or middle <= lower
         if snap:
-            caps = [(worst * free - 1) // chain.frees[kind] for free in chain.frees]
+            caps = [(load * free - 1) // frees[at] for free in frees]
         else:
-            caps = [free * middle >> SHIFT_BITS for free in chain.frees]
-        found = chain.within(caps)
+            caps = [free * middle >> SHIFT_BITS for free in frees]
+        found = within(caps)
         if found is not None:
             best, snapped = found, snap
         elif snap:

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import lcm
 
-SHIFT_BITS = 64
-CLOSE_RATIO = 2000
+from placement.planner.search.bottleneck_partition import least_loaded
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,24 +127,9 @@ class _Rack:
         """Return the shards per Gpu with the smallest largest load / free."""
         best = self.within(self.frees, count)
         assert best is not None, "the caller has seen that they fit"
-        lower, snapped = 0, False
-        while True:
-            worst, gpu = self.worst(best)
-            if worst == 0:
-                return best
-            free = self.frees[gpu]
-            upper = (worst << SHIFT_BITS) // free
-            middle = (lower + upper) // 2
-            close = upper - lower <= upper // CLOSE_RATIO
-            snap = (close and not snapped) or middle <= lower
-            if snap:
-                caps = [(worst * own - 1) // free for own in self.frees]
-            else:
-                caps = [own * middle >> SHIFT_BITS for own in self.frees]
-            found = self.within(caps, count)
-            if found is not None:
-                best, snapped = found, snap
-            elif snap:
-                return best
-            else:
-                lower, snapped = middle, False
+        return least_loaded(
+            best,
+            frees=self.frees,
+            worst=self.worst,
+            within=lambda caps: self.within(caps, count),
+        )

@@ -21,7 +21,7 @@ from placement.planner.values.strategies import TITLES
 from placement.plans import measured_error
 from reservations.store.access import operator_required
 from telemetry.protocol.sentences import sentence
-from telemetry.web.spreadsheet import csv_answer
+from telemetry.web.csv_answer import csv_answer
 
 PAGE_ROWS = 50
 CSV_ROWS = 10_000

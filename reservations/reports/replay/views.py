@@ -33,8 +33,8 @@ from reservations.rules.errors import NotFound
 from reservations.store.access import operator_required, reader
 from reservations.store.booking_facts import site_policy
 from telemetry.rules.policy_declaration import PolicyInvalid
+from telemetry.web.csv_answer import csv_answer
 from telemetry.web.error_answers import add_errors
-from telemetry.web.spreadsheet import csv_answer
 
 PAGE_ROWS = 20
 

@@ -96,6 +96,22 @@ def _t5_like(
     return made("seq2seq_lm", shape, stack, [["embedding.tokens", "head.logits"]])
 
 
+def _blocks(
+    shape: TransformerShape,
+    tensors: Tensors,
+    encoders: int,
+    decoders: int,
+    width: float,
+) -> tuple[list[LayerSpec], list[LayerSpec]]:
+    """Return the blocks of the encoder and those of the decoder."""
+    own = block_parts(shape, tensors, width)
+    cross = block_parts(shape, tensors, width, cross=True)
+    return (
+        [LayerSpec(f"encoder {i}", "encoder", own) for i in range(encoders)],
+        [LayerSpec(f"decoder {i}", "decoder", cross) for i in range(decoders)],
+    )
+
+
 def _t5_layers(
     shape: TransformerShape,
     tensors: Tensors,
@@ -105,14 +121,7 @@ def _t5_layers(
     width: float,
 ) -> tuple[LayerSpec, ...]:
     relative = part("attention", [(buckets, shape.heads)], element_bytes=width)
-    encoder_parts = block_parts(shape, tensors, width)
-    decoder_parts = block_parts(shape, tensors, width, cross=True)
-    encoder = [
-        LayerSpec(f"encoder {i}", "encoder", encoder_parts) for i in range(encoders)
-    ]
-    decoder = [
-        LayerSpec(f"decoder {i}", "decoder", decoder_parts) for i in range(decoders)
-    ]
+    encoder, decoder = _blocks(shape, tensors, encoders, decoders, width)
     encoder[0] = with_extra(encoder[0], relative)
     decoder[0] = with_extra(decoder[0], relative)
     last_norm = part("norm", [(shape.hidden,)], element_bytes=width)
@@ -219,14 +228,7 @@ def _whisper_layers(
     sinusoids = part(
         "embedding", [(shape.encoder_tokens, hidden)], element_bytes=width, frozen=True
     )
-    encoder_parts = block_parts(shape, tensors, width)
-    decoder_parts = block_parts(shape, tensors, width, cross=True)
-    encoder = [
-        LayerSpec(f"encoder {i}", "encoder", encoder_parts) for i in range(encoders)
-    ]
-    decoder = [
-        LayerSpec(f"decoder {i}", "decoder", decoder_parts) for i in range(decoders)
-    ]
+    encoder, decoder = _blocks(shape, tensors, encoders, decoders, width)
     last_norm = part("norm", [(hidden,), (hidden,)], element_bytes=width)
     encoder[-1] = with_extra(encoder[-1], last_norm)
     return (
