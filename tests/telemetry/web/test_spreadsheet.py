@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from telemetry.rules.chart_series import series
 from telemetry.rules.rollup import MinuteTotals
+from telemetry.web.csv_answer import csv_answer
 from telemetry.web.spreadsheet import FORMULA, escape_formula, series_rows
 
 pytestmark = pytest.mark.pure
@@ -39,3 +40,9 @@ def test_holes_are_empty_cells_and_an_odd_name_is_tamed() -> None:
     sheet = io.StringIO()
     csv.writer(sheet).writerows([head, row])
     assert len(sheet.getvalue().splitlines()) == 2
+
+
+def test_a_file_has_empty_cells_for_what_is_not_known() -> None:
+    answer = csv_answer("rows.csv", [["name", "by"], ["=1+1", None]])
+    assert answer.text.splitlines() == ["name,by", "'=1+1,"]
+    assert answer["Content-Disposition"] == 'attachment; filename="rows.csv"'
