@@ -145,7 +145,7 @@ def download_part(
 ) -> bytes:
     """Download a Job's ``script`` or ``files``. Check the hash from the signed order.
 
-    Tries again while the web is unreachable, until the order expires.
+    Tries again while the web is unreachable, until the Reservation's end.
 
     Raises:
         OrderRefused: with the part as its code, and the reason.

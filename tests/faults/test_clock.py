@@ -37,7 +37,7 @@ def test_a_job_has_its_time_whatever_the_nodes_clock_does(clock):
     folder = clock.start(make_order())
     until(folder.log_bytes)
     now, began = time.time(), time.monotonic()
-    end_seconds = 6.0
+    end_seconds = 4.0
     folder.write("deadline", {"deadline_at": now + end_seconds, "issued_at": now})
     # It has read the new end when it warns of it.
     until(lambda: "the reservation ends in" in log_text(folder))

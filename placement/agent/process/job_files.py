@@ -45,7 +45,7 @@ def lay_out(
             job=order.job,
             key=order.key,
             sha256=sha256,
-            until=order.expires_at,
+            until=order.deadline_at,
             given_up=given_up,
         )
 

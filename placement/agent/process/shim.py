@@ -136,12 +136,18 @@ class Shim:
             identity,
             web_url=os.environ["GPUPORTAL_WEB_URL"],
             token_file=Path(os.environ["GPUPORTAL_NODE_TOKEN_FILE"]),
-            given_up=lambda: self.asked,
+            given_up=self._given_up,
         )
         self.order = rank_rendezvous.settled(
             self.order, os.environ["GPUPORTAL_WEB_URL"]
         )
         return job_process.command(self.order, self.folder.work, self.files)
+
+    def _given_up(self) -> bool:
+        """Say whether a Job that has not started must not start any more."""
+        watched = [] if self.supervisor is None else [self.supervisor]
+        ended, _, _ = select.select(watched, [], [], 0)
+        return self.asked or bool(ended)
 
     def _open_log(self) -> int:
         # In a folder that the Job cannot write. Only the shim writes here: the Job has

@@ -69,12 +69,29 @@ def test_a_script_that_is_not_the_ordered_one_is_refused(node, serve):
 
 
 def test_a_script_is_fetched_again_when_the_web_comes_back(node, serve):
+    """A portal that is upgraded is away for longer than an order is valid."""
     web = serve("echo here at last\n")
     web.down = True
-    folder = run(node, web)
-    until(lambda: web.refused)
+    expires_at = time.time() + 0.5
+    folder = run(node, web, expires_at=expires_at)
+    until(lambda: web.refused and time.time() > expires_at + 1)
+    assert not folder.read("status")
     web.down = False
     assert ended(folder)["last_lines"] == ["here at last"]
+
+
+def test_a_job_that_waits_for_the_web_does_not_outlive_the_supervisor(node, serve):
+    web = serve("echo never\n")
+    web.down = True
+    supervisor = subprocess.Popen(["sleep", "300"])
+    settings = replace(node, web_url=web.url, supervisor_pid=supervisor.pid)
+    folder = start(settings, script_order(web))
+    until(lambda: web.refused)
+    supervisor.kill()
+    supervisor.wait()
+    status = ended(folder)
+    assert (status["event"], folder.log_bytes()) == ("refused", 0)
+    assert "stopped before the script was fetched" in status["reason"]
 
 
 def test_a_program_that_cannot_start_says_why_in_the_log(node, serve):
