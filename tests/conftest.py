@@ -132,6 +132,9 @@ def django_db_setup(
         with django_db_blocker.unblock():
             stack.enter_context(migrated_database(_kept_databases(request.config)))
         yield
+        # A thread that has ended leaves its connection to the collector, and a server
+        # does not drop a database that is in use.
+        gc.collect()
         with django_db_blocker.unblock():
             stack.close()
 
