@@ -39,7 +39,7 @@ def manage(var: Path, *arguments: str, **more: str) -> subprocess.CompletedProce
         env=environ_for(var, **more),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
 

@@ -17,6 +17,8 @@ import pytest
 
 from tests.gpuportal.running import Portal, environ_for, manage, simulate, status_of
 
+pytestmark = pytest.mark.timeout(400)
+"""Portals start here, and a database is migrated, beside the rest of the suite."""
 SECRETS = {"SECRET_KEY": "x" * 50, "EMAIL_HOST_PASSWORD": "hush"}
 
 
