@@ -32,9 +32,9 @@ from tests.placement.nodes import until
 from tests.telemetry.agent.test_simulated_probe import scripted_gpu
 
 IS_ROOT = os.geteuid() == 0
-SPARE_UID = 54_321 if IS_ROOT else os.geteuid()
-"""An account that exists on no machine. Without root, only the present user is
-possible.
+SPARE_UID = 50_001 + os.getpid() % 10_000 if IS_ROOT else os.geteuid()
+"""An account that exists on no machine and that no other run of the suite uses. Without
+root, only the present user is possible.
 """
 TICKS = os.sysconf("SC_CLK_TCK")
 ROOT = pytest.mark.skipif(not IS_ROOT, reason="becoming another user needs root")

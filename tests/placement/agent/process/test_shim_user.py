@@ -21,7 +21,8 @@ from placement.protocol.node_refusals import OrderRefused
 from tests.placement import nodes
 from tests.placement.nodes import ended, living, script_order, until
 
-UID = 54_321
+UID = 20_000 + os.getpid() % 30_000
+"""Of this run alone: what a user's other processes do counts for their Jobs."""
 SHIM = """
 import os, pwd, sys
 uid = int(sys.argv[1])
