@@ -45,7 +45,9 @@ CSRF_FAILED = "CSRF check Failed"
 
 
 def _body_refused(detail: str) -> RequestRefused:
-    return RequestRefused("invalid", detail, title=sentence("The body is wrong"))
+    return RequestRefused(
+        "invalid", detail, title=sentence("The request body is not valid")
+    )
 
 
 class JsonParser(Parser):

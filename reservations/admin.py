@@ -333,7 +333,7 @@ class ReservationAdmin(ReadOnlyAdmin):
         assert isinstance(user, User)
         if not user.is_operator:
             self.message_user(
-                request, gettext("Only the operator may."), messages.ERROR
+                request, gettext("Only the lab admin can do this."), messages.ERROR
             )
             return None
         given = 0

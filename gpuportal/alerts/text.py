@@ -25,14 +25,19 @@ def title(rule: str) -> str:
 
 
 CHANNEL_TROUBLE = {
-    "ok": noop("The node has not called over HTTPS for three minutes."),
+    "ok": noop("The node has sent no request over HTTPS for three minutes."),
     "refused": noop(
-        "The web refuses the node’s token: it is old, it belongs to another node, or "
-        "the node is not enrolled. manage.py enroll_node --renew makes a new one."
+        "The portal refuses the node’s token: it is old, it belongs to another node, "
+        "or the node is not enrolled. Make a new one with: sh deploy/enroll --renew "
+        "NAME"
     ),
-    "down": noop("The node does not reach the web at GPUPORTAL_WEB_URL."),
-    "token": noop("The file of the node’s token is missing or empty."),
-    "order_key": noop("The node’s order_key.pub is missing or not this portal’s."),
+    "down": noop(
+        "The node cannot reach the portal at the address in its GPUPORTAL_WEB_URL."
+    ),
+    "token": noop("The file with the node’s token is missing or empty."),
+    "order_key": noop(
+        "The file order_key.pub on the node is missing or belongs to another portal."
+    ),
 }
 """Faults and remedies of a node's channel to the web, by Node.channel_state."""
 
@@ -90,13 +95,13 @@ def facts_of(alert: Alert, *, people: str) -> list[tuple[str, str]]:
         remedy = broker_refusals.remedy(why, str(alert.place))
         found.append((gettext("What to do"), remedy))
     if detail.get("broker"):
-        found.append((gettext("On the broker"), str(detail["broker"])))
+        found.append((gettext("Found on the broker"), str(detail["broker"])))
     if detail.get("job"):
         found.append((gettext("Job"), f"#{detail['job']}"))
     if detail.get("memory_bytes"):
         found.append((gettext("Memory"), format_bytes(detail["memory_bytes"])))
     if alert.openings > 1:
-        found.append((gettext("Came back"), _times(alert.openings - 1)))
+        found.append((gettext("Reopened"), _times(alert.openings - 1)))
     return found
 
 

@@ -113,8 +113,8 @@ class Uploads:
             raise RequestRefused(
                 "too-many-uploads",
                 sentence(
-                    "{n} files of yours are on their way already. Send this one "
-                    "when they have arrived.",
+                    "You are uploading {n} files already. Send this one when they "
+                    "are done.",
                     n=MOST_UPLOADS_PER_USER,
                 ),
                 title=sentence("Too many files at once"),
@@ -124,7 +124,8 @@ class Uploads:
             raise RequestRefused(
                 "too-many-uploads",
                 sentence(
-                    "Other people's files are on their way. Try again in half a minute."
+                    "The portal is receiving as many files as it can. Try again in "
+                    "half a minute."
                 ),
                 title=sentence("Too many files at once"),
                 retry_seconds=30,
@@ -217,7 +218,7 @@ def bounded(receive: Receive, most_bytes: int) -> Receive:
         except TimeoutError:
             raise RequestRefused(
                 "slow",
-                sentence("The request's body did not come in time."),
+                sentence("The request body did not arrive in time."),
                 title=sentence("Too slow"),
             ) from None
         seen_bytes += len(message.get("body", b""))

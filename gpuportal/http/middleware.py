@@ -194,7 +194,7 @@ class ProblemMiddleware(MiddlewareMixin):
         refused = problem_response(
             RequestRefused(
                 "method",
-                sentence("This address answers {methods} only.", methods=allowed),
+                sentence("This address accepts {methods} only.", methods=allowed),
             )
         )
         refused["Allow"] = allowed

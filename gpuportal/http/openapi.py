@@ -18,7 +18,7 @@ ALWAYS = {
     HTTPStatus.SERVICE_UNAVAILABLE: "The database or the broker cannot be reached.",
 }
 WITH_BODY = {
-    HTTPStatus.REQUEST_TIMEOUT: "The body did not come in time.",
+    HTTPStatus.REQUEST_TIMEOUT: "The request body did not arrive in time.",
     HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "The body is too large.",
     HTTPStatus.INSUFFICIENT_STORAGE: "The portal's disk is full.",
 }

@@ -78,7 +78,7 @@ def fields_refusal(fields: Mapping[str, str]) -> RequestRefused:
 
 def no_such_address() -> RequestRefused:
     """Return the refusal of an unknown address."""
-    return RequestRefused("not-found", sentence("There is no such thing."))
+    return RequestRefused("not-found", sentence("There is nothing at this address."))
 
 
 def page_expired() -> RequestRefused:
@@ -94,7 +94,10 @@ def too_large(most_bytes: int) -> RequestRefused:
     """Return the refusal of a body of more than so many bytes."""
     return RequestRefused(
         "too-large",
-        sentence("A request here may have {size} MiB.", size=most_bytes // 2**20),
+        sentence(
+            "A request to this address may have at most {size} MiB.",
+            size=most_bytes // 2**20,
+        ),
         title=sentence("Too large"),
     )
 
@@ -131,20 +134,22 @@ def _unstorable_value(
     if any(words in text for words in NULL_WORDS):
         return RequestRefused(
             "bad-text",
-            sentence("Null characters are not allowed. Take it out of the text."),
+            sentence("Null characters are not allowed. Remove them from the text."),
             title=sentence("A text has a null character"),
         )
     if SURROGATE_WORDS in text:
         return RequestRefused(
             "bad-text",
-            sentence("A text ends within a character. Type it again."),
-            title=sentence("A text has half of a character"),
+            sentence(
+                "The last character of a text is incomplete. Type the text again."
+            ),
+            title=sentence("A text has an incomplete character"),
         )
     if any(words in text for words in INSTANT_WORDS) or YEAR.search(text):
         return RequestRefused(
             "bad-instant",
             sentence(
-                "The portal knows the years 2000 to 2200 and offsets up to 14:00."
+                "Use a year from 2000 to 2200 and a time zone offset of at most 14:00."
             ),
             title=sentence("A date is out of range"),
         )
@@ -155,12 +160,12 @@ def _unstorable_value(
             return None
         return RequestRefused(
             "bad-number",
-            sentence("Nothing here has such a number. Go back and correct it."),
+            sentence("No entry has a number this large. Go back and correct it."),
             title=sentence("A number in the form is too large"),
         )
     return RequestRefused(
         "bad-number",
-        sentence("Nothing here has such a number. Take it out of the address."),
+        sentence("No entry has a number this large. Correct the address."),
         title=sentence("A number in the address is too large"),
     )
 
@@ -196,10 +201,10 @@ def _admin_refusal(request: HttpRequest, error: BaseException) -> RequestRefused
     return RequestRefused(
         "bad-address",
         sentence(
-            "The address or the form has something else where a number or a date "
-            "belongs. Go back and correct it."
+            "The address or the form needs a number or a date in a place where it "
+            "has something else. Go back and correct it."
         ),
-        title=sentence("There is no such row"),
+        title=sentence("There is no such entry"),
     )
 
 

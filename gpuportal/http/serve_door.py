@@ -294,7 +294,9 @@ def _declared_bytes(said: Mapping[str, str], method: str) -> int:
 
 def _too_large() -> CallRefused:
     most = MOST_REQUEST_BYTES // 2**20
-    return CallRefused("too-large", f"A request here may have {most} MiB.")
+    return CallRefused(
+        "too-large", f"A request to this address may have at most {most} MiB."
+    )
 
 
 async def _body(receive: Receive, most_bytes: int) -> bytes | None:
@@ -317,7 +319,7 @@ async def _body(receive: Receive, most_bytes: int) -> bytes | None:
                 if not message.get("more_body"):
                     return b"".join(parts)
     except TimeoutError:
-        raise CallRefused("slow", "The body did not come in time.") from None
+        raise CallRefused("slow", "The request body did not arrive in time.") from None
 
 
 async def _unless_gone(receive: Receive, asking: Any) -> NodeAnswer | None:

@@ -120,7 +120,7 @@ SENTENCES = {
     "gpu.xids-cleared": noop("cleared the XIDs of {what}"),
     "node.drain": noop("began to drain {what}"),
     "node.drain-ended": noop("ended the drain of {what}"),
-    "node.gate-open": noop("took the device gate of {what} away"),
+    "node.gate-open": noop("removed the device gate of {what}"),
     "node.gate-watch": noop("set the device gate of {what} to watch"),
     "node.gate-gated": noop("set the device gate of {what} to gated"),
     "closure.made": noop("made {what}"),

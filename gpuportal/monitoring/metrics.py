@@ -219,7 +219,7 @@ MEASURES = (
 
 
 NO_TOKEN = (
-    "Make a token with the scope “metrics” on the page Me and send it as "
+    "Make a token with the scope “metrics” on the page Settings and send it as "
     "“Authorization: Bearer gp_...”."
 )
 

@@ -1,8 +1,10 @@
 """The template context of every page: the top bar, the alerts, the banners."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 
 import redis
 from django.conf import settings
@@ -22,6 +24,8 @@ from telemetry.live.broadcast import FRAME_MINUTE
 from telemetry.models import Alert, Node
 from telemetry.protocol.errors import FrameRefused
 from telemetry.protocol.frame import decode
+from telemetry.protocol.hardware import NotIsolated
+from telemetry.protocol.sentences import Sentence, counted, joined, sentence
 
 THEMES = ("light", "dark")
 ALERTS_SHOWN = 8
@@ -38,6 +42,25 @@ MAIN_PAGES = (
 )
 PARTS_OF = {"jobs": ("serves",), "mine": ("offers", "series")}
 """Pages that belong to a main page of a different address."""
+
+WHY_NOT_ISOLATED = {
+    NotIsolated.UNKNOWN: sentence("The node has not reported why."),
+    NotIsolated.NOT_ROOT: sentence("The node worker there does not run as root."),
+    NotIsolated.PORTAL: sentence(
+        "“make run” was started without them. To allow them, start it with: "
+        "make run ARGS='--own-scripts yes'"
+    ),
+    NotIsolated.SCRIPTS: sentence(
+        "GPUPORTAL_ALLOW_SCRIPTS is set in node.env there. Remove that line."
+    ),
+    NotIsolated.UNITS: sentence(
+        "GPUPORTAL_ISOLATION is “enforced” there, but systemd cannot run each job in "
+        "its own unit."
+    ),
+}
+"""Why a Node does not keep Jobs apart, and what to do about it."""
+MOST_NAMES = 3
+"""Nodes that a sentence names. More of them are counted."""
 
 
 @dataclass(frozen=True)
@@ -115,16 +138,18 @@ class SiteContext:
         return entries
 
     @cached_property
-    def nodes(self) -> list[tuple[str, bool, str]]:
-        """(name, simulated, isolation) of every Node."""
+    def nodes(self) -> list[tuple[str, bool, str, str]]:
+        """(name, simulated, isolation, why it is none) of every Node."""
         return list(
-            Node.objects.in_service().values_list("name", "simulated", "isolation")
+            Node.objects.in_service().values_list(
+                "name", "simulated", "isolation", "not_isolated"
+            )
         )
 
     @cached_property
     def simulated(self) -> bool:
         """Whether some Gpus are simulated."""
-        return any(simulated for _, simulated, _ in self.nodes)
+        return any(simulated for _, simulated, _, _ in self.nodes)
 
     @property
     def own_ids(self) -> bool:
@@ -132,15 +157,36 @@ class SiteContext:
         return bool(settings.OWN_IDS)
 
     @cached_property
-    def not_isolated(self) -> list[str]:
-        """Names of the Nodes where own scripts are off: no Unix user for Jobs."""
+    def not_isolated(self) -> dict[str, list[str]]:
+        """Nodes where own scripts are off, by the reason that they report."""
+        found: dict[str, list[str]] = {}
         if settings.ALLOW_UNISOLATED_SCRIPTS:
-            return []
-        return [
-            name
-            for name, _, isolation in self.nodes
-            if isolation == Node.Isolation.NONE
-        ]
+            return found
+        for name, _, isolation, why in self.nodes:
+            if isolation == Node.Isolation.NONE:
+                found.setdefault(why, []).append(name)
+        return found
+
+    @property
+    def own_scripts_off(self) -> Sentence | None:
+        """What the banner says about own scripts. The operator reads the reasons."""
+        if not self.not_isolated:
+            return None
+        if not getattr(self.request.user, "is_operator", False):
+            names = sorted(chain.from_iterable(self.not_isolated.values()))
+            return sentence(
+                "Only ready recipes run on {nodes}, no own scripts.",
+                nodes=_nodes_text(names),
+            )
+        return joined(
+            sentence(
+                "Own scripts are switched off on {nodes}, because jobs are not "
+                "isolated there. {why}",
+                nodes=_nodes_text(names),
+                why=WHY_NOT_ISOLATED[NotIsolated(why)],
+            )
+            for why, names in sorted(self.not_isolated.items())
+        )
 
     @cached_property
     def headed(self) -> list[Account]:
@@ -228,6 +274,12 @@ class SiteContext:
         return (
             None if age_seconds is None or age_seconds < LATE_SECONDS else age_seconds
         )
+
+
+def _nodes_text(names: Sequence[str]) -> Sentence:
+    if len(names) > MOST_NAMES:
+        return counted("{n} node", "{n} nodes", len(names))
+    return joined([joined(names[:-1], by=", "), names[-1]], by=sentence(" and "))
 
 
 def frame_age_seconds() -> float | None:

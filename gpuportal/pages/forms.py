@@ -15,7 +15,7 @@ SCOPE_WORDS = {
     "read": lazy("read: see GPUs, the calendar and your own jobs"),
     "book": lazy("book: make, move and cancel your reservations"),
     "job": lazy("job: start and stop your jobs"),
-    "serve": lazy("serve: ask your served models"),
+    "serve": lazy("serve: call your served models"),
     "metrics": lazy("metrics: read figures for monitoring"),
 }
 LIFETIMES = (

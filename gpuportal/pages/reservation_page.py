@@ -91,9 +91,9 @@ def decision_text(reservation: Reservation, *, own: bool) -> list[str]:
     if isinstance(refused, dict) and "would_hold_gpu_seconds" in refused:
         words.append(
             sentence(
-                "As a firm booking, it would have brought 7 days to {hours} of "
-                "{credits}.",
-                hours=hours_text(int(refused["would_hold_gpu_seconds"])),
+                "As a firm booking, it would have raised the total of 7 days to "
+                "{hours}. The quota is {credits}.",
+                hours=credits_text(int(refused["would_hold_gpu_seconds"])),
                 credits=credits_text(int(refused["quota_gpu_seconds"])),
             )
         )

@@ -104,7 +104,7 @@ def take_all(now: datetime) -> int:
     if not gap_booking.waitlist_rests():
         _store_reason(
             rows.values(),
-            sentence("waits until everybody on the waitlist was looked at"),
+            sentence("waits until the waitlist has been checked"),
         )
         return 0
     policy = site_policy()
@@ -261,7 +261,7 @@ def _take(
             raise GapJobOver(row=row.pk)
         if first and now - row.created_at > TOLD_AFTER:
             text = sentence(
-                "“{name}” has its first gap, on {node}.",
+                "“{name}” starts in its first gap, on {node}.",
                 name=row.name,
                 node=job.node.name,
             )

@@ -128,7 +128,7 @@ def _check(row: Backfill, launch: Mapping[str, Any], plan: StoredPlan | None) ->
     total = row.total_seconds
     if total is not None and not row.shortest_seconds <= total <= MOST_HOURS * 3600:
         wrong["total_hours"] = sentence(
-            "must be the shortest stretch or more, and {most_hours} at most",
+            "must be at least the shortest useful time and at most {most_hours}",
             most_hours=MOST_HOURS,
         )
     if launch["may_move"] or launch["restart"]:
@@ -141,7 +141,9 @@ def _check(row: Backfill, launch: Mapping[str, Any], plan: StoredPlan | None) ->
             gpus_at_once=policy.gpus_at_once,
         )
     elif plan is not None and len({s["node"] for s in plan.plan["shards"]}) > 1:
-        wrong["plan"] = sentence("is for several nodes: a gap has the GPUs of one")
+        wrong["plan"] = sentence(
+            "is for several nodes, but a gap has GPUs of one node only"
+        )
     elif not wrong and not _is_possible(row):
         wrong["gpus"] = sentence(
             "no node that you may book has {words}", words=wants_of(row).words()
@@ -339,7 +341,7 @@ def _next(
     if left is not None and left < LEAST_SECONDS:
         whole = format_duration(row.total_seconds)
         return GapState.STOPPED, sentence(
-            "its {whole} are used; its checkpoint is kept", whole=whole
+            "its {whole} are used up; its checkpoint is kept", whole=whole
         )
     if ended is Job.State.LOST:
         return GapState.QUEUED, sentence(

@@ -200,7 +200,7 @@ def _empty_log_text(ended: bool, lines: list[str]) -> str:
     if not ended:
         return gettext("Nothing printed yet. Lines appear here as the job writes them.")
     if lines:
-        return gettext("The log itself was not stored; these are its last lines.")
+        return gettext("The log was not stored. These are its last lines.")
     return gettext("This job printed nothing.")
 
 

@@ -33,7 +33,7 @@ MOST_SCRIPT_CHARACTERS = 256 * 1024
 MOST_RETRIES = 5
 SCRIPT = "script"
 OF_SETTING = "recipe_settings."
-WRONG_SETTING = gettext_lazy("A setting of the recipe needs another value.")
+WRONG_SETTING = gettext_lazy("A setting of the recipe has a wrong value.")
 Choices = Sequence[tuple[int, str]]
 """(number, words) of the choices of a select."""
 MOST_DAYS_AHEAD = 366
@@ -357,7 +357,7 @@ class PlanForm(PlainForm):
         max_length=MOST_TARGET_CHARACTERS,
     )
     wish = forms.ChoiceField(
-        label=gettext_lazy("Wish"),
+        label=gettext_lazy("Optimize for"),
         required=False,
         choices=[(wish, OBJECTIVE_WORDS[wish]) for wish in ("", *WISHES)],
     )

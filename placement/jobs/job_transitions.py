@@ -77,6 +77,6 @@ def end_before_start(job: Job, why: str, *, now: datetime) -> bool:
         Job.State.STOPPED,
         now=now,
         actor=PORTAL,
-        reason=sentence("never began: {why}", why=why),
+        reason=sentence("never started: {why}", why=why),
         fields={"ended_at": now},
     )

@@ -368,7 +368,7 @@ def _check_runnable(plan: StoredPlan) -> None:
     """Refuse strategies that no recipe can run."""
     why = why_not(plan.plan)
     if not why and len(json.dumps(plan.plan)) > MOST_PLAN_CHARACTERS:
-        why = sentence("the order is too long to be sent to the node")
+        why = sentence("the command to the node would be too long")
     if why:
         raise StrategyNotRunnable(
             strategy=str(plan.plan.get("strategy", "")),

@@ -23,7 +23,7 @@ class LogDropped(models.TextChoices):
     """The rule that deleted a Job's logs."""
 
     AGE = "age", gettext_lazy("older than the site keeps them")
-    ROOM = "room", gettext_lazy("their owner's logs held too much")
+    ROOM = "room", gettext_lazy("their owner's logs exceeded the limit")
 
 
 class JobQuerySet(models.QuerySet["Job"]):

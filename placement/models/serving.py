@@ -58,8 +58,8 @@ class Admits(models.TextChoices):
     """Whose models an Endpoint accepts."""
 
     OWNER = "owner", gettext_lazy("its owner's models only")
-    ACCOUNT = "account", gettext_lazy("models of the account that is charged")
-    ANYBODY = "anybody", gettext_lazy("models of anybody")
+    ACCOUNT = "account", gettext_lazy("models of the group that pays")
+    ANYBODY = "anybody", gettext_lazy("models of everybody")
 
 
 class EndpointQuerySet(models.QuerySet["Endpoint"]):
@@ -98,7 +98,7 @@ class Endpoint(models.Model):
     gpu = models.ForeignKey("telemetry.Gpu", on_delete=models.PROTECT)
     admits = models.CharField(max_length=8, choices=Admits, default=Admits.OWNER)
     memory_bytes = models.BigIntegerField(
-        help_text="What the loaded models may take together on the GPU."
+        help_text="GPU memory that the loaded models may use together."
     )
     follows = models.ForeignKey(
         "self",

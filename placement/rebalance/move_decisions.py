@@ -147,9 +147,9 @@ def recent_refusal(
     for row in job.moves.filter(lately, cause=cause):
         if row.to_gpus == weighed.to_gpus:
             return (
-                sentence("It was declined a short while ago.")
+                sentence("It was declined recently.")
                 if row.state == State.DECLINED
-                else sentence("It was tried in vain a short while ago.")
+                else sentence("It failed recently.")
             )
     return ""
 
@@ -203,7 +203,7 @@ def decide(
         RestartNotAllowed: the Job does not allow a restart.
         NotFound, NotAllowed.
     """
-    job = _own_job(job_id, user, act=sentence("decide about a move of"))
+    job = _own_job(job_id, user, act=sentence("decide on a move of"))
     row = job.moves.filter(pk=move_id).first()
     if row is None:
         raise NotFound(
@@ -350,7 +350,7 @@ def _check_still_free(job: Job, plan: Plan, now: datetime) -> None:
         raise MoveGone(
             move=job.pk,
             state=sentence(
-                "too late: the job is {state}", state=Job.State(job.state).label
+                "too late, because the job is {state}", state=Job.State(job.state).label
             ),
         )
     offers = plan_evaluation.offers_for(job, now)

@@ -194,7 +194,7 @@ def _record(
             return
         if open_row is not None:
             move_decisions.withdraw(
-                open_row, now, reason=sentence("a better proposal came")
+                open_row, now, reason=sentence("a better move was found")
             )
         state = MoveDecision.State.PROPOSED
         why_not = move_decisions.recent_refusal(job, weighed, cause, now)

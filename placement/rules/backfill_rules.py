@@ -98,7 +98,7 @@ class GapJobOver(JobRefusal):
     row: int
 
     def text(self, zone: tzinfo = UTC) -> str:
-        return sentence("job in gaps #{row} waits no more", row=self.row)
+        return sentence("job in gaps #{row} no longer waits", row=self.row)
 
 
 @dataclass(frozen=True, slots=True)

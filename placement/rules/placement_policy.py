@@ -44,13 +44,13 @@ class JobFilePolicy:
     results_most_files: int = rule(
         200,
         "",
-        sentence("Most result files of one job that the portal keeps."),
+        sentence("Maximum number of result files that the portal keeps per job."),
         says_unit=True,
     )
     results_most_bytes: int = rule(
         2 * 2**30,
         "",
-        sentence("Most bytes of all result files of one job together."),
+        sentence("Maximum size of all result files of one job together, in bytes."),
     )
     results_keep_days: int = rule(
         30,
@@ -61,7 +61,8 @@ class JobFilePolicy:
         50 * 2**30,
         "",
         sentence(
-            "Most bytes of results that the portal keeps for one person. 0: no limit."
+            "Maximum size of the results that the portal keeps for one person, in "
+            "bytes. 0: no limit."
         ),
     )
     logs_keep_days: int = rule(
@@ -75,8 +76,8 @@ class JobFilePolicy:
         20 * 2**30,
         "",
         sentence(
-            "Logs of one person's jobs that are kept at a time; the oldest are "
-            "deleted first; 0: no limit."
+            "Maximum size of the logs that the portal keeps for one person's jobs, "
+            "in bytes. The oldest are deleted first. 0: no limit."
         ),
     )
     checkpoint_bytes: int = rule(

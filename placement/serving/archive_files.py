@@ -90,6 +90,4 @@ def _child_error(words: IO[bytes]) -> str:
     try:
         return str(json.loads(words.read(MOST_LINE_BYTES))["detail"])[:400]
     except (ValueError, KeyError, TypeError):
-        return sentence(
-            "the archive could not be read within the time and memory there is"
-        )
+        return sentence("the archive needs too much time or memory to be read")

@@ -235,7 +235,7 @@ def _too_many_requests(word: str) -> CallRefused:
         return CallRefused("full", detail)
     return CallRefused(
         "full",
-        sentence("The portal carries too many requests now. Try again in a moment."),
+        sentence("The portal has too many open requests now. Try again in a moment."),
     )
 
 

@@ -36,7 +36,7 @@ def find_place(endpoint: Endpoint, now: datetime) -> EndpointPlace:
         uuid: sentence("serves already, by job #{pk}", pk=pk)
         for uuid, pk in serving.values_list("gpu__uuid", "job_id")
     }
-    taken[endpoint.gpu.uuid] = sentence("is where it is")
+    taken[endpoint.gpu.uuid] = sentence("is the GPU that it uses now")
     reasons: dict[str, None] = {}
     for own in (True, False):
         there = _offers(job, own, now)

@@ -93,8 +93,7 @@ def notify_of_silence(endpoint: Endpoint, now: datetime) -> bool:
             job,
             endpoint.models.filter(removed_at=None).select_related("added_by"),
             sentence(
-                "“{job}” on {node} does not answer: nothing was heard of it for "
-                "{total} s.",
+                "“{job}” on {node} has not answered for {total} s.",
                 job=job.name,
                 node=job.node.name,
                 total=f"{(now - last).total_seconds():.0f}",

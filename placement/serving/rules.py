@@ -79,7 +79,7 @@ def best_offer(
         elif room_bytes(offer) < needs_bytes:
             reasons.append(
                 sentence(
-                    "{offer} has room for {offer2} GiB, {needs} are needed",
+                    "{offer} has {offer2} GiB free, and {needs} GiB are needed",
                     offer=offer.label,
                     offer2=f"{room_bytes(offer) / GIB:.2f}",
                     needs=f"{needs_bytes / GIB:.2f}",

@@ -126,7 +126,11 @@ def deploy(
     settings = _settings(said)
     if (reservation_id is None) == (hours is None):
         raise LaunchInvalid(
-            {"reservation": sentence("name one of yours, or hours to book")}
+            {
+                "reservation": sentence(
+                    "choose a reservation of yours, or enter the hours to book"
+                )
+            }
         )
     if hours is not None and not 0 < hours <= MOST_HOURS:
         raise LaunchInvalid(
@@ -248,7 +252,7 @@ def take_out(*, user: User, job_id: int, name: str, now: datetime) -> None:
         if user.pk not in (row.added_by_id, owner) and not user.is_operator:
             raise NotAllowed(
                 act=sentence(
-                    "take {name} out of job #{job_id}", name=name, job_id=job_id
+                    "remove {name} from job #{job_id}", name=name, job_id=job_id
                 )
             )
         # Also at the endpoint to which it is moving.
@@ -415,6 +419,6 @@ def _why_not_open(user: User, job_id: int) -> Exception:
         return JobOver(job=job.pk, state=job.state)
     return NotAllowed(
         act=sentence(
-            "bring a model to job #{job_id} of {owner}", job_id=job_id, owner=job.owner
+            "add a model to job #{job_id} of {owner}", job_id=job_id, owner=job.owner
         )
     )

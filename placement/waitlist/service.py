@@ -210,7 +210,9 @@ def _bring(job: Job, now: datetime) -> None:
         with transaction.atomic():
             _place_in(job, waits.reservation_id, now)
     except CodedError as refusal:
-        why = sentence("not where its reservation went: {refusal}", refusal=refusal)
+        why = sentence(
+            "it cannot run where its reservation moved: {refusal}", refusal=refusal
+        )
         end_before_start(job, why, now=now)
         _notify_refused(job.owner, job.name, waits.reservation, refusal, now)
 

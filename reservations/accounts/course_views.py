@@ -48,7 +48,7 @@ class CourseForm(SheetForm):
     )
     title = forms.CharField(label=gettext_lazy("Title"), max_length=120, required=False)
     parent = forms.CharField(
-        max_length=63, required=False, label=gettext_lazy("Below the account")
+        max_length=63, required=False, label=gettext_lazy("Parent group")
     )
     shares = forms.IntegerField(
         label=gettext_lazy("Shares"), min_value=0, max_value=MOST_SHARES, initial=10
@@ -60,7 +60,7 @@ class CourseForm(SheetForm):
         label=gettext_lazy("Quota of each student, credits in any 7 days")
     )
     head = forms.CharField(
-        max_length=150, required=False, label=gettext_lazy("Led by (login)")
+        max_length=150, required=False, label=gettext_lazy("Group head (user name)")
     )
     ends_at = LastDayField(label=gettext_lazy("Last day"))
 

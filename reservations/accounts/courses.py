@@ -167,7 +167,7 @@ def _end_courses(at: datetime, policy: Policy) -> int:
     stray = _memberships_with_stray_gpus()
     if stray.exists():
         offboarding.wind_down(
-            stray, at=at, policy=policy, reason=sentence("the account has ended")
+            stray, at=at, policy=policy, reason=sentence("the group has ended")
         )
     # Former members lose their waiting requests and series, and keep their vouchers.
     left = _ended_memberships()

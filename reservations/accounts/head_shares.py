@@ -21,7 +21,7 @@ def headed_account(user: User, account_id: int) -> Account:
         pk__in=headed_accounts(user), pk=account_id, archived_at=None
     ).first()
     if account is None:
-        raise NotAllowed(act=sentence("steer this group"))
+        raise NotAllowed(act=sentence("manage this group"))
     return account
 
 

@@ -29,7 +29,9 @@ class PasswordForm(PlainForm):
     password = forms.CharField(
         label=gettext_lazy("Password"), max_length=200, strip=False
     )
-    again = forms.CharField(label=gettext_lazy("Again"), max_length=200, strip=False)
+    again = forms.CharField(
+        label=gettext_lazy("Password again"), max_length=200, strip=False
+    )
 
     def clean_again(self) -> str:
         """Compare the two.

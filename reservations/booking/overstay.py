@@ -256,7 +256,7 @@ def clear_gaps(gpu_ids: Iterable[int], start: datetime, *, now: datetime) -> Non
         row = locks.load_reservation(pk, lock=True)
         leave_at = max(start, now, row.start)
         if row.state == State.ACTIVE and leave_at < row.end:
-            set_end(row, leave_at, now=now, why=sentence("its Gpus are needed"))
+            set_end(row, leave_at, now=now, why=sentence("its GPUs are needed"))
             publish(row, policy)
 
 

@@ -45,7 +45,7 @@ def times(level: PathLevel) -> str:
     """Say how much of its share a branch has used: "1.3×"."""
     ratio = used_ratio(level.level_fs)
     if math.isinf(ratio):
-        return sentence("more than its share of none")
+        return sentence("time without having a share")
     return f"{ratio:.1f}×" if ratio >= 0.05 or ratio == 0 else sentence("under 0.1×")
 
 

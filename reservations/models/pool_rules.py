@@ -30,7 +30,7 @@ class PoolRule(models.Model):
         Account,
         blank=True,
         related_name="pool_rules",
-        help_text="Accounts that may book, with those below them. None: everybody.",
+        help_text="Groups that may book, with their subgroups. None: everybody.",
     )
     peak = models.CharField(
         max_length=PEAK_LENGTH,

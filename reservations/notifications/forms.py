@@ -59,9 +59,12 @@ class NoticeChoiceForm(PlainForm):
         begin, end = found.get("quiet_from"), found.get("quiet_until")
         if (begin is None) != (end is None) and not self.errors:
             missing = "quiet_from" if begin is None else "quiet_until"
-            self.add_error(missing, gettext("Quiet hours need both, or neither."))
+            self.add_error(missing, gettext("Enter both times, or leave both empty."))
         if begin is not None and begin == end:
-            self.add_error("quiet_until", gettext("They would end when they begin."))
+            self.add_error(
+                "quiet_until",
+                gettext("The quiet hours must end at another time than they begin."),
+            )
         return dict(found)
 
     def chosen(self) -> dict[str, list[str]]:

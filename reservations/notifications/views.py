@@ -106,7 +106,7 @@ def notice_mute(request: HttpRequest) -> HttpResponse:
     user, now = reader(request), timezone.now()
     form = MuteForm(request.POST)
     if not form.is_valid():
-        raise Http404(gettext("no such while"))
+        raise Http404(gettext("Choose a length of time from the list."))
     preferences.mute(user=user, until=form.until(now), now=now)
     return redirect("notice-settings")
 
@@ -223,10 +223,12 @@ def notices_off(request: HttpRequest, token: str) -> HttpResponse:
     try:
         pk, kind = signing.loads(token, salt=UNSUBSCRIBE_SALT)
     except (signing.BadSignature, ValueError) as error:
-        raise Http404(gettext("no such link")) from error
+        raise Http404(
+            gettext("This link is not valid. Copy the whole address from the mail.")
+        ) from error
     user = User.objects.filter(pk=pk, is_active=True).first()
     if user is None:
-        raise Http404(gettext("nobody to tell"))
+        raise Http404(gettext("This link belongs to an account that is switched off."))
     if request.method == "POST":
         preferences.unsubscribe(user=user, kind=kind, now=timezone.now())
     what = (

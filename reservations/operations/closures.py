@@ -249,10 +249,10 @@ def _check(draft: ClosureDraft, *, now: datetime, running: bool) -> None:
     known = Account.objects.filter(pk=draft.account_id or 0).exists()
     if teaching and not known:
         wrong["account"] = sentence(
-            "Choose the account for which the teaching slot is kept."
+            "Choose the group for which the teaching slot is kept."
         )
     if not teaching and draft.account_id is not None:
-        wrong["account"] = sentence("Only a teaching slot can be kept for an account.")
+        wrong["account"] = sentence("Only a teaching slot can be kept for a group.")
     if wrong:
         raise FieldsInvalid(wrong)
 

@@ -81,8 +81,8 @@ class ClosureForm(PlainForm):
         choices=Closure.Kind.choices,
         widget=forms.Select(attrs={"class": "select"}),
         help_text=gettext_lazy(
-            "Maintenance and blackout: nobody books. Teaching slot: only the "
-            "account's members book."
+            "Maintenance and blackout: nobody can book. Teaching slot: only members "
+            "of the group can book."
         ),
     )
     reason = forms.CharField(
@@ -149,7 +149,7 @@ class ActForm(PlainForm):
     """One act on many Gpus."""
 
     act = forms.ChoiceField(
-        label=gettext_lazy("Do"),
+        label=gettext_lazy("Action"),
         choices=[
             (act.value, info.label) for act, info in ACTS.items() if act != BulkAct.POOL
         ]
@@ -164,7 +164,9 @@ class ActForm(PlainForm):
     reason = forms.CharField(
         label=gettext_lazy("Reason"), required=False, max_length=REASON_LENGTH
     )
-    move_booked = forms.BooleanField(label=gettext_lazy("Move booked"), required=False)
+    move_booked = forms.BooleanField(
+        label=gettext_lazy("Move bookings"), required=False
+    )
 
     def clean(self) -> dict[str, Any]:
         """Ask for the Pool of a move.
@@ -186,8 +188,7 @@ class PoolForm(PlainForm):
         min_value=1,
         max_value=10_000,
         help_text=gettext_lazy(
-            "Cost of one second of one GPU, in weighted GPU-seconds. Counts "
-            "for bookings made from now on."
+            "Credits for 1 GPU-hour. It applies to bookings made from now on."
         ),
         widget=forms.NumberInput(attrs={"class": "input"}),
     )
@@ -216,7 +217,9 @@ class PoolForm(PlainForm):
         queryset=Account.objects.filter(archived_at=None),
         required=False,
         label=gettext_lazy("Who may book"),
-        help_text=gettext_lazy("These accounts and those below them. None: everybody."),
+        help_text=gettext_lazy(
+            "Members of these groups and of their subgroups. None: everybody."
+        ),
         widget=forms.CheckboxSelectMultiple,
     )
     reason = forms.CharField(
@@ -241,13 +244,13 @@ class PoolQuotaForm(PlainForm):
 
     account = _select(
         Account.objects.filter(archived_at=None),
-        sentence("Account"),
-        sentence("choose an account"),
+        sentence("Group"),
+        sentence("choose a group"),
     )
     login = forms.CharField(
         required=False,
         max_length=150,
-        label=gettext_lazy("Of one member (login); empty: of the account"),
+        label=gettext_lazy("User name of one member. Empty: the whole group"),
     )
     quota_gpu_seconds = HoursField(
         label=gettext_lazy("Credits in any 7 days. Empty: no limit")
@@ -263,14 +266,14 @@ class PoolQuotaForm(PlainForm):
         values = super().clean() or {}
         account, login = values.get("account"), (values.get("login") or "").strip()
         if account is None:
-            self.add_error("account", gettext("Choose an account."))
+            self.add_error("account", gettext("Choose a group."))
         elif login:
             found = Membership.objects.filter(account=account, user__username=login)
             values["member"] = found.first()
             if values["member"] is None:
                 self.add_error(
                     "login",
-                    gettext("%(account)s has no member of this login.")
+                    gettext("%(account)s has no member with this user name.")
                     % {"account": account},
                 )
         return values

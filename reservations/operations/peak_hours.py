@@ -76,7 +76,9 @@ def _days(text: str | None) -> list[int]:
         first, *last = (DAYS.index(name.capitalize()) for name in part.split("-"))
         if len(last) > 1:
             raise PeakTextInvalid(
-                sentence("“{part}” names more than two ends of a span.", part=part)
+                sentence(
+                    "“{part}” has more than two hours. Write a span as 9-18.", part=part
+                )
             )
         count = (last[0] - first) % 7 if last else 0
         found += [(first + more) % 7 for more in range(count + 1)]

@@ -127,7 +127,7 @@ def preview_pool(*, pool_id: int, edit: PoolEdit) -> PoolPreview:
     pool = _pool(pool_id)
     known = Account.objects.filter(pk__in=edit.account_ids).values_list("pk", flat=True)
     if set(edit.account_ids) - set(known):
-        raise FieldsInvalid({"accounts": sentence("There is no such account.")})
+        raise FieldsInvalid({"accounts": sentence("There is no such group.")})
     return PoolPreview(
         before=state_of(pool),
         after={
@@ -253,7 +253,7 @@ def set_pool_quota(
         NotFound.
     """
     if (membership_id is None) == (account_id is None):
-        raise FieldsInvalid({"whose": sentence("Choose an account or one member.")})
+        raise FieldsInvalid({"whose": sentence("Choose a group or one member.")})
     if (
         quota_gpu_seconds is not None
         and not 0 <= quota_gpu_seconds <= MOST_HOURS * 3600
@@ -269,7 +269,7 @@ def set_pool_quota(
             known = Account.objects.filter(pk=account_id or 0).exists()
         if not known:
             raise FieldsInvalid(
-                {"whose": sentence("There is no such account or member.")}
+                {"whose": sentence("There is no such group or member.")}
             )
         rule, _ = PoolRule.objects.select_for_update().get_or_create(pool=pool)
         whose = (

@@ -46,19 +46,19 @@ REACH = {
 class EscalationExemption(StrEnum):
     """Why a process is exempt, even if the pool allows an action."""
 
-    STALE = sentence("its newest sample is stale")
-    FEW_SAMPLES = sentence("it was not seen in enough samples")
+    STALE = sentence("its newest reading is too old")
+    FEW_SAMPLES = sentence("it was not seen in enough readings")
     NOT_HELD = sentence("nobody holds the GPU")
-    UNATTRIBUTED = sentence("nobody knows whose it is")
-    ROOT = sentence("it is root's")
-    SYSTEM = sentence("it is a system account's")
-    HOLDER = sentence("it is the holder's")
+    UNATTRIBUTED = sentence("its owner is not known")
+    ROOT = sentence("it belongs to root")
+    SYSTEM = sentence("it belongs to a system account")
+    HOLDER = sentence("it belongs to the holder of the GPU")
     JOB = sentence("it is a job of the portal, which ends with its own reservation")
     EXEMPT = sentence("it is on the whitelist")
     NO_START = sentence(
-        "nobody knows when it started: its number may be another's by now"
+        "its start time is not known, so another process may have its PID now"
     )
-    SETTLED = sentence("the operator acknowledged or snoozed the alert")
+    SETTLED = sentence("an admin acknowledged or snoozed the alert")
 
 
 @dataclass(frozen=True, slots=True)

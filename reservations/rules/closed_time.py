@@ -4,7 +4,7 @@
     ├── GpuTaken
     │   └── ClosedThen          maintenance, blackout, a course's teaching slot
     ├── GpuNotBookable
-    │   └── PoolNotYours        the pool is kept for other accounts
+    │   └── PoolNotYours        the pool is kept for other Accounts
     └── QuotaExceeded
         └── PoolQuotaExceeded   a ceiling on this pool's GPUs alone
 
@@ -37,13 +37,13 @@ _SHUT: dict[str, Sentence] = {
 }
 _SHUT_FOR: dict[str, Sentence] = {
     "maintenance": sentence(
-        "{gpu} is under maintenance of {account} from {start} to {end}: {reason}."
+        "{gpu} is under maintenance for {account} from {start} to {end}: {reason}."
     ),
     "blackout": sentence(
-        "{gpu} is closed of {account} from {start} to {end}: {reason}."
+        "{gpu} is closed for {account} from {start} to {end}: {reason}."
     ),
     TEACHING: sentence(
-        "{gpu} is kept for teaching of {account} from {start} to {end}: {reason}."
+        "{gpu} is kept for teaching by {account} from {start} to {end}: {reason}."
     ),
 }
 
@@ -234,7 +234,7 @@ def check_pools(gpus: Iterable[CalendarGpu], barred: Barred) -> None:
 def open_gpus(gpus: Iterable[CalendarGpu], barred: Barred) -> list[CalendarGpu]:
     """Return these Gpus. Those that the Membership may not book are out of service."""
     return [
-        replace(gpu, bookable=False, out=sentence("kept for other accounts"))
+        replace(gpu, bookable=False, out=sentence("kept for other groups"))
         if gpu.pool_pk in barred
         else gpu
         for gpu in gpus
@@ -255,8 +255,8 @@ class PoolQuotaExceeded(QuotaExceeded):
         if self.own:
             return super()._template()
         return sentence(
-            "Firm is not possible: {start} to {end} would hold {hours} of {account}'s "
-            "{quota}. {fits}"
+            "Firm is not possible: from {start} to {end} the firm bookings of "
+            "{account} would cost {hours}. Its quota is {quota}. {fits}"
         )
 
     def text(self, zone: tzinfo = UTC) -> str:

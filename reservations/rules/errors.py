@@ -26,7 +26,7 @@ from http import HTTPStatus
 from typing import ClassVar
 
 from reservations.rules.calendar import Slot
-from reservations.rules.figures import credits_text, hours_text, steps_text, time_text
+from reservations.rules.figures import credits_text, steps_text, time_text
 from reservations.rules.window import grid_ceil, grid_floor
 from telemetry.protocol.coded_error import CodedError, json_ready
 from telemetry.protocol.sentences import joined, known, sentence
@@ -268,8 +268,8 @@ class QuotaExceeded(Refusal):
 
     def _template(self) -> str:
         return sentence(
-            "Firm is not possible: {start} to {end} would hold {hours} of your "
-            "{quota}. {fits}"
+            "Firm is not possible: from {start} to {end} your firm bookings would "
+            "cost {hours}. Your quota is {quota}. {fits}"
         )
 
     def text(self, zone: tzinfo = UTC) -> str:
@@ -285,7 +285,7 @@ class QuotaExceeded(Refusal):
             self._template(),
             start=time_text(self.window_start, zone),
             end=time_text(self.window_end, zone),
-            hours=hours_text(self.would_hold_gpu_seconds),
+            hours=credits_text(self.would_hold_gpu_seconds),
             quota=credits_text(self.quota_gpu_seconds),
             account=self.account,
             fits=fits,
@@ -301,8 +301,8 @@ class GroupQuotaExceeded(QuotaExceeded):
 
     def _template(self) -> str:
         return sentence(
-            "Firm is not possible: {start} to {end} would hold {hours} of {account}'s "
-            "{quota}. {fits}"
+            "Firm is not possible: from {start} to {end} the firm bookings of "
+            "{account} would cost {hours}. Its quota is {quota}. {fits}"
         )
 
 
@@ -373,7 +373,7 @@ class MembershipNeeded(Refusal):
     """The user has no right to book, or has several and must choose."""
 
     code = "membership-needed"
-    title = sentence("Account needed")
+    title = sentence("Group needed")
     accounts: tuple[str, ...] = ()
 
     def text(self, zone: tzinfo = UTC) -> str:

@@ -334,7 +334,7 @@ class Policy:
     )
     look_again_seconds: int = rule(
         60,
-        sentence("look again"),
+        sentence("waitlist check"),
         sentence("How often waiting requests are checked when nothing has changed."),
         shown="1 min",
         least=1,
@@ -352,7 +352,7 @@ class Policy:
     )
     token_seconds: int = rule(
         90 * DAY_SECONDS,
-        sentence("token"),
+        sentence("voucher validity"),
         sentence(
             "How long a voucher is valid. The booking must begin within this time."
         ),
@@ -386,9 +386,9 @@ class Policy:
         300 * 2**30,
         sentence("person folders bytes"),
         sentence(
-            "Most that the folders of one person's Jobs may hold on one node "
-            "together; the oldest ones of ended Jobs are removed first. In bytes; 0: "
-            "no limit; default 322122547200 (300 GiB)."
+            "Largest total size of the folders of one person's jobs on one node. The "
+            "oldest folders of ended jobs are removed first. In bytes; 0: no limit; "
+            "default 322122547200 (300 GiB)."
         ),
         least=0,
         most=_MOST_BYTES,

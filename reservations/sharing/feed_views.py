@@ -33,7 +33,11 @@ def feed(request: HttpRequest, address: str) -> HttpResponse:
     """Answer with the calendar of the address's owner, or 404 if it is unknown."""
     user = calendar_feed.reader_of(address, now=timezone.now())
     if user is None:
-        raise Http404(gettext("no such calendar"))
+        raise Http404(
+            gettext(
+                "There is no calendar at this address. The link may have been deleted."
+            )
+        )
     text = calendar_text(_events(user, request.get_host()), name="GPU Portal")
     response = HttpResponse(text, content_type="text/calendar; charset=utf-8")
     response["Content-Disposition"] = 'attachment; filename="gpuportal.ics"'

@@ -423,7 +423,7 @@ def person_quota(
     others = [pk for pk in own if pk != membership.pk]
     found = spends_of(others, low, high, ignoring=ignoring, ignoring_late=ignoring_late)
     return QuotaInfo(
-        account=sentence("All your accounts"),
+        account=sentence("All your groups"),
         quota_gpu_seconds=most,
         spends=(*extra, *known, *(spend for _, _, spend in found)),
         own=False,

@@ -51,7 +51,7 @@ OUT_SENTENCES: dict[str, str] = {
         "Its node is draining: no new bookings."
     ),
     "it is missing": sentence("It is missing."),
-    "kept for other accounts": sentence("Kept for other accounts."),
+    "kept for other groups": sentence("Kept for other groups."),
 }
 """Why a Gpu is out of service, as a whole sentence."""
 _SHORT_WORDS: tuple[str, ...] = (

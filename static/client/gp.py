@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """GPU Portal from a shell: find a slot, book, run, follow, extend, give back.
 
-One file, Python 3.9 or newer, standard library only. Make a token on the portal's
-page "Me" with the scopes read, book and job, then:
+One file, Python 3.9 or newer, standard library only. Create a token on the portal's
+page "Settings" with the permissions read, book and job. Then:
 
-    gp.py login https://portal.example          asks for the token, keeps it mode 600
-    gp.py find --gpus 2 --hours 8               the first slots that fit
+    gp.py login https://portal.example          asks for the token, saves it (mode 600)
+    gp.py find --gpus 2 --hours 8               lists the first slots that fit
     gp.py book --gpus 2 --hours 8 --for "thesis, run 3"
-    gp.py mine                                  own reservations
+    gp.py mine                                  lists your reservations
     gp.py run train.py --reservation 17 --follow -- --epochs 3
     gp.py run train.py --reservation 17 --env /home/you/venv --launcher torchrun
     gp.py run --recipe burn-in --set seconds=60 --reservation 17
@@ -15,9 +15,9 @@ page "Me" with the scopes read, book and job, then:
     gp.py files 5 | files 5 --get --to results/
     gp.py extend 17 --hours 2 | release 17
 
-GPUPORTAL_URL and GPUPORTAL_TOKEN go before what was kept. Exit status: 0 done, 1 the
-portal says no (its reason is printed) or the job failed, 2 wrong use or bad input,
-3 the portal cannot be reached. A log that is followed waits for a portal that is away.
+The variables GPUPORTAL_URL and GPUPORTAL_TOKEN override the saved login. Exit status:
+0 done, 1 the portal refused (its reason is printed) or the job failed, 2 wrong use or
+bad input, 3 the portal cannot be reached. "log --follow" waits until it can.
 """
 
 import argparse
@@ -172,7 +172,7 @@ def hours(text):
 
 
 def login(args):
-    """Keep address and token, after one look whether they work."""
+    """Check the address and the token, and save them."""
     to = Portal(args.url, os.environ.get("GPUPORTAL_TOKEN"))
     try:
         to.token = to.token or getpass.getpass("Token: ").strip()
@@ -217,7 +217,7 @@ def slots_of(args, to):
 
 
 def find(args):
-    """Print the first slots."""
+    """List the first slots that fit."""
     for slot in slots_of(args, to := portal()):
         print(f"{span(slot)}  {slot.get('kind') or ''}  {to.cards(slot['gpu_ids'])}")
 
@@ -243,7 +243,7 @@ def own(to):
 
 
 def mine(_args):
-    """Print own reservations."""
+    """List your reservations."""
     for row in own(to := portal()):
         about = f"{row['id']:>6}  {row['state']:9}  {row['kind']:4}  {span(row)}"
         print(f"{about}  {to.cards(row['gpu_ids'])}  {row['purpose'] or ''}")
@@ -297,7 +297,7 @@ def setting(text):
 
 
 def run(args):
-    """Launch a script or a ready recipe."""
+    """Start a script or a ready recipe."""
     to = portal()
     if (args.reservation is None) != args.gaps:
         raise Refused("give --reservation NUMBER or --gaps", 2)
@@ -325,14 +325,14 @@ def run(args):
 
 
 def jobs(_args):
-    """Print the newest jobs."""
+    """List the newest jobs."""
     for row in portal().ask("GET", "/jobs", limit=30)["jobs"]:
         about = f"{row['id']:>6}  {row['state']:9}  {row['node']:12}  {row['name']}"
         print(f"{about}  {row.get('waits') or ''}".rstrip())
 
 
 def gaps(args):
-    """Print what runs in gaps or waits for one; --stop ends one of them."""
+    """List your jobs in gaps; --stop ends one of them."""
     to = portal()
     if args.stop is not None:
         made = to.ask("POST", f"/jobs/gaps/{args.stop}/stop", {"reason": ""})
@@ -387,7 +387,7 @@ def patiently(to, seconds, path, **query):
 
 
 def files(args):
-    """Print what a job left in its results folder; --get brings it here."""
+    """List the files in a job's results folder; --get downloads them."""
     to = portal()
     found = to.ask("GET", f"/jobs/{args.job}/files")["files"]
     if unknown := set(args.name) - {row["path"] for row in found}:
@@ -441,7 +441,7 @@ def of_own(to, number):
 
 
 def extend(args):
-    """Move a reservation's end."""
+    """Make a reservation longer."""
     to = portal()
     row = of_own(to, args.reservation)
     end = when(row["end"]) + timedelta(hours=args.hours)
@@ -474,28 +474,30 @@ def parser():
         one = words.add_parser(act.__name__, help=act.__doc__)
         one.set_defaults(act=act)
         for name in numbers:
-            one.add_argument(name, type=int)
+            one.add_argument(name, type=int, help=f"number of the {name}")
         for name, given in options.items():
             one.add_argument(f"--{name.replace('_', '-')}", **given)
         return one
 
-    word(login).add_argument("url")
+    word(login).add_argument("url", help="address of the portal: https://...")
     wish = {
-        "gpus": {"type": int, "default": 1},
-        "hours": {"type": hours, "required": True},
-        "memory": {"type": float, "default": 0, "help": "GiB of each GPU, at least"},
-        "gpu_class": {"help": "the pool's name"},
-        "at": {"type": local, "help": "not before (book: exactly then)"},
+        "gpus": {"type": int, "default": 1, "help": "how many GPUs (default: 1)"},
+        "hours": {"type": hours, "required": True, "help": "length in hours"},
+        "memory": {"type": float, "default": 0, "help": "least GiB of each GPU"},
+        "gpu_class": {"help": "name of a pool, as on the board"},
+        "at": {"type": local, "help": "earliest start (book: exact start)"},
     }
     word(find, **wish)
-    word(book, **wish).add_argument("--for", dest="purpose", default="")
+    word(book, **wish).add_argument(
+        "--for", dest="purpose", default="", help="what the booking is for"
+    )
     word(mine)
     runs = word(
         run,
-        reservation={"type": int},
-        name={"default": ""},
-        gpus={"type": int},
-        retries={"type": int, "default": 0},
+        reservation={"type": int, "help": "number of the reservation to run in"},
+        name={"default": "", "help": "name of the job"},
+        gpus={"type": int, "help": "how many of its GPUs (default: all)"},
+        retries={"type": int, "default": 0, "help": "restarts if the node fails"},
         launcher={
             "choices": LAUNCHERS,
             "help": "what starts the script (default: python for .py)",
@@ -503,16 +505,26 @@ def parser():
         env={
             "default": "",
             "metavar": "FOLDER",
-            "help": "a virtual or conda environment on the node",
+            "help": "folder of a virtual or conda environment on the node",
         },
-        plan={"type": int, "metavar": "NUMBER", "help": "a saved plan"},
-        follow={"action": "store_true"},
-        gaps={"action": "store_true", "help": "while GPUs are unbooked"},
-        shortest={"type": float, "default": 30, "help": "minutes (--gaps)"},
-        total={"type": float, "help": "hours in all (--gaps)"},
-        memory={"type": float, "default": 0, "help": "GiB of each GPU (--gaps)"},
+        plan={"type": int, "metavar": "NUMBER", "help": "number of a saved plan"},
+        follow={"action": "store_true", "help": "print the log until the job ends"},
+        gaps={"action": "store_true", "help": "run whenever GPUs are unbooked"},
+        shortest={
+            "type": float,
+            "default": 30,
+            "help": "with --gaps: shortest useful time in minutes (default: 30)",
+        },
+        total={"type": float, "help": "with --gaps: total hours"},
+        memory={
+            "type": float,
+            "default": 0,
+            "help": "with --gaps: least GiB of each GPU",
+        },
     )
-    runs.add_argument("--recipe", help="a ready recipe instead: burn-in, ...")
+    runs.add_argument(
+        "--recipe", help="a ready recipe instead of a script, such as burn-in"
+    )
     runs.add_argument(
         "--set",
         type=setting,
@@ -525,17 +537,25 @@ def parser():
         "script", nargs="?", help="the script; its arguments follow after --"
     )
     word(jobs)
-    word(gaps, stop={"type": int, "metavar": "NUMBER"})
-    word(log, "job", follow={"action": "store_true"})
+    word(gaps, stop={"type": int, "metavar": "NUMBER", "help": "end this one"})
+    word(
+        log,
+        "job",
+        follow={"action": "store_true", "help": "go on until the job ends"},
+    )
     word(stop, "job")
     brought = word(
         files,
         "job",
-        get={"action": "store_true"},
-        to={"default": ".", "metavar": "FOLDER"},
+        get={"action": "store_true", "help": "download the files"},
+        to={"default": ".", "metavar": "FOLDER", "help": "download into this folder"},
     )
     brought.add_argument("name", nargs="*", help="names of the files (default: all)")
-    word(extend, "reservation", hours={"type": hours, "required": True})
+    word(
+        extend,
+        "reservation",
+        hours={"type": hours, "required": True, "help": "by how many hours"},
+    )
     word(release, "reservation")
     return made
 

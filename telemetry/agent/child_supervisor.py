@@ -27,7 +27,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol
 
-from telemetry.agent.isolation import isolation_of
+from telemetry.agent.isolation import isolation_of, not_isolated_of
 from telemetry.agent.stream_sender import Sender
 from telemetry.proc_stat import read_stat
 from telemetry.protocol.back_off import BackOff
@@ -119,6 +119,7 @@ def child_command(facts: SamplingSettings) -> list[str]:
     """Command line of the child. The environment carries the broker's address."""
     command = [sys.executable, "-m", "telemetry.agent.sampler", "--node", facts.name]
     command += ["--backend", facts.backend, "--isolation", isolation_of(facts)]
+    command += ["--not-isolated", not_isolated_of(facts)]
     command += ["--parent", str(os.getpid()), "--node-dir", str(facts.node_dir)]
     command.append("--supervised")
     if facts.sim_dir is not None:

@@ -13,7 +13,7 @@ import shutil
 from pathlib import Path
 from typing import Protocol
 
-from telemetry.protocol.hardware import Isolation
+from telemetry.protocol.hardware import Isolation, NotIsolated
 
 SYSTEMD = Path("/run/systemd/system")
 """This folder exists if systemd is the first process (sd_booted(3))."""
@@ -50,7 +50,7 @@ def isolation_of(facts: IsolationSettings) -> Isolation:
     run without a user. A worker under `make run` has only the users of a laptop, unless
     it gives each person an id of its own.
     """
-    if why_not_watched(facts):
+    if _not_watched(facts):
         return Isolation.NONE
     if facts.isolation == "watched":
         return Isolation.WATCHED
@@ -58,6 +58,13 @@ def isolation_of(facts: IsolationSettings) -> Isolation:
         return Isolation.ENFORCED
     # A node that cannot give the wanted level runs no job, so it has no level.
     return Isolation.NONE if facts.isolation == "enforced" else Isolation.WATCHED
+
+
+def not_isolated_of(facts: IsolationSettings) -> NotIsolated:
+    """Return why this node does not keep jobs apart; UNKNOWN if it does."""
+    if isolation_of(facts) is not Isolation.NONE:
+        return NotIsolated.UNKNOWN
+    return _not_watched(facts) or NotIsolated.UNITS
 
 
 def why_not(facts: IsolationSettings) -> str:
@@ -72,13 +79,24 @@ def why_not(facts: IsolationSettings) -> str:
 
 def why_not_watched(facts: IsolationSettings) -> str:
     """Return why jobs have no separate Unix users here; "" if they have."""
-    if os.geteuid() != 0:
-        return "this node's worker is not root"
+    return _WHY[_not_watched(facts)]
+
+
+_WHY = {
+    NotIsolated.UNKNOWN: "",
+    NotIsolated.PORTAL: "this node runs under manage.py portal",
+    NotIsolated.NOT_ROOT: "this node's worker is not root",
+    NotIsolated.SCRIPTS: "GPUPORTAL_ALLOW_SCRIPTS lets jobs run without a separate "
+    "Unix user",
+}
+
+
+def _not_watched(facts: IsolationSettings) -> NotIsolated:
     if facts.supervisor_pid is not None and not facts.own_ids:
-        return "this node runs under manage.py portal"
-    if facts.allow_scripts:
-        return "GPUPORTAL_ALLOW_SCRIPTS lets jobs run without a Unix user of their own"
-    return ""
+        return NotIsolated.PORTAL
+    if os.geteuid() != 0:
+        return NotIsolated.NOT_ROOT
+    return NotIsolated.SCRIPTS if facts.allow_scripts else NotIsolated.UNKNOWN
 
 
 def why_not_enforced() -> str:

@@ -32,7 +32,7 @@ from telemetry.agent.host_capacity import host_capacity
 from telemetry.agent.sampling_loop import Probe, RestartNeeded, Sampler, no_supervisor
 from telemetry.agent.stream_sender import Sender
 from telemetry.protocol.errors import ProbeUnavailable
-from telemetry.protocol.hardware import NODE_NAME, Backend, Isolation
+from telemetry.protocol.hardware import NODE_NAME, Backend, Isolation, NotIsolated
 
 PULSE_SILENCE_SECONDS = 4.0
 """The supervisor's heartbeat comes once a second. After this time without one the
@@ -53,6 +53,7 @@ def make_probe(
     state_dir: Path | None,
     node_dir: Path | None,
     isolation: Isolation,
+    not_isolated: NotIsolated = NotIsolated.UNKNOWN,
 ) -> Probe:
     """Open a probe and return it. Raises ProbeUnavailable.
 
@@ -63,14 +64,22 @@ def make_probe(
     from telemetry.agent.simulated_probe import SimulatedProbe
 
     def nvml() -> Probe:
-        probe = NvmlProbe(node, node_dir=node_dir, isolation=isolation)
+        probe = NvmlProbe(
+            node, node_dir=node_dir, isolation=isolation, not_isolated=not_isolated
+        )
         probe.open()
         return probe
 
     def simulated() -> Probe:
         if state_dir is None:
             raise ProbeUnavailable(backend="simulated", why="no --state-dir given")
-        probe = SimulatedProbe(state_dir, node, node_dir=node_dir, isolation=isolation)
+        probe = SimulatedProbe(
+            state_dir,
+            node,
+            node_dir=node_dir,
+            isolation=isolation,
+            not_isolated=not_isolated,
+        )
         probe.open()
         return probe
 
@@ -138,6 +147,9 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
         "--isolation", choices=[x.value for x in Isolation], default="none"
     )
     parser.add_argument(
+        "--not-isolated", choices=[x.value for x in NotIsolated], default=""
+    )
+    parser.add_argument(
         "--parent", type=int, help="end when the parent is not this pid"
     )
     parser.add_argument(
@@ -165,6 +177,7 @@ def main(argv: list[str] | None = None) -> int:
             state_dir=arguments.state_dir,
             node_dir=arguments.node_dir,
             isolation=Isolation(arguments.isolation),
+            not_isolated=NotIsolated(arguments.not_isolated),
         )
 
     if arguments.once:

@@ -50,6 +50,7 @@ from telemetry.protocol.hardware import (
     Link,
     MemoryBytes,
     NodeInfo,
+    NotIsolated,
     Pairs,
     links_of,
     uuids_of,
@@ -193,12 +194,13 @@ class SimulatedProbe:
         *,
         node_dir: Path | None = None,
         isolation: Isolation = Isolation.NONE,
+        not_isolated: NotIsolated = NotIsolated.UNKNOWN,
         seed: str = "1",
     ) -> None:
         self._state_dir = state_dir
         self._path = state_dir / f"{node}.json"
         self._node = node
-        self._isolation = isolation
+        self._isolation, self._not_isolated = isolation, not_isolated
         self._seed = f"{seed}/{node}"
         self._owners = ProcessOwners(node_dir)
         self._mtime_ns = -1
@@ -345,6 +347,7 @@ class SimulatedProbe:
             driver_version="simulated",
             boot_id=boot_id(),
             isolation=self._isolation,
+            not_isolated=self._not_isolated,
             extras=installed(),
             host=script.host,
         )

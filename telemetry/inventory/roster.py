@@ -237,6 +237,7 @@ def _follow_node(node: Node, info: NodeInfo, report: RosterReport) -> None:
         "cuda_version": info.cuda_version,
         "boot_id": info.boot_id,
         "isolation": info.isolation.value,
+        "not_isolated": info.not_isolated.value,
         "extras": list(info.extras),
     }
     if info.host is not None:

@@ -158,7 +158,7 @@ class Response(models.Model):
     """One response to one process, taken or only recorded (dry run)."""
 
     class Step(models.TextChoices):
-        NOTIFY = "notify", lazy("told in the page")
+        NOTIFY = "notify", lazy("shown in the portal")
         WARN = "warn", lazy("warned on the terminal")
         STOP = "stop", lazy("process stopped")
 

@@ -78,6 +78,8 @@ class Node(models.Model):
     isolation = models.CharField(
         max_length=10, choices=Isolation, default=Isolation.NONE
     )
+    not_isolated = models.CharField(max_length=10, blank=True, editable=False)
+    """Why its isolation is `none`: a value of `NotIsolated`, as the node reports it."""
     address = models.CharField(
         max_length=253,
         blank=True,
@@ -198,7 +200,7 @@ class Pool(models.Model):
 
     gpu_class = models.CharField(max_length=80, unique=True)
     weight = models.PositiveIntegerField(
-        help_text=lazy("Cost of one second of one Gpu; default: memory in 8 GiB units.")
+        help_text=lazy("Credits for 1 GPU-hour. Default: the memory in units of 8 GiB.")
     )
     peak_flops = models.FloatField(
         default=0,

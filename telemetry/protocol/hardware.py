@@ -95,6 +95,21 @@ class Isolation(StrEnum):
     """Own user and a list of devices."""
 
 
+class NotIsolated(StrEnum):
+    """Why a node does not keep jobs apart."""
+
+    UNKNOWN = ""
+    """It keeps them apart, or its worker is older than this reason."""
+    NOT_ROOT = "not-root"
+    """Its worker does not run as root."""
+    PORTAL = "portal"
+    """`manage.py portal` started it, without a Unix user id for each person."""
+    SCRIPTS = "scripts"
+    """GPUPORTAL_ALLOW_SCRIPTS lets jobs run without a separate Unix user."""
+    UNITS = "units"
+    """`enforced` is wanted, and systemd cannot run each job in its own unit."""
+
+
 class Link(Struct, frozen=True):
     """Connection between two Gpus of one node; `a` and `b` are UUIDs."""
 
@@ -174,6 +189,7 @@ class NodeInfo(Struct, frozen=True):
     boot_id: str = ""
     """Changes with every start of the machine: "missing after reboot"."""
     isolation: Isolation = Isolation.NONE
+    not_isolated: NotIsolated = NotIsolated.UNKNOWN
     extras: tuple[str, ...] = ()
     """Optional packages that the worker's environment has, of `extras.KNOWN`."""
     host: HostCapacity | None = None
@@ -199,6 +215,7 @@ class NodeInfo(Struct, frozen=True):
             cuda_version=self.cuda_version,
             boot_id=self.boot_id,
             isolation=self.isolation,
+            not_isolated=self.not_isolated,
             extras=self.extras,
             host=self.host,
             fast_links=self.fast_links,
@@ -226,6 +243,7 @@ class RosterMessage(NodeMessage, frozen=True, kw_only=True, tag="roster"):
     cuda_version: Annotated[Line, Meta(max_length=20)] = ""
     boot_id: Annotated[Line, Meta(max_length=40)] = ""
     isolation: Isolation = Isolation.NONE
+    not_isolated: NotIsolated = NotIsolated.UNKNOWN
     extras: Annotated[
         tuple[Annotated[Line, Meta(max_length=40)], ...], Meta(max_length=MOST_EXTRAS)
     ] = ()
@@ -259,6 +277,7 @@ class RosterMessage(NodeMessage, frozen=True, kw_only=True, tag="roster"):
             cuda_version=self.cuda_version,
             boot_id=self.boot_id,
             isolation=self.isolation,
+            not_isolated=self.not_isolated,
             extras=self.extras,
             host=self.host,
         )

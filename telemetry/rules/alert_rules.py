@@ -337,7 +337,7 @@ CLOCK = declare(
         sentence("wrong clock"),
         sentence(
             "The node’s clock differs from the portal’s, so the node refuses "
-            "orders as too old or too new."
+            "commands as too old or too new."
         ),
         Severity.WARNING,
         condition=lambda node: abs(node.skew_seconds) > MOST_SKEW_SECONDS,

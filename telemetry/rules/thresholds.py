@@ -197,7 +197,7 @@ class JudgePolicy:
     """Never a finding, even if one of the other two lists has it."""
     xid_stands_seconds: int = rule(
         DAY_SECONDS,
-        sentence("xid stands"),
+        sentence("xid open"),
         sentence(
             "How long an alert stays open after the last XID, unless it is cleared."
         ),

@@ -53,7 +53,7 @@ _EXACT = {
     "none_required": sentence("This must be null."),
     "json_invalid": sentence("This is not valid JSON."),
     "json_type": sentence("This must be JSON as text."),
-    "string_pattern_mismatch": sentence("This is not written as it must be."),
+    "string_pattern_mismatch": sentence("This does not have the required form."),
     "uuid_parsing": sentence("This must be a UUID."),
     "url_parsing": sentence("This must be an address, such as https://example.org/."),
 }

@@ -125,7 +125,7 @@ def plain_messages(field: forms.Field) -> dict[str, Any]:
             "Use %(limit_value)d characters or more; there are %(show_value)d."
         ),
         "null_characters_not_allowed": gettext("Remove the null characters."),
-        "unique": gettext("There is already one of this name or number."),
+        "unique": gettext("This name or number is already in use."),
     }
     if isinstance(field, forms.IntegerField | forms.FloatField | forms.DecimalField):
         found |= _number_messages(field)
@@ -139,7 +139,7 @@ def plain_messages(field: forms.Field) -> dict[str, Any]:
                 "The file's name is too long: use %(max)d characters at most."
             ),
             "contradiction": gettext(
-                "Either choose a file or remove the one there is."
+                "Either choose a new file or remove the current one."
             ),
         }
     elif isinstance(field, forms.ChoiceField | forms.ModelChoiceField):

@@ -121,7 +121,7 @@ def test_a_job_waits_and_says_why_until_its_nodes_clock_is_right(job, alice):
     refused = fact(job, "refused", now, code="expired", nonce=job.order_nonce)
     for _ in range(2):
         assert hear(job, {**refused, "reason": "expired 3540 s ago"}, now) == "starting"
-    assert job.reason.startswith("red: its clock is not the portal's")
+    assert job.reason.startswith("red: its clock differs from the portal's")
     assert job.events.filter(reason=job.reason).count() == 1
     assert job_tick.tick(now + timedelta(seconds=21))["ordered_again"] == 1
     assert hear(job, fact(job, "started", now), now) == "running"

@@ -81,7 +81,7 @@ def plan_and_book(page: Page, address: str) -> int:
     page.goto(f"{address}/plan/")
     page.get_by_label("Model", exact=True).select_option("tiny-gpt")
     # So small a model is only a little faster on two GPUs: ask for the fastest plan.
-    page.get_by_label("Optimise for", exact=True).select_option("fastest")
+    page.get_by_label("Optimize for", exact=True).select_option("fastest")
     pair = page.locator(".plan-card", has_text=re.compile(r"\b2 GPUs\b")).first
     expect(pair).to_be_visible(timeout=SOON_MS)
     pair.get_by_role("button", name=re.compile("^Book these")).click()

@@ -491,7 +491,7 @@ def open_group(story: Story) -> None:
     page = story.page
     story.go("Manage")
     story.go("Groups", "Manage")
-    page.get_by_label("Account, login or name").fill("vision")
+    page.get_by_label("Group, user name or name").fill("vision")
     story.press(re.compile("^Show$"))
     page.get_by_role("table").get_by_role(
         "link", name=re.compile("Vision")
@@ -539,7 +539,7 @@ def add_and_remove_a_member(story: Story) -> None:
     story.heading("What these changes do")
     save_draft(story, "helps out")
     open_group(story)
-    page.get_by_label(re.compile("^Carol.* leaves the account")).check()
+    page.get_by_label(re.compile("^Carol.* leaves the group")).check()
     page.get_by_role("button", name="Preview").click()
     story.heading("What these changes do")
     story.look("preview of a member who leaves")

@@ -195,7 +195,7 @@ def test_rows_that_are_no_numbers_are_refused_in_words(client, omar) -> None:
         sent = {"action": "delete_selected", ACTION_CHECKBOX_NAME: [key]}
         answer = client.post(reverse("admin:telemetry_gpu_changelist"), sent)
         assert answer.status_code == 400
-        assert "There is no such row" in answer.content.decode()
+        assert "There is no such entry" in answer.content.decode()
 
 
 def test_failed_logins_that_count_no_more_are_cleaned_up(client, omar) -> None:

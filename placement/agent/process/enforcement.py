@@ -262,11 +262,11 @@ class Enforcer:
             )
         uids = uids_of(order.pid)
         if 0 in uids:
-            raise Differs(ResponseOutcome.REFUSED, "it is root's")
+            raise Differs(ResponseOutcome.REFUSED, "it belongs to root")
         if set(uids) != {order.uid}:
             raise Differs(ResponseOutcome.REFUSED, "it belongs to another user now")
         if order.uid < LOWEST_UID or order.uid == NOBODY_UID:
-            raise Differs(ResponseOutcome.REFUSED, "it is a system account's")
+            raise Differs(ResponseOutcome.REFUSED, "it belongs to a system account")
         registry = JobRegistry(self.node.node_dir)
         registry.refresh(time.monotonic())
         if registry.job_of(order.pid, found) is not None:

@@ -50,9 +50,9 @@ PASSING = {
     "storage": "",
     "busy": "",
     "expired": sentence(
-        "its clock is not the portal's, or the order was long on its way"
+        "its clock differs from the portal's, or the command took too long to arrive"
     ),
-    "clock": sentence("its clock is not the portal's"),
+    "clock": sentence("its clock differs from the portal's"),
 }
 """Temporary refusals: the Job keeps its state and is ordered again."""
 SHOULD_SHOW = Job.State.ending() | {Job.State.RUNNING}

@@ -171,7 +171,7 @@ def to_stop(job: Job, now: datetime) -> list[JobPart]:
         locked = Job.objects.select_for_update().get(pk=job.pk)
         never = locked.parts.filter(state=Job.State.QUEUED)
         if never.update(
-            state=Job.State.STOPPED, reason=sentence("never began"), ended_at=now
+            state=Job.State.STOPPED, reason=sentence("never started"), ended_at=now
         ):
             _apply_part_states(locked, now)
     return running(job)

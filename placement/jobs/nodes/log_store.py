@@ -256,15 +256,15 @@ def note(job: Job) -> str:
         why = sentence("the lab keeps logs for a limited time")
         if job.log_dropped_for == LogDropped.ROOM:
             why = sentence(
-                "the logs of one person's jobs held more than they may together, "
-                "and the oldest are deleted first"
+                "the logs of this person's jobs exceeded the limit together, and the "
+                "oldest are deleted first"
             )
         return sentence("This log was deleted on {day}: {why}.", day=day, why=why)
     if job.log_cut_at:
         at = date_format(timezone.localtime(job.log_cut_at), "j F Y, H:i")
         return sentence(
-            "No more of this log is kept since {at}: the logs of one person's "
-            "running jobs hold more than they may together.",
+            "This log is not stored from {at} on: the logs of this person's running "
+            "jobs exceed the limit together.",
             at=at,
         )
     return ""

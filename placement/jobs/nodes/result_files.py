@@ -119,7 +119,7 @@ def store_list(
         if one["path"] in known:
             continue
         over = count >= policy.most_files or total + one["size"] > policy.most_bytes
-        why = sentence("over what the site takes of one job") if over else ""
+        why = sentence("more than the site stores for one job") if over else ""
         if not over and 0 < policy.person_bytes < kept + one["size"]:
             over = True
             why = sentence(
@@ -180,7 +180,7 @@ def _checked(said: object) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
             )
         if not all(_is_valid_row(row, name == "files") for row in rows):
             raise BadInput(
-                {name: sentence("has an entry without a sound path, size or sum")}
+                {name: sentence("has an entry without a valid path, size or checksum")}
             )
         parts.append(list({row["path"]: row for row in rows}.values()))
     return parts[0], parts[1]
@@ -220,7 +220,7 @@ def append(*, file: ResultFile, offset: int, data: bytes, now: datetime) -> int:
         if offset != have:
             raise ResultMisplaced(have)
         if have + len(data) > file.size_bytes:
-            raise ResultSpoiled(sentence("it is longer than it was listed"))
+            raise ResultSpoiled(sentence("it is larger than its listed size"))
         stored.write(data)
         stored.flush()
         have += len(data)
@@ -229,7 +229,7 @@ def append(*, file: ResultFile, offset: int, data: bytes, now: datetime) -> int:
             stored.seek(0)
             if hashlib.file_digest(stored, "sha256").hexdigest() != file.sha256:
                 path.unlink()
-                why = sentence("it changed while it was brought up")
+                why = sentence("it changed during the upload")
                 ResultFile.objects.filter(pk=file.pk).update(
                     refused=why, received_bytes=0
                 )

@@ -46,19 +46,32 @@ def add_estimate_options(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         help="well-known name, config.json, .safetensors, .onnx, module:callable",
     )
-    parser.add_argument("--spec", metavar="FILE", help="case, list, cases; - stdin")
-    parser.add_argument("--method", choices=METHODS)
+    parser.add_argument(
+        "--spec", metavar="FILE", help="reference cases as JSON; - reads stdin"
+    )
+    parser.add_argument(
+        "--method",
+        choices=METHODS,
+        help="closed: formulas; symbolic: follow one step through the model's code",
+    )
     parser.add_argument("--json", action="store_true", help="answer in JSON")
     add_workload_options(parser)
     parser.add_argument(
-        "--strategy", choices=RANK_STRATEGIES, default=SINGLE.key, metavar="WORD"
+        "--strategy",
+        choices=RANK_STRATEGIES,
+        default=SINGLE.key,
+        metavar="WORD",
+        help=f"one of {', '.join(RANK_STRATEGIES)} (default: %(default)s)",
     )
-    parser.add_argument("--ranks", type=int, default=1, metavar="N")
+    parser.add_argument(
+        "--ranks", type=int, default=1, metavar="N", help="GPUs that share the work"
+    )
     parser.add_argument(
         "--input",
         default="{}",
         metavar="JSON",
-        help='symbolic: the batch, such as {"kind": "cls_img", "size": 224}',
+        help="with --method symbolic: the batch, such as "
+        '{"kind": "cls_img", "size": 224}',
     )
 
 

@@ -52,7 +52,7 @@ class Question:
 def add_plan_options(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument(
-        "--gpus", required=True, metavar="FILE", help="JSON list; - reads stdin"
+        "--gpus", required=True, metavar="FILE", help="JSON list of GPUs; - reads stdin"
     )
     add_common_options(parser)
 
@@ -64,7 +64,7 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
         help="well-known name, config.json, .safetensors, .onnx, module:callable",
     )
     parser.add_argument("--wish", choices=WISHES, help="what to rank by")
-    parser.add_argument("--max-gpus", type=int, metavar="N")
+    parser.add_argument("--max-gpus", type=int, metavar="N", help="use at most N GPUs")
     parser.add_argument(
         "--strategy",
         action="append",
@@ -73,18 +73,33 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
         help=f"only this strategy; can be repeated: {', '.join(TITLES)}",
     )
     parser.add_argument(
-        "--lora", type=int, default=0, metavar="RANK", help="train adapters only"
+        "--lora",
+        type=int,
+        default=0,
+        metavar="RANK",
+        help="train LoRA adapters of this rank only",
     )
-    parser.add_argument("--lora-targets", nargs="+", default=(), metavar="NAME")
-    parser.add_argument("--weights", choices=("full", "int8", "nf4"))
+    parser.add_argument(
+        "--lora-targets",
+        nargs="+",
+        default=(),
+        metavar="NAME",
+        help="linear layers that get an adapter (default: the usual ones)",
+    )
+    parser.add_argument(
+        "--weights",
+        choices=("full", "int8", "nf4"),
+        help="bits of the frozen weights: unchanged, 8 or 4",
+    )
     parser.add_argument(
         "--files",
         metavar="DIR",
         help="write the launch files of the first plan to this folder",
     )
     parser.add_argument("--json", action="store_true", help="answer in JSON")
-    for name in REMEDIES:
-        parser.add_argument(f"--{name}", action="store_true")
+    for name, field in REMEDIES.items():
+        words = f"no plan with {field.replace('_', ' ')}"
+        parser.add_argument(f"--{name}", action="store_true", help=words)
     add_workload_options(parser)
 
 

@@ -79,7 +79,7 @@ def _words(found: Mapping[str, Any]) -> str:
 
 SPLIT = CliCommand(
     "split",
-    "Split layers, pipelines or shards over unequal GPUs; decide about a move.",
+    "Split layers, pipelines or shards over unequal GPUs; decide on a move.",
     add_split_options,
     split_answer,
 )

@@ -15,18 +15,45 @@ WORDS = (
 
 def add_workload_options(parser: argparse.ArgumentParser) -> None:
     """Declare batch, sequence, precision and so on."""
-    parser.add_argument("--batch", type=int, default=DEFAULT.batch)
     parser.add_argument(
-        "--sequence", type=int, default=DEFAULT.sequence_length, metavar="TOKENS"
+        "--batch",
+        type=int,
+        default=DEFAULT.batch,
+        help="sequences or images in a step (default: %(default)s)",
     )
-    parser.add_argument("--target", type=int, default=0, metavar="TOKENS")
-    parser.add_argument("--accumulation", type=int, default=1, metavar="N")
+    parser.add_argument(
+        "--sequence",
+        type=int,
+        default=DEFAULT.sequence_length,
+        metavar="TOKENS",
+        help="tokens of a sequence (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--target",
+        type=int,
+        default=0,
+        metavar="TOKENS",
+        help="tokens of the decoder's side (encoder-decoder models)",
+    )
+    parser.add_argument(
+        "--accumulation",
+        type=int,
+        default=1,
+        metavar="N",
+        help="microbatches that a step is divided into",
+    )
     for name in WORDS:
+        default = getattr(DEFAULT, name)
         parser.add_argument(
-            f"--{name}", choices=CHOICES[name], default=getattr(DEFAULT, name)
+            f"--{name}",
+            choices=CHOICES[name],
+            default=default,
+            help=f"default: {default}",
         )
     parser.add_argument(
-        "--loop", choices=CHOICES["optimizer_loop"], help="how the optimizer steps"
+        "--loop",
+        choices=CHOICES["optimizer_loop"],
+        help="implementation of the optimizer step",
     )
 
 

@@ -23,7 +23,7 @@ PRECISIONS = ("fp32", "autocast_bf16")
 counts.
 """
 NEEDS_PLAN = sentence(
-    "deepspeed runs by a plan of ZeRO-1, 2 or 3, or of stages: make one first"
+    "deepspeed needs a plan with ZeRO-1, 2 or 3, or with stages: make one first"
 )
 
 
@@ -40,8 +40,8 @@ def why_not_deepspeed(plan: Mapping[str, Any]) -> str:
     known = strategy_of(strategy)
     if DEEPSPEED not in known.backends:
         return sentence(
-            "deepspeed shares out evenly (ZeRO-1, 2, 3) or runs stages by 1F1B; the "
-            "strategy {strategy} runs with torch",
+            "deepspeed supports equal shares (ZeRO-1, 2, 3) and stages with 1F1B; "
+            "the strategy {strategy} needs torch",
             strategy=strategy[:40],
         )
     if (precision := launch.get("precision", "fp32")) not in PRECISIONS:

@@ -258,7 +258,7 @@ def execution_of_own(plan: Plan, backend: str = TORCH) -> Execution:
             )
         )
     if plan.launch["checkpointing"] != "none":
-        raise NotRunnable(sentence("checkpointing is for the code of your model to do"))
+        raise NotRunnable(sentence("your model's own code must do the checkpointing"))
     one = {"layers": 1, "heads": 1, "seq": 1, "backend": backend}
     return execution_of(plan, one)
 

@@ -41,7 +41,7 @@ FULL_NAMES = {
     "checkpoint_seconds": sentence("Checkpoint seconds"),
     "lines_per_second": sentence("Lines per second"),
     "exit_code": sentence("Exit code"),
-    "room_bytes": sentence("Room bytes"),
+    "room_bytes": sentence("GPU memory, bytes"),
     "layers": sentence("Layers"),
     "steps": sentence("Steps"),
     "seconds": sentence("Seconds"),
@@ -299,7 +299,7 @@ SERVE = Recipe(
     about=sentence("Answers requests for ONNX models within deadlines."),
     settings=(
         RecipeSetting(
-            "threads", int, 1, least=1, most=64, help=sentence("where the CPU computes")
+            "threads", int, 1, least=1, most=64, help=sentence("if the CPU computes")
         ),
         RecipeSetting(
             "room_bytes",
@@ -307,7 +307,7 @@ SERVE = Recipe(
             4 * GIB,
             least=2**20,
             most=2**50,
-            help=sentence("what the loaded models may take together on the GPU"),
+            help=sentence("GPU memory that the loaded models may use together"),
         ),
         *_SIMULATED,
     ),

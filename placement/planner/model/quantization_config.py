@@ -58,7 +58,7 @@ def _bitsandbytes(fields: ConfigFields) -> Scheme | None:
     if fields.flag("load_in_8bit") or fields.flag("_load_in_8bit"):
         skip = _skipped(fields, "llm_int8_skip_modules")
         return Scheme("bitsandbytes_8bit", bits=8, skip=skip)
-    fields.must("load_in_4bit", False, sentence("neither 4 nor 8 bit is asked for"))
+    fields.must("load_in_4bit", False, sentence("neither 4 nor 8 bits are set"))
     return None
 
 

@@ -409,8 +409,9 @@ def _batch_notes(workload: Workload, gpus: int) -> tuple[str, ...]:
         return ()
     return (
         sentence(
-            "A batch of {batch} goes round {even} of {gpus} GPUs evenly, and it is "
-            "kept. You can choose another one: {choices} would go round all of them.",
+            "A batch of {batch} divides evenly over {even} of the {gpus} GPUs only. "
+            "The plans keep it. A batch of {choices} would divide evenly over all of "
+            "them.",
             batch=workload.batch,
             even=max(n for n in divisors(workload.batch) if n <= gpus),
             gpus=gpus,
@@ -426,8 +427,8 @@ def _notes(spec: ModelSpec, usable: Sequence[GpuOffer]) -> tuple[str, ...]:
     if len(nodes) > 1 and not slowest:
         notes.append(
             sentence(
-                "How fast the nodes are joined is not set (placement policy), so "
-                "the {nodes} were planned one by one.",
+                "The network speed between the nodes is not set (placement policy), "
+                "so the {nodes} were planned one by one.",
                 nodes=counted("{n} node", "{n} nodes", len(nodes)),
             )
         )

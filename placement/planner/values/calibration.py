@@ -123,7 +123,7 @@ class SiteError:
         if self.memory is not None:
             said.append(
                 sentence(
-                    "{above} of {all} held more than the most",
+                    "{above} of {all} used more than the predicted maximum",
                     above=self.above_high,
                     all=self.memory.n,
                 )

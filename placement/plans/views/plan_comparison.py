@@ -111,19 +111,15 @@ def _figures(a: Plan, b: Plan, units: tuple[str, str]) -> tuple[ComparisonRow, .
             gib,
         ),
         ComparisonRow(
-            gettext("Least room left"),
+            gettext("Least memory left"),
             gib(_room_bytes(a)),
             gib(_room_bytes(b)),
             better=_lower(-_room_bytes(a), -_room_bytes(b)) if same else 0,
         ),
         row(
-            gettext("Quota a step costs"),
+            gettext("Credits for 1,000 steps"),
             lambda p: p.quota_gpu_seconds,
-            lambda value: (
-                gettext("%(time)s weighted GPU-s") % {"time": f"{value:.3g}"}
-                if value
-                else "–"
-            ),
+            lambda value: f"{value * 1000 / 3600:.3g}" if value else "–",
         ),
     ]
     return tuple(rows)
@@ -156,7 +152,7 @@ def _comparison_rows(a: Plan, b: Plan) -> tuple[ComparisonRow, ...]:
         both(gettext("What was changed"), lambda p: "; ".join(short_remedies(p))),
         both(gettext("Bound by"), lambda p: shown(p.bound_by)),
         both(gettext("Pipeline"), pipe),
-        both(gettext("Beware"), lambda p: " ".join(map(shown, p.notes))),
+        both(gettext("Caution"), lambda p: " ".join(map(shown, p.notes))),
     )
 
 

@@ -58,27 +58,27 @@ class MemberForm(PlainForm):
     """A new member. With a sponsor and a last day it is a guest."""
 
     user = forms.CharField(
-        max_length=150, label=gettext_lazy("Login"), validators=[login_valid]
+        max_length=150, label=gettext_lazy("User name"), validators=[login_valid]
     )
     name = forms.CharField(
         max_length=80,
         required=False,
-        label=gettext_lazy("Name, where the login is new"),
+        label=gettext_lazy("Name of a new person"),
     )
     mail = forms.EmailField(
-        required=False, label=gettext_lazy("Mail, where the login is new")
+        required=False, label=gettext_lazy("Mail address of a new person")
     )
     shares = forms.IntegerField(
         label=gettext_lazy("Shares"), min_value=0, max_value=MOST_SHARES, initial=1
     )
     quota_gpu_seconds = HoursField(label=gettext_lazy("Quota, credits in any 7 days"))
     is_head = forms.BooleanField(
-        required=False, label=gettext_lazy("Head of this account")
+        required=False, label=gettext_lazy("Head of this group")
     )
     sponsor = forms.CharField(
         max_length=150,
         required=False,
-        label=gettext_lazy("Guest of (login of a member)"),
+        label=gettext_lazy("Guest of (user name of a member)"),
     )
     expires_at = LastDayField(required=False, label=gettext_lazy("Last day"))
 

@@ -140,8 +140,8 @@ def refuse_holders(done: Edited) -> None:
         raise EditsRefused(
             problems=(
                 sentence(
-                    "{names} still hold reservations under this account: "
-                    "cancel or release them first, or end the account by date.",
+                    "{names} still hold reservations in this group. Cancel or "
+                    "release these first, or give the group a last day.",
                     names=", ".join(names),
                 ),
             )

@@ -190,7 +190,7 @@ class _Editor:
                 self.bad(
                     edit,
                     "account",
-                    sentence("there is an account “{name}” already", name=name),
+                    sentence("there is already a group “{name}”", name=name),
                 )
                 return
             old = AccountInfo(self.key(), name, "", None, 1, None)
@@ -200,7 +200,7 @@ class _Editor:
             if not self._fresh_enough(edit, old.version, old.name):
                 return
         else:
-            self.bad(edit, "account", sentence("there is no such account"))
+            self.bad(edit, "account", sentence("there is no such group"))
             return
         if "parent" in values:
             values["parent_pk"] = self._account(edit, "parent", values.pop("parent"))
@@ -250,12 +250,12 @@ class _Editor:
         user = self._user(edit, "user", values.pop("user", None))
         if account is None or user is None:
             if not edit.fields.get("account"):
-                self.bad(edit, "account", sentence("an account is needed"))
+                self.bad(edit, "account", sentence("a group is needed"))
             return None
         pk = self.by_right.get((user, account))
         if pk is not None:
             if self.members[pk].active:
-                self.bad(edit, "user", sentence("is a member of this account already"))
+                self.bad(edit, "user", sentence("is already a member of this group"))
                 return None
             values.setdefault("active", True)
             return replace(
@@ -282,7 +282,7 @@ class _Editor:
         if not name:
             return None
         if name not in self.by_name:
-            self.bad(edit, field, sentence("there is no account “{name}”", name=name))
+            self.bad(edit, field, sentence("there is no group “{name}”", name=name))
             return None
         return self.by_name[name]
 
@@ -369,7 +369,7 @@ def _account_wrong(row: AccountInfo, tree: Tree) -> Iterable[tuple[str, str]]:
             yield (
                 "parent",
                 sentence(
-                    "more than {most} levels of accounts",
+                    "more than {most} levels of groups",
                     most=MOST_LEVELS,
                 ),
             )
@@ -397,11 +397,11 @@ def _member_wrong(
     if row.expires_at is None:
         yield "expires", sentence("a guest needs a last day")
     if row.is_head:
-        yield "head", sentence("a guest cannot head an account")
+        yield "head", sentence("a guest cannot head a group")
     if row.sponsor_pk == row.user_pk:
         yield "sponsor", sentence("a guest needs another member as sponsor")
     elif (row.sponsor_pk, row.account_pk) not in answering:
-        yield "sponsor", sentence("is not a member of this account")
+        yield "sponsor", sentence("is not a member of this group")
 
 
 def _sponsors_left(done: Edited) -> list[Problem]:

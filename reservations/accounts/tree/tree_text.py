@@ -86,12 +86,12 @@ class Names:
     def of(self, table: str, pk: int) -> str:
         """Return the name of a row."""
         if table == "account":
-            return self.accounts.get(pk, sentence("account {pk}", pk=pk))
+            return self.accounts.get(pk, sentence("group {pk}", pk=pk))
         user, account = self.members.get(pk, (0, 0))
         return sentence(
             "{user} in {account}",
             user=self.users.get(user, sentence("user {pk}", pk=user)),
-            account=self.accounts.get(account, sentence("account {pk}", pk=account)),
+            account=self.accounts.get(account, sentence("group {pk}", pk=account)),
         )
 
 
@@ -100,7 +100,7 @@ def value_text(name: str, value: Any, names: Names) -> str:
     if value is None:
         return "–"
     if name == "parent_pk":
-        return names.accounts.get(value, sentence("account {pk}", pk=value))
+        return names.accounts.get(value, sentence("group {pk}", pk=value))
     if name == "sponsor_pk":
         return names.users.get(value, sentence("user {pk}", pk=value))
     if name == "quota_gpu_seconds":

@@ -64,27 +64,28 @@ def displaced_text(
     values = {"start": time_text(start, zone), "gpus": gpus, "who": who}
     if str(detail["rule"]).startswith("1"):
         went = sentence(
-            "Your flex booking {start} on {gpus} went to {who}, as firm, within quota.",
+            "{who} took over your flex booking {start} on {gpus} with a firm booking "
+            "within quota.",
             **values,
         )
         used = ""
     else:
         went = sentence(
-            "Your flex booking {start} on {gpus} went to {who}, as flex.", **values
+            "{who} took over your flex booking {start} on {gpus} with a flex booking.",
+            **values,
         )
         own, other = (
             f"{used_ratio(detail[f'{name}_level_fs']):.1f}" for name in ("own", "other")
         )
         used = (
             sentence(
-                "Your group has used {own} times the share, the other side {other} "
-                "times.",
+                "Your group has used {own} times its share, their group {other} times.",
                 own=own,
                 other=other,
             )
             if detail["of_group"]
             else sentence(
-                "You have used {own} times the share, the other side {other} times.",
+                "You have used {own} times your share, the other person {other} times.",
                 own=own,
                 other=other,
             )

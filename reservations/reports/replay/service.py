@@ -175,7 +175,7 @@ def make_replay(*, pk: int, clock: Callable[[], datetime]) -> str:
     """
     rows = PolicyReplay.objects.filter(pk=pk)
     if not rows.filter(state=State.WAITING).update(
-        state=State.RUNNING, started_at=clock(), doing=sentence("reading the past")
+        state=State.RUNNING, started_at=clock(), doing=sentence("reading past bookings")
     ):
         found = rows.first()
         return found.state if found is not None else "gone"

@@ -75,10 +75,10 @@ class ReturnedTooMuch(BeyondHorizon):
             )
         )
         return sentence(
-            "In the last 14 days you gave back {returned} credits before "
-            "they began and used {used}; up to {free} are free. Until you "
-            "use more, or the returns are 14 days old, you can book at "
-            "most {horizon_seconds} ahead, now until {latest}.",
+            "In the last 14 days you returned bookings of {returned} credits before "
+            "they began and used {used} credits. With that use you may return up to "
+            "{free} credits. Until you use more, or the returns are 14 days old, you "
+            "can book at most {horizon_seconds} ahead, now until {latest}.",
             returned=returned,
             used=used,
             free=free,

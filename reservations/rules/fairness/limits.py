@@ -52,8 +52,9 @@ class PersonQuotaExceeded(QuotaExceeded):
 
     def _template(self) -> str:
         return sentence(
-            "Firm is not possible: {start} to {end} would hold {hours} of one "
-            "person's, over all accounts together: {quota}. {fits}"
+            "Firm is not possible: from {start} to {end} your firm bookings in all "
+            "groups together would cost {hours}. The quota of one person is {quota}. "
+            "{fits}"
         )
 
 

@@ -291,13 +291,13 @@ class PlannedFor(GpuTaken):
         }
         if not self.user:
             return sentence(
-                "{gpu} is planned from {start} to {end}, for someone on the waitlist. "
-                "Only a firm booking can go before it.",
+                "{gpu} is held from {start} to {end} for a request on the waitlist. "
+                "Only a firm booking can take this time.",
                 **values,
             )
         return sentence(
-            "{gpu} is planned by {user} from {start} to {end}, for someone on the "
-            "waitlist. Only a firm booking can go before it.",
+            "{gpu} is held from {start} to {end} for a request of {user} on the "
+            "waitlist. Only a firm booking can take this time.",
             user=self.user,
             **values,
         )

@@ -43,7 +43,7 @@ export class History {
   }
 
   wire() {
-    const ranges = this.page.whole ? [["whole", gettext("Whole")], ...RANGES] : RANGES;
+    const ranges = this.page.whole ? [["whole", gettext("Whole time")], ...RANGES] : RANGES;
     this.buttons = ranges.map(([name, label]) => el("button", {
       type: "button", text: label, on: { click: () => this.show(name === "whole" ? this.page.whole : { range: name }) },
     }));

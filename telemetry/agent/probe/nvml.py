@@ -30,6 +30,7 @@ from telemetry.protocol.hardware import (
     Backend,
     Isolation,
     NodeInfo,
+    NotIsolated,
 )
 from telemetry.protocol.sample import (
     MOST_PID,
@@ -67,12 +68,13 @@ class NvmlProbe:
         *,
         node_dir: Path | None = None,
         isolation: Isolation = Isolation.NONE,
+        not_isolated: NotIsolated = NotIsolated.UNKNOWN,
         clock: Callable[[], float] = time.monotonic,
         bound_dir: Path = BOUND_DIR,
     ) -> None:
         self._node = node
         self._owners = ProcessOwners(node_dir)
-        self._isolation = isolation
+        self._isolation, self._not_isolated = isolation, not_isolated
         self._clock = clock
         self._bound_dir = bound_dir
         self._cards: dict[str, NvmlGpu] = {}
@@ -172,6 +174,7 @@ class NvmlProbe:
             cuda_version=machine.cuda_version(),
             boot_id=boot_id(),
             isolation=self._isolation,
+            not_isolated=self._not_isolated,
             extras=installed(),
         )
         return self._info

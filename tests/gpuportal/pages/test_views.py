@@ -8,9 +8,11 @@ from django.test import Client
 from django.utils import timezone
 
 from gpuportal.pages.context import ALERTS_SHOWN
+from telemetry.inventory.roster import record_roster
 from telemetry.live.broadcast import publish_frame
 from telemetry.models import Alert, Node
 from telemetry.protocol.frame import Frame, encode
+from telemetry.protocol.hardware import Backend, NodeInfo, NotIsolated
 from tests.factories import PASSWORD, make_gpu, make_gpus, make_node
 
 pytestmark = pytest.mark.django_db
@@ -133,6 +135,41 @@ def test_nodes_without_isolation_are_named(client: Client, alice, omar):
     client.force_login(omar)
     text = client.get("/").content.decode()
     assert "Own scripts are switched off on node-a, because" in text
+    assert "The node has not reported why." in text
+
+
+@pytest.mark.parametrize(
+    ("why", "words"),
+    [
+        (NotIsolated.NOT_ROOT, "The node worker there does not run as root."),
+        (NotIsolated.PORTAL, "make run ARGS=&#x27;--own-scripts yes&#x27;"),
+        (NotIsolated.SCRIPTS, "GPUPORTAL_ALLOW_SCRIPTS is set in node.env there."),
+        (NotIsolated.UNITS, "systemd cannot run each job in its own unit."),
+    ],
+)
+def test_the_operator_reads_the_reason_that_the_node_reports(
+    client: Client, omar, why, words
+):
+    info = NodeInfo(node="node-a", backend=Backend.SIMULATED, gpus=(), not_isolated=why)
+    make_node("node-a", simulated=True)
+    message = info.to_message(at=1.0)
+    record_roster(
+        info=NodeInfo.from_message(message, node="node-a"), now=timezone.now()
+    )
+    client.force_login(omar)
+    banner = client.get("/help/").content.decode().partition('id="isolation-banner"')[2]
+    banner = banner.partition("</p>")[0]
+    assert words in banner
+    assert ("as root" in banner) == (why == NotIsolated.NOT_ROOT)
+
+
+def test_the_operator_reads_each_reason_with_its_nodes(client: Client, omar):
+    for name, why in (("a", "portal"), ("b", "not-root"), ("c", "not-root")):
+        make_node(name, isolation=Node.Isolation.NONE, not_isolated=why)
+    client.force_login(omar)
+    text = client.get("/help/").content.decode()
+    assert "switched off on b and c, because jobs are not isolated there. The" in text
+    assert "switched off on a, because jobs are not isolated there. “make" in text
 
 
 def test_late_live_data_is_told_and_fresh_data_is_not(client, alice, redis_client):

@@ -149,7 +149,7 @@ def test_a_failed_job_says_exit_code_and_last_lines_first(student, reservation):
     html = text_of(student, f"/jobs/{job.pk}/")
     assert html.index("Exit code 3") < html.index("boom") < html.index('id="log"')
     assert html.count("exit code 3") == 1, "only the event and the title say it"
-    assert "The log itself was not stored" in html
+    assert "The log was not stored." in html
     assert student.get(f"/jobs/{job.pk}/state").json()["last_lines"] == ["one", "boom"]
     assert student.get(f"/jobs/{job.pk}/log.txt").content == b"one\nboom"
 

@@ -105,7 +105,7 @@ def test_an_endpoint_moves_when_asked_and_its_address_stays(
     )
     again = web.post(f"/api/v1/serve/{old.pk}/move")
     assert (again.status_code, again.json()["code"]) == (409, "endpoint-stays")
-    with pytest.raises(Exception, match="bring a model"):
+    with pytest.raises(Exception, match="add a model"):
         serving.bring(
             user=alice,
             job_id=old.pk,
@@ -196,7 +196,7 @@ def test_what_cannot_move_or_does_not_answer_is_told_once(
     assert "node-b:0 is booked by" in told[0]
     late = timezone.now() + model_states.SILENT + timedelta(seconds=5)
     assert [endpoint_move.tick(late)["serves_silent"] for _ in range(2)] == [1, 0]
-    assert "does not answer: nothing was heard of it for" in notices(bob)[-1][1]
+    assert "has not answered for" in notices(bob)[-1][1]
     Endpoint.objects.update(heard_at=late)
     assert endpoint_move.tick(late)["serves_silent"] == 0
     quiet = stage.job.endpoint

@@ -64,7 +64,7 @@ def test_a_head_adds_and_removes_a_member(head, nora) -> None:
     assert (member.active, member.is_head, member.shares) == (True, False, 1)
     again = mine.post("/group/", {"act": "add", "username": "nora"})
     assert again.status_code == 409
-    assert "is a member of this account already" in again.content.decode()
+    assert "is already a member of this group" in again.content.decode()
     assert TreeChange.objects.first().actor == head
     assert AuditEntry.objects.filter(verb="tree.edit", actor=head).exists()
     gone = {"act": "remove", "member": member.pk}

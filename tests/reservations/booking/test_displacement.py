@@ -67,8 +67,8 @@ def test_firm_within_quota_displaces_flex_and_tells_at_once(
     (message, pk), *_ = told
     assert pk == bob.pk and message["notice"]["reservation"] == flex.pk
     assert message["notice"]["text"] == (
-        "Your flex booking Tue 3 Mar 14:00 on node-a:0, node-a:1 went to "
-        "Carol (Nlp), as firm, within quota. "
+        "Carol (Nlp) took over your flex booking Tue 3 Mar 14:00 on node-a:0, "
+        "node-a:1 with a firm booking within quota. "
         "You got 40 credits back."
     )
     entry = AuditEntry.objects.get(verb="reservation.displaced")
@@ -100,7 +100,7 @@ def test_flex_goes_to_who_is_served_worse_even_then(lab, alice, bob) -> None:
     wrong = broken_rules(made.decision | {"displaced": swapped})
     assert wrong == [f"2: #{flex.pk} does not stand below"]
     (notice,) = notices_of(bob, most=5)
-    assert "You have used" in notice.text and "the share" in notice.text
+    assert "You have used" in notice.text and "times your share" in notice.text
 
 
 def test_who_does_not_stand_above_is_refused_with_both_numbers(lab, alice, bob) -> None:

@@ -317,7 +317,7 @@ def test_who_gives_back_more_than_they_use_books_a_day_ahead_only(
             given_back += held.cost_gpu_seconds
     # Half of the quota is free; the booking that goes beyond it is the last.
     assert given_back == WEIGHT * 24 * HOUR
-    assert "gave back 240 credits" in refused.value.text()
+    assert "returned bookings of 240 credits" in refused.value.text()
     near = lab.book(alice, lab.gpus[:2], moment + timedelta(hours=23), 2, now=moment)
     assert near.kind == Kind.FIRM
     # Others are not affected, and her returns are forgotten after 14 days.

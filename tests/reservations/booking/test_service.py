@@ -166,7 +166,10 @@ def test_beyond_the_quota_and_the_flex_horizon_it_is_refused(lab, alice) -> None
     fields = refused.value.numbers
     assert fields["would_hold_gpu_seconds"] == WEIGHT * 5 * HOUR
     assert fields["fits_gpu_seconds"] == WEIGHT * HOUR
-    assert "would hold 50 of your 40 credits" in refused.value.text()
+    assert (
+        "your firm bookings would cost 50 credits. Your quota is 40 credits."
+        in refused.value.text()
+    )
     assert refused.value.next_slot is not None
     assert refused.value.next_slot.kind == Kind.FIRM
 

@@ -52,7 +52,7 @@ def page(user, path: str) -> str:
 def test_the_page_and_the_bell_say_who_why_and_what_comes_back(flex, alice) -> None:
     html = page(alice, f"/reservations/{flex.pk}/")
     assert "Someone else has this time now" in html
-    assert "went to Carol (Nlp), as firm, within quota." in html
+    assert "with a firm booking within quota." in html
     assert "You got 20 credits back." in html
     assert "Book the next equal slot" in html
     assert "1 unread notice" in page(alice, "/standing/")
@@ -84,7 +84,7 @@ def test_only_the_group_is_told_where_names_are_hidden(flex, alice) -> None:
     policy.names_visible = False
     policy.save()
     (told,) = Caller(alice)("GET", "/notices").body["notices"]
-    assert "went to Nlp" in told["text"] and "Carol" not in told["text"]
+    assert "Nlp took over" in told["text"] and "Carol" not in told["text"]
 
 
 def test_one_click_books_the_next_equal_slot(flex, alice) -> None:
@@ -138,7 +138,7 @@ async def test_only_the_displaced_hears_it_on_the_socket(alice, bob, carol):
     heard = [await heard_by(alices) for _ in range(4)]
     (told,) = [one for one in heard if one["type"] == "notice.told"]
     assert told["notice"]["reservation"] == flex.pk
-    assert "went to Carol" in told["notice"]["text"]
+    assert "Carol (Nlp) took over" in told["notice"]["text"]
     others = [await heard_by(bobs) for _ in range(3)]
     assert {one["type"] for one in others} == {"reservation.changed"}
     assert await bobs.receive_nothing(timeout=0.3)

@@ -251,7 +251,7 @@ def test_a_pool_is_priced_kept_and_limited_with_its_history(desk, alice, gpus) -
         36_000,
     )
     _, text = post(desk, "manage-pool-quota", data | {"login": "eve"}, pool.pk)
-    assert "no member of this login" in text
+    assert "no member with this user name" in text
     post(desk, "manage-pool-quota", data | {"quota_gpu_seconds": ""}, pool.pk)
     assert not PoolQuota.objects.exists()
     _, text = post(desk, "manage-pool", {"weight": 0, "reason": "x"}, pool.pk)

@@ -255,7 +255,9 @@ def test_a_plan_is_kept_against_flex_and_yields_to_firm(lab, alice, bob, carol) 
     late = at(9, 30, day=3)
     with pytest.raises(PlannedFor) as held:
         lab.book(carol, lab.gpus[:1], thursday, 24, now=late)
-    assert "for someone on the waitlist" in held.value.text()
+    assert (
+        "on the waitlist. Only a firm booking can take this time" in held.value.text()
+    )
     assert lab.book(carol, lab.gpus[:1], thursday, 23, now=late).kind == Kind.FLEX
 
     Membership.objects.filter(user=carol).update(quota_gpu_seconds=WEIGHT * 40 * HOUR)

@@ -274,20 +274,24 @@ def test_the_brokers_password_is_not_in_the_process_list(tmp_path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("euid", "supervisor_pid", "allow_scripts", "level"),
+    ("euid", "supervisor_pid", "allow_scripts", "level", "why"),
     [
-        (0, None, False, "watched"),
-        (0, None, True, "none"),
-        (0, 77, False, "none"),
-        (1000, None, False, "none"),
+        (0, None, False, "watched", ""),
+        (0, None, True, "none", "scripts"),
+        (0, 77, False, "none", "portal"),
+        (1000, 77, False, "none", "portal"),
+        (1000, None, False, "none", "not-root"),
     ],
 )
 def test_jobs_are_apart_only_where_each_has_a_user_of_its_own(
-    tmp_path, monkeypatch, euid, supervisor_pid, allow_scripts, level
+    tmp_path, monkeypatch, euid, supervisor_pid, allow_scripts, level, why
 ) -> None:
     monkeypatch.setattr(levels.os, "geteuid", lambda: euid)
     facts = Facts(tmp_path, supervisor_pid=supervisor_pid, allow_scripts=allow_scripts)
     assert isolation_of(facts) == level
+    assert levels.not_isolated_of(facts) == why
+    command = child_command(facts)
+    assert command[command.index("--not-isolated") + 1] == why
     assert bool(levels.why_not(facts)) == (level == "none")
 
 
@@ -324,6 +328,8 @@ def test_units_are_used_where_systemd_runs_a_machine_of_cgroup_v2(
     for why, mend in steps:
         assert why in levels.why_not(wanted)
         assert (isolation_of(wanted), isolation_of(best)) == ("none", "watched")
+        assert levels.not_isolated_of(wanted) == "units"
+        assert levels.not_isolated_of(best) == ""
         assert not levels.why_not(best)
         mend()
     assert isolation_of(wanted) == isolation_of(best) == "enforced"

@@ -60,7 +60,7 @@ class _Maker:
 
 
 ABOUT_PLAN = sentence(
-    "The Plan itself: ranks, shards and schedule, as the portal's recipes read it."
+    "The plan itself: ranks, shards and schedule, as the portal's recipes read it."
 )
 MAKERS = (
     _Maker(
@@ -92,15 +92,15 @@ MAKERS = (
         "device_map.json",
         device_map.device_map,
         sentence(
-            "Which module lies on which GPU: transformers' device_map, counted from "
-            "0 among the GPUs of this Plan."
+            "Which module lies on which GPU: transformers' device_map. The GPUs of "
+            "this plan are counted from 0."
         ),
     ),
     _Maker(
         "adapter_config.json",
         adaptation_files.adapter_config,
         sentence(
-            "The LoRA adapters of this Plan, for PEFT's LoraConfig.from_pretrained."
+            "The LoRA adapters of this plan, for PEFT's LoraConfig.from_pretrained."
         ),
     ),
     _Maker(
@@ -121,7 +121,9 @@ MAKERS = (
         "trl sft --config sft.yaml --model_name_or_path MODEL --dataset_name DATA",
     ),
 )
-ABOUT_README = sentence("The Plan in three lines: what, how to load, how to start.")
+ABOUT_README = sentence(
+    "The plan in three lines: what it is, how to load it, how to start it."
+)
 
 
 def launch_files(plan: Plan, spec: ModelSpec) -> LaunchFiles:
@@ -132,8 +134,7 @@ def launch_files(plan: Plan, spec: ModelSpec) -> LaunchFiles:
             "launch.sh",
             torchrun.script(plan),
             sentence(
-                "Starts one process per GPU of this Plan with torchrun, with your "
-                "script."
+                "Starts your script with torchrun: one process per GPU of this plan."
             ),
             "sh launch.sh train.py",
         ),

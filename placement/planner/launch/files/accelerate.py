@@ -50,8 +50,8 @@ def config(plan: Plan, spec: ModelSpec) -> RenderedFile:
     if not kind:
         raise NoSuchLaunch(
             sentence(
-                "accelerate has no configuration for “{plan}”: use torchrun and the "
-                "Plan.",
+                "accelerate has no configuration for “{plan}”: use torchrun and "
+                "plan.json.",
                 plan=plan.title,
             )
         )

@@ -115,8 +115,8 @@ def _check(plan: Plan) -> None:
     if "deepspeed" not in strategy.launchers:
         raise NoSuchLaunch(
             sentence(
-                "DeepSpeed cannot run “{plan}”: it shares out evenly and cuts "
-                "models by ZeRO or stages only.",
+                "DeepSpeed cannot run “{plan}”: it supports only equal shares (ZeRO) "
+                "and stages.",
                 plan=plan.title,
             )
         )
@@ -189,8 +189,8 @@ def config(plan: Plan, spec: ModelSpec) -> RenderedFile:
         notes.append(
             sentence(
                 "In your script: PipelineModule(layers, "
-                "num_stages={pipeline_degree}); its stages begin at the layers "
-                "{bounds} of this Plan.",
+                "num_stages={pipeline_degree}). Its stages begin at the layers "
+                "{bounds} of this plan.",
                 pipeline_degree=launch["pipeline_degree"],
                 bounds=launch["bounds"][:-1],
             )

@@ -142,8 +142,8 @@ def memory_notes(plan: Plan, needs: list[DeepSpeedNeed], name: str) -> tuple[str
     if worst.likely_bytes > WORTH_A_NOTE * worst.shard.likely_bytes:
         notes.append(
             sentence(
-                "With {file} {gpu} holds {need}, not {plan}: DeepSpeed keeps fp32 "
-                "copies of the weights, fp32 moments and buffers of its own.",
+                "With {file}, {gpu} needs {need} instead of {plan}: DeepSpeed keeps "
+                "fp32 copies of the weights, fp32 moments and its own buffers.",
                 file=name,
                 gpu=worst.shard.gpu_label,
                 need=gib(worst.likely_bytes),

@@ -91,7 +91,7 @@ def _signature(wire: Wire, graph: ByteSpan, sets: tuple[str, ...]) -> Signature:
     asked = tuple(one for one in inputs if one.name not in weights)
     if not asked or not outputs:
         raise SpecInvalid(
-            {"upload": sentence("has no input, or no output, to be asked by")}
+            {"upload": sentence("has no input or no output, so it cannot be called")}
         )
     return Signature(asked, tuple(outputs), sets)
 

@@ -109,7 +109,7 @@ def parse_onnx(file: BinaryIO, size: int, *, name: str) -> ModelSpec:
     if found.external:
         notes.append(
             sentence(
-                "the data of {external} tensors lies in other files: unread",
+                "the data of {external} tensors is in other files, which were not read",
                 external=f"{found.external:,}",
             )
         )
@@ -317,7 +317,7 @@ def _place(label: str, place: dict[str, str], needed: int) -> tuple[str, int]:
     location = checked_name(place.get("location"))
     numbers = [place.get("offset", "0"), place.get("length", str(needed))]
     if not all(text.isdecimal() and len(text) < 16 for text in numbers):
-        raise SpecInvalid({label: sentence("says no offset and length of its data")})
+        raise SpecInvalid({label: sentence("gives no offset and length of its data")})
     offset, length = map(int, numbers)
     if length != needed:
         raise SpecInvalid(

@@ -228,8 +228,8 @@ def spec_of_index(
     if total is not None and total != found_bytes:
         notes.append(
             sentence(
-                "the index says {total} bytes, its files' headers {found}: the "
-                "headers are believed",
+                "the index says {total} bytes, its files' headers say {found}: the "
+                "headers count",
                 total=f"{total:,}",
                 found=f"{found_bytes:,}",
             )

@@ -75,7 +75,7 @@ export class Details {
 
   #kindWords(r, start) {
     if (r.gap) return gettext("Nobody booked this time. A job uses the gap and leaves when someone books the GPUs.");
-    if (r.overstay) return gettext("Its booked time is over. It stays until someone books the GPUs, with 10 min notice.");
+    if (r.overstay) return gettext("Its booked time is over. It stays until someone books the GPUs.");
     if (r.kind === "firm") return gettext("Firm (guaranteed): nobody can take it.");
     if (isFrozen(r)) return gettext("Flex, now safe: nobody can take it any more.");
     const until = r.taken_until ? toWall(r.taken_until, this.config.zone) : addWall(start, -this.config.freeze_seconds);

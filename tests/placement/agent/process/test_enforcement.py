@@ -159,7 +159,7 @@ def test_where_anything_differs_nothing_is_done(
 def test_root_is_never_touched_whatever_the_order_says(node, intruder):
     child = intruder(uid=0)
     fact = outcome_of(enforcer_of(node, {child.pid}), order_for(child.pid), time.time())
-    assert (fact["outcome"], fact["reason"]) == ("refused", "it is root's")
+    assert (fact["outcome"], fact["reason"]) == ("refused", "it belongs to root")
     assert child.poll() is None
     for uid in (0, 33, 65_534):
         with pytest.raises(OrderRefused):

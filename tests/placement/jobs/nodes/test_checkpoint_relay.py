@@ -104,7 +104,7 @@ def test_a_checkpoint_goes_from_its_node_to_the_one_it_was_ordered_to(lab, monke
     record(fact(before, "refused", code="clock", reason="its clock is 3540 s behind"))
     job_tick.tick(after(2))
     job.refresh_from_db()
-    assert job.reason.endswith("from red: red: its clock is not the portal's")
+    assert job.reason.endswith("from red: red: its clock differs from the portal's")
 
     for node in ("blue", "green"):  # nobody else brings it
         assert call("put", before, "/about", node, about()).status_code == 404

@@ -195,7 +195,7 @@ def test_the_logs_of_jobs_that_ended_first_go_where_a_person_has_too_many(
     assert [log_store.size(one) for one in ended] == [1100, 0, 0]
     web = signed_in(alice)
     assert (
-        "and the oldest are deleted first"
+        "exceeded the limit together, and the oldest are deleted first"
         in web.get(f"/jobs/{ended[1].pk}/").content.decode()
     )
     for address in ("", "/log"):
@@ -228,7 +228,7 @@ def test_a_running_jobs_log_is_cut_with_one_line_where_running_ones_hold_too_muc
     text = log_store.path_of(job).read_text()
     assert text.startswith("0123456789\n") and text.count(line) == 1
     assert log_store.path_of(job, part=1).read_text().endswith(f"{line}\n")
-    with pytest.raises(LogTooLarge, match="No more of this log is kept"):
+    with pytest.raises(LogTooLarge, match="This log is not stored"):
         write(job, b"more\n")
     write(small, b"more\n")
     small.refresh_from_db()
@@ -236,7 +236,7 @@ def test_a_running_jobs_log_is_cut_with_one_line_where_running_ones_hold_too_muc
         "an equal part is left to it"
     )
     page = signed_in(alice).get(f"/jobs/{job.pk}/").content.decode()
-    assert "No more of this log is kept since" in page
+    assert "This log is not stored from" in page
 
 
 def test_a_log_of_a_job_that_had_the_number_before_counts_for_nobody(job):

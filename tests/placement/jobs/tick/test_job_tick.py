@@ -150,7 +150,7 @@ def test_a_job_that_never_began_ends_with_its_reservation(job, orders, reservati
     Reservation.objects.filter(pk=reservation.pk).update(state=State.CANCELLED)
     job_tick.tick(NOW)
     assert now_is(job) == JobState.STOPPED
-    assert job.reason == "never began: the reservation was cancelled"
+    assert job.reason == "never started: the reservation was cancelled"
     assert orders() == []
 
 

@@ -54,7 +54,10 @@ def test_a_batch_that_goes_round_no_gpus_is_kept_and_another_is_offered():
 
     assert all(one.workload.batch == run(one) == 7 for one in found.plans)
     assert found.batch_choices == (4, 8)
-    assert any("4 or 8 would go round all of them" in note for note in found.notes)
+    assert any(
+        "A batch of 4 or 8 would divide evenly over all of them" in note
+        for note in found.notes
+    )
     lost = next(one for one in found.refusals if one.strategy == "ddp")
     assert lost.reason == ("A batch of 7 cannot be shared out evenly over 2 to 4 GPUs.")
 

@@ -77,12 +77,12 @@ def test_all_or_none_and_every_problem_is_named(lab, alice, omar) -> None:
         )
     text = caught.value.text()
     for part in (
-        "there is no account “nowhere”",
-        "an account “nlp” already",
+        "there is no group “nowhere”",
+        "there is already a group “nlp”",
         "“two words” is not a valid name",
-        "is a member of this account already",
+        "is already a member of this group",
         "no login “ghost”",
-        "no such account",
+        "no such group",
         "not between 0",
     ):
         assert part in text
@@ -196,7 +196,7 @@ def test_a_guest_needs_a_last_day_and_somebody_who_answers(
     last = NOW + timedelta(days=3)
     with pytest.raises(EditsRefused, match="a guest needs a last day"):
         save(omar, guest(sponsor="alice"))
-    with pytest.raises(EditsRefused, match="is not a member of this account"):
+    with pytest.raises(EditsRefused, match="is not a member of this group"):
         save(omar, guest(sponsor="omar", expires_at=last))
     with pytest.raises(EditsRefused, match="a guest needs another member as sponsor"):
         save(omar, guest(sponsor="carol", expires_at=last))

@@ -99,7 +99,7 @@ def test_every_wrong_row_is_named_and_nothing_is_written(
         assert error in page
     lines = text.split("\r\n")
     answer = send(client, "\r\n".join(lines[:3]))
-    assert "Row 3, parent: there is no account “nowhere”" in answer.content.decode()
+    assert "Row 3, parent: there is no group “nowhere”" in answer.content.decode()
     assert not TreeChange.objects.exists()
     assert not Account.objects.filter(name="robots").exists()
 
