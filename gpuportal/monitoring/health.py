@@ -134,8 +134,8 @@ class PortalHealth:
             said.append(backup)
         if self.waiting:
             words = gettext(
-                "The database waits for an upgrade. Run: gpuportal-manage migrate. "
-                "Not applied: %(names)s."
+                "The database needs an upgrade. Run: gpuportal-manage migrate. Not "
+                "applied: %(names)s."
             )
             said.append(words % {"names": ", ".join(self.waiting)})
         return said
@@ -143,8 +143,8 @@ class PortalHealth:
     def _lateness(self) -> str:
         words = [
             gettext(
-                "The portal's clock is late: no job starts or ends, no reservation "
-                "begins."
+                "The portal's periodic tasks are late: no job starts or ends, and no "
+                "reservation begins."
             )
         ]
         if ages := [age for age in self.late.values() if age is not None]:

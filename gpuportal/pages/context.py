@@ -47,7 +47,7 @@ WHY_NOT_ISOLATED = {
     NotIsolated.UNKNOWN: sentence("The node has not reported why."),
     NotIsolated.NOT_ROOT: sentence("The node worker there does not run as root."),
     NotIsolated.PORTAL: sentence(
-        "“make run” was started without them. To allow them, start it with: "
+        "“make run” was started without own scripts. To allow them, start it with: "
         "make run ARGS='--own-scripts yes'"
     ),
     NotIsolated.SCRIPTS: sentence(

@@ -63,11 +63,9 @@ class MemberForm(PlainForm):
     name = forms.CharField(
         max_length=80,
         required=False,
-        label=gettext_lazy("Name of a new person"),
+        label=gettext_lazy("Name (new person)"),
     )
-    mail = forms.EmailField(
-        required=False, label=gettext_lazy("Mail address of a new person")
-    )
+    mail = forms.EmailField(required=False, label=gettext_lazy("Mail (new person)"))
     shares = forms.IntegerField(
         label=gettext_lazy("Shares"), min_value=0, max_value=MOST_SHARES, initial=1
     )

@@ -14,7 +14,7 @@ def test_the_banner_is_readable_everywhere(page, sign_in, omar, axe, live_asgi):
     sign_in(omar)
     page.goto(f"{live_asgi}/")
     banner = page.locator("#troubles-banner")
-    expect(banner).to_contain_text("The portal's clock is late")
+    expect(banner).to_contain_text("The portal's periodic tasks are late")
     for scheme in ("light", "dark"):
         page.emulate_media(color_scheme=scheme)
         page.set_viewport_size({"width": 360, "height": 740})

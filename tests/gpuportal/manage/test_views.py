@@ -89,7 +89,7 @@ def test_the_first_page_names_what_needs_the_operator(client, omar) -> None:
 def test_nothing_to_do_is_said(client, omar, monkeypatch) -> None:
     client.force_login(omar)
     page = client.get(reverse("manage")).content.decode()
-    assert "See the board: The portal&#x27;s clock is late" in page
+    assert "See the board: The portal&#x27;s periodic tasks are late" in page
     monkeypatch.setattr(health.PortalHealth, "troubles", lambda self: [])
     make_gpu(make_node("node-a"))
     make_account("lab")

@@ -121,8 +121,8 @@ def test_a_stopped_clock_is_seen_by_monitoring_operators_and_who_waits(
     assert 45 <= ages["reservations.tasks.tick"] < 60
     page = client.get("/").content.decode()
     assert 'id="troubles-banner"' in page
-    assert "The portal&#x27;s clock is late: no job starts or ends" in page
-    with pytest.raises(CommandError, match="clock is late"):
+    assert "The portal&#x27;s periodic tasks are late: no job starts or ends" in page
+    with pytest.raises(CommandError, match="periodic tasks are late"):
         call_command("health")
 
     client.force_login(alice)
