@@ -33,7 +33,7 @@ function foldable(table) {
     if (!(Number(rows[at + 1]?.dataset.depth) > Number(row.dataset.depth))) return;
     const name = row.dataset.account;
     row.querySelector(".account-cell").prepend(el("button", {
-      type: "button", class: "fold", "aria-expanded": "true", "aria-label": gettext("Accounts below {name}", { name }),
+      type: "button", class: "fold", "aria-expanded": "true", "aria-label": gettext("Subgroups of {name}", { name }),
       on: { click: () => {
         if (!folded.delete(name)) folded.add(name);
         keep(folded);
