@@ -138,14 +138,14 @@ async def test_files_at_once_are_bounded_for_each_user_and_in_all(
     async with AsyncExitStack() as stack:
         for _ in range(bodies.MOST_UPLOADS_PER_USER):
             await hold(stack, next(webs), 1)
-        with pytest.raises(RequestRefused, match="files of yours") as refused:
+        with pytest.raises(RequestRefused, match="You are uploading") as refused:
             await hold(stack, next(webs), 1)
         assert (refused.value.status, refused.value.retry_seconds) == (429, 10)
         first = AsyncExitStack()
         await hold(first, next(webs), 2)
         for number in range(bodies.MOST_UPLOADS - bodies.MOST_UPLOADS_PER_USER - 1):
             await hold(stack, next(webs), 3 + number)
-        with pytest.raises(RequestRefused, match="Other people's files"):
+        with pytest.raises(RequestRefused, match="as many files as it can"):
             await hold(stack, next(webs), 99)
         await first.aclose()
         await hold(stack, next(webs), 99)

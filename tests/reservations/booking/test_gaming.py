@@ -126,7 +126,7 @@ def test_one_person_in_several_groups_is_one_person(lab, alice) -> None:
     lab.book(alice, lab.gpus[:1], FAR, 8, membership=first)
     with pytest.raises(PersonQuotaExceeded) as refused:
         lab.book(alice, lab.gpus[1:2], FAR + timedelta(days=1), 8, membership=other)
-    assert "over all accounts" in refused.value.text()
+    assert "in all groups together" in refused.value.text()
     with pytest.raises(errors.TooManyGpus):
         lab.book(alice, lab.gpus[1:3], FAR, 1, membership=other)
     assert lab.book(alice, lab.gpus[1:2], FAR + timedelta(days=1), 2, membership=other)

@@ -53,7 +53,7 @@ def test_one_chooses_kinds_ways_and_quiet_hours(alice, settings):
         in mine.get("/me/notices/").content.decode()
     )
     half = mine.post("/me/notices/choose/", {"quiet_from": "22:00"})
-    assert half.status_code == 422 and "both, or neither" in half.content.decode()
+    assert half.status_code == 422 and "Enter both times" in half.content.decode()
     wrong = mine.post("/me/notices/choose/", {"mail": "pigeon"})
     assert wrong.status_code == 422
     wanted = {

@@ -137,7 +137,7 @@ def test_a_teaching_slot_is_its_courses_alone(lab, alice, carol, omar) -> None:
     hers.refresh_from_db()
     assert hers.state == State.CONFIRMED
     lab.book(alice, lab.gpus[1:2], at(12), 1)
-    with pytest.raises(ClosedThen, match="teaching of Vision"):
+    with pytest.raises(ClosedThen, match="teaching by Vision"):
         lab.book(carol, lab.gpus[2:3], at(13), 1)
     # Nor is what a member holds inside it any way around it.
     with pytest.raises(ClosedThen):

@@ -172,7 +172,7 @@ def test_a_closure_is_looked_at_saved_changed_and_cancelled(desk, alice, gpus) -
     wrong = data | {"kind": "teaching", "end": wall(1)}
     _, text = post(desk, "manage-closure-new", wrong, status=422)
     assert "The end is not after the start." in text
-    assert "Choose the account" in text
+    assert "Choose the group" in text
     _, text = post(desk, "manage-closure-end", {"version": 2}, row.pk)
     assert "Bookings that it moved or refunded are not changed back." in text
     row.refresh_from_db()

@@ -151,7 +151,7 @@ def test_somebodys_own_model_is_shared_out_and_saved_when_asked_to_stop(
     [
         (None, {"node-a": ["deepspeed"]}, NEEDS_PLAN),
         ("zero1", {"node-a": ["deepspeed"], "node-b": []}, "not installed on node-b:"),
-        ("ddp", {"node-a": ["deepspeed"]}, "the strategy ddp runs with torch"),
+        ("ddp", {"node-a": ["deepspeed"]}, "the strategy ddp needs torch"),
     ],
 )
 def test_a_backend_that_cannot_be_is_refused_in_words(plan, extras, words):

@@ -205,7 +205,7 @@ def test_the_nodes_side_and_the_webs_side_understand_each_other(
     with pytest.raises(ChannelRefused, match=r"404.*another job of that number"):
         upload_log(**{**up, "key": "0" * 16}, offset_bytes=6, data=b"x")
     Job.objects.filter(pk=job.pk).update(log_cut_at=timezone.now())
-    with pytest.raises(ChannelRefused, match=r"413.*No more of this log is kept"):
+    with pytest.raises(ChannelRefused, match=r"413.*This log is not stored"):
         upload_log(**up, offset_bytes=6, data=b"x")
     with pytest.raises(ChannelDown):
         upload_log(**{**up, "web_url": "http://127.0.0.1:1"}, offset_bytes=6, data=b"x")

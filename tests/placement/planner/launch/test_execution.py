@@ -130,8 +130,8 @@ def test_fsdp_runs_what_was_planned_for_deepspeed_and_offloads():
 @pytest.mark.parametrize(
     ("strategy", "changes", "words"),
     [
-        ("ddp", {}, "the strategy ddp runs with torch"),
-        ("interleaved", {}, "or runs stages by 1F1B"),
+        ("ddp", {}, "the strategy ddp needs torch"),
+        ("interleaved", {}, "and stages with 1F1B"),
         ("zero2", {"precision": "bf16"}, "fp32 and autocast_bf16, not bf16"),
         ("pipeline", {"offload": "cpu"}, "cannot offload in a pipeline"),
         ("zero2", {"offload": "nvme"}, "with ZeRO-3 only"),
