@@ -160,7 +160,9 @@ def test_a_backend_that_cannot_be_is_refused_in_words(plan, extras, words):
     assert not backend_problem({"backend": "torch"}, asked, extras)
 
 
-@pytest.mark.parametrize(("plan", "words"), [(None, NEEDS_PLAN), ("ddp", "evenly")])
+@pytest.mark.parametrize(
+    ("plan", "words"), [(None, NEEDS_PLAN), ("ddp", "equal shares")]
+)
 def test_the_node_refuses_it_too(plan, words):
     made = plan and plan_for(plan, 2)
     with pytest.raises(LaunchInvalid) as refused:
