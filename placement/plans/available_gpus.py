@@ -35,6 +35,8 @@ BOOKED = "booked by"
 """How a reason begins where a booking is the reason."""
 FRESH_SECONDS = 10.0
 """Frames come once a second; an older one says nothing of now."""
+LATER_RATIO = 0.9
+"""Part of a node's memory that is free when no job runs."""
 SILENT = {GpuState.STALE, GpuState.LOST, GpuState.UNKNOWN}
 
 
@@ -227,7 +229,21 @@ def _offer(gpu: Gpu, looked: _GpuFacts, booked: str) -> GpuOffer:
         speed_ratio=health.speed_ratio,
         weight=gpu.pool.weight,
         network_bytes_per_second=looked.network,
+        host_free_bytes=_host_bytes(gpu.node, later=looked.later),
+        disk_free_bytes=gpu.node.disk_free_bytes,
     )
+
+
+def _host_bytes(node: Node, *, later: bool) -> int | None:
+    """Return the memory of a node that offloading may use; None: unknown.
+
+    Now it is what is free. Later it is all but what the system needs, because other
+    jobs are over then.
+    """
+    if not later:
+        return node.ram_free_bytes
+    total = node.ram_total_bytes
+    return None if total is None else int(total * LATER_RATIO)
 
 
 def _live(now: datetime) -> dict[str, _OccupiedGpu]:

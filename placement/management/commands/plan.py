@@ -56,6 +56,11 @@ class Command(PlannerCommand):
     def answer(self, options: Mapping[str, Any]) -> str:
         """Return the Plans. Raises CodedError or OSError."""
         if options["gpus"] == LIVE:
+            for name in ("host_memory", "disk"):
+                if options[name] is not None:
+                    field = name.replace("_", "-")
+                    detail = "belongs to a file of GPUs: the portal's nodes measure it"
+                    raise BadInput({field: detail})
             question = question_of(options)
             try:
                 answer = _live(question)

@@ -8,8 +8,8 @@ is too small and its missing bytes.
 
 import argparse
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +25,13 @@ from placement.planner.search.memory_savings import PlanLimits
 from placement.planner.symbolic.followed_model import followed
 from placement.planner.symbolic.torch_check import torch_installed
 from placement.planner.values.errors import BadInput
+from placement.planner.values.gpu_availability import GpuOffer
 from placement.planner.values.gpu_list import offers_from_list
 from placement.planner.values.objective import WISHES
 from placement.planner.values.plan import PlanSet
 from placement.planner.values.strategies import TITLES
 
+MOST_GIB = 2**20
 REMEDIES = {
     "no-fused": "fused_optimizer",
     "no-accumulation": "accumulation",
@@ -65,6 +67,19 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--wish", choices=WISHES, help="what to rank by")
     parser.add_argument("--max-gpus", type=int, metavar="N", help="use at most N GPUs")
+    parser.add_argument(
+        "--host-memory",
+        type=float,
+        metavar="GIB",
+        help="free memory of each node for offloading; default: as the GPUs say "
+        "(host_free_bytes), else unknown",
+    )
+    parser.add_argument(
+        "--disk",
+        type=float,
+        metavar="GIB",
+        help="free disk of each node for offloading (disk_free_bytes)",
+    )
     parser.add_argument(
         "--strategy",
         action="append",
@@ -206,10 +221,37 @@ def plans_for_file(question: Question) -> PlanSet:
     return planner.plan(
         question.spec,
         workload_of(options),
-        offers_from_list(json_from(options["gpus"], "gpus")),
+        with_host(offers_from_list(json_from(options["gpus"], "gpus")), options),
         limits=question.limits,
         wish=options["wish"],
     )
+
+
+def with_host(offers: Iterable[GpuOffer], options: Mapping[str, Any]) -> list[GpuOffer]:
+    """Return GPUs whose nodes have the memory and the disk of the options.
+
+    Raises:
+        BadInput: a size is below zero or no number.
+    """
+
+    def size_bytes(option: str) -> int | None:
+        gibs = options[option]
+        if gibs is None:
+            return None
+        if not 0 <= gibs <= MOST_GIB:  # NaN too
+            field = option.replace("_", "-")
+            raise BadInput({field: f"must be from 0 to {MOST_GIB:,} GiB"})
+        return int(gibs * 2**30)
+
+    memory, disk = size_bytes("host_memory"), size_bytes("disk")
+    return [
+        replace(
+            one,
+            host_free_bytes=one.host_free_bytes if memory is None else memory,
+            disk_free_bytes=one.disk_free_bytes if disk is None else disk,
+        )
+        for one in offers
+    ]
 
 
 def text_of(answer: PlanAnswer, question: Question) -> str:

@@ -14,7 +14,7 @@ Cost: one pass over the layers, well under 5 ms for 100 of them.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from placement.planner.memory.layer_costs import LayerCost, layer_costs
+from placement.planner.memory.layer_costs import LayerCost, Replays, layer_costs
 from placement.planner.memory.step_phases import Phases, rank_phases, stage_layers
 from placement.planner.model.sharding import ONE_RANK, Sharding, check_fit
 from placement.planner.model.spec import ModelSpec
@@ -118,9 +118,15 @@ def tape_workload(workload: Workload, sharding: Sharding) -> Workload:
 
 
 def rank_costs(
-    spec: ModelSpec, workload: Workload, sharding: Sharding
+    spec: ModelSpec,
+    workload: Workload,
+    sharding: Sharding,
+    replays: Replays | None = None,
 ) -> tuple[LayerCost, ...]:
-    """Return the costs of all layers for one rank of this kind of sharding."""
+    """Return the costs of all layers for one rank of this kind of sharding.
+
+    `replays`: see `layer_costs`.
+    """
     lowered = tape_workload(workload, sharding)
     return layer_costs(
         spec,
@@ -132,6 +138,7 @@ def rank_costs(
         expert_tensor_degree=sharding.expert_tensor_degree,
         sequence_parallel=sharding.sequence_parallel,
         regathers=sharding.buffers_of == "megatron",
+        replays=replays,
     )
 
 

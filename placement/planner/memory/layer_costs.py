@@ -30,6 +30,8 @@ from placement.planner.values.workload import Workload
 
 __all__ = ["LayerCost", "layer_costs", "new_tape"]
 
+Replays = dict[object, tuple[LayerReplay, float]]
+"""Replays and autocast's weight copies, by kind of layer."""
 BLOCK_KINDS = ("block", "encoder", "decoder")
 
 
@@ -98,12 +100,15 @@ def layer_costs(
     expert_tensor_degree: int | None = None,
     sequence_parallel: bool = False,
     regathers: bool = True,
+    replays: Replays | None = None,
 ) -> tuple[LayerCost, ...]:
     """Return the cost of every layer, in order. Identical layers are replayed once.
 
     `gathered`: FSDP gathers weights in the compute precision and computes in it
     throughout, so that autocast's copies do not exist. `regathers`: with
     `sequence_parallel`, gathered tokens are gathered again in backward (Megatron).
+    `replays`: known replays of the same question, perhaps with another optimizer, which
+    no replay depends on; new ones are added.
     """
     taped = workload
     if gathered and widths(workload).autocast:
@@ -119,7 +124,11 @@ def layer_costs(
         window = 0 < index <= windowed
         key = (layer.kind, ends, constant, window, layer.parts, layer.tied_parameters)
         if key not in known:
-            made = replay_layer(setting, layer, ends=ends, constant=constant)
+            made = None if replays is None else replays.get(key)
+            if made is None:
+                made = replay_layer(setting, layer, ends=ends, constant=constant)
+                if replays is not None:
+                    replays[key] = made
             reached = not (constant and all_frozen(layer))
             known[key] = _cost(setting, layer, workload, made, window, reached)
         answer.append(_named(known[key], layer.name))

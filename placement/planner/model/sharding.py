@@ -126,11 +126,15 @@ class Sharding:
         return "gpipe" in schedules
 
 
+ENGINES = get_args(Engine)
+SCHEDULES = get_args(Schedule)
+
+
 def _check_words(one: Sharding, problems: dict[str, str]) -> None:
     for name, options in (
         ("strategy", RANK_STRATEGIES),
-        ("engine", get_args(Engine)),
-        ("pipeline_schedule", get_args(Schedule)),
+        ("engine", ENGINES),
+        ("pipeline_schedule", SCHEDULES),
     ):
         if getattr(one, name) not in options:
             problems[name] = f"must be one of {', '.join(options)}"

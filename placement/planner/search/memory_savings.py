@@ -21,6 +21,8 @@ from placement.planner.values.workload import Workload
 from telemetry.protocol.sentences import sentence
 
 Weights = Literal["full", "int8", "nf4"]
+OFFLOAD_PLACES = ("cpu", "nvme")
+"""Where state goes from a Gpu, the faster place first."""
 STEPPED_BY_HOST = ("momentum", "adam", "adamw", "adafactor")
 
 
@@ -36,7 +38,7 @@ class PlanLimits:
     offload: bool = True
     quantization: bool = True
     offload_memory_bytes: int | None = None
-    """Bytes of a node's memory for offloading; None: unknown, assumed to be enough."""
+    """The most of a node's memory for offloading; None: all that is free."""
     strategies: tuple[str, ...] = ()
     """Only these strategies; empty: all."""
     beaten_too: bool = False
@@ -89,10 +91,8 @@ class AllowedRemedies:
     limits: PlanLimits
     quantizable: bool = False
     """Inference, or training that keeps the large weights frozen."""
-    host_bytes: Callable[[Workload], int] | None = None
-    """Bytes that an offloading workload keeps in one node's memory; None: no
-    offload.
-    """
+    host_fits: Callable[[Workload], bool] | None = None
+    """Whether a node may have room for what is offloaded; None: no offload."""
     parameters: bool = False
     """Weights may be offloaded too."""
 
@@ -127,20 +127,20 @@ def _offloads(workload: Workload, freedom: AllowedRemedies) -> Iterator[Setting]
     """Yield offloads: to the node's memory if it is large enough, otherwise to its
     drive.
     """
-    host = freedom.host_bytes
-    if host is None or not freedom.limits.offload or workload.offload != "none":
+    fits = freedom.host_fits
+    if fits is None or not freedom.limits.offload or workload.offload != "none":
         return
     kinds = []
     if workload.trains and workload.optimizer in STEPPED_BY_HOST:
         kinds.append(False)
     if freedom.parameters:
         kinds.append(True)
-    room = freedom.limits.offload_memory_bytes
     for parameters in kinds:
-        moved = workload.but(offload="cpu", offload_parameters=parameters)
-        if room is not None and host(moved) > room:
-            moved = moved.but(offload="nvme")
-        yield Setting(moved)
+        for place in OFFLOAD_PLACES:
+            moved = workload.but(offload=place, offload_parameters=parameters)
+            if fits(moved):
+                yield Setting(moved)
+                break
 
 
 @lru_cache(maxsize=4096)

@@ -42,6 +42,7 @@ from placement.planner.search.card_support import (
     unknown_speed_notes,
     unsupported_notes,
 )
+from placement.planner.search.host_room import HostRoom, host_room, shortage
 from placement.planner.search.memory_savings import PlanLimits, Weights, divisors
 from placement.planner.search.plan_validation import validate
 from placement.planner.search.trade_off import (
@@ -52,7 +53,7 @@ from placement.planner.search.trade_off import (
 from placement.planner.values.calibration import UNCORRECTED, Corrections
 from placement.planner.values.errors import SpecInvalid, WorkloadInvalid
 from placement.planner.values.gpu_availability import GpuOffer, check_offers
-from placement.planner.values.humanize import either
+from placement.planner.values.humanize import either, gib
 from placement.planner.values.objective import Wish, rank_key
 from placement.planner.values.plan import LeftOut, Plan, PlanSet, RejectedStrategy
 from placement.planner.values.strategies import (
@@ -152,6 +153,8 @@ def plan(
         quantize=quantizer_of(spec, workload),
     )
     plans, refusals = _everywhere(base, usable)
+    plans, short = _with_host_room(plans, usable, allowed)
+    refusals += short
     if not usable:
         refusals.append(
             refusal(
@@ -193,6 +196,60 @@ def plan(
         wish=wish or "",
         advice=advice(base, usable) if usable and not _sensible(ranked) else "",
     )
+
+
+def _with_host_room(
+    plans: Sequence[Plan], usable: Sequence[GpuOffer], limits: PlanLimits
+) -> tuple[list[Plan], list[RejectedStrategy]]:
+    """Return the Plans whose nodes can keep the offloaded state, and the Refusals of
+    the others."""
+    kept, refusals = [], []
+    for one in plans:
+        why = shortage(one, usable, limits)
+        if why:
+            refusals.append(_short_of_host(one, why))
+        else:
+            kept.append(one)
+    return kept, refusals
+
+
+def _short_of_host(one: Plan, why: str) -> RejectedStrategy:
+    change = (
+        sentence(
+            "{need} of free host memory on each node", need=gib(one.host_memory_bytes)
+        )
+        if one.workload.offload == "cpu"
+        else sentence(
+            "{need} free on the drive of each node", need=gib(one.host_disk_bytes)
+        )
+    )
+    return refusal(one.strategy, why, code="host-memory", cheapest_change=change)
+
+
+def _for_want_of_host(
+    hunt: SearchContext, strategy: Strategy, lost: RejectedStrategy, rival: Rival
+) -> RejectedStrategy:
+    """Return a Refusal that names the node's memory if only that is too small."""
+    room = host_room(hunt.offers, hunt.limits.offload_memory_bytes)
+    if room == HostRoom() or strategy not in (SINGLE, FSDP):
+        return lost
+    wide = replace(
+        hunt,
+        offers=tuple(
+            replace(one, host_free_bytes=None, disk_free_bytes=None)
+            for one in hunt.offers
+        ),
+        limits=replace(hunt.limits, offload_memory_bytes=None),
+        links={},
+        _room=None,
+        _near=None,
+        _fast=None,
+    )
+    found = SEARCHES[strategy](wide, rival)
+    if not isinstance(found, list):
+        return lost
+    why = shortage(found[-1], hunt.offers, hunt.limits)
+    return _short_of_host(found[-1], why) if why else lost
 
 
 def _sensible(ranked: Sequence[Plan]) -> bool:
@@ -319,7 +376,7 @@ def plan_among(
             if isinstance(by_least, list):
                 found = by_least
         if isinstance(found, StrategyUnfit):
-            found = found.tell()
+            found = _for_want_of_host(tight, known, found.tell(), rival)
         if known is PIPELINE:
             rival = found if isinstance(found, RejectedStrategy) else found[-1]
         if isinstance(found, RejectedStrategy):
@@ -392,12 +449,10 @@ def even_batches(workload: Workload, gpus: int) -> tuple[int, ...]:
     """Return the nearest batches that divide evenly over all Gpus, the smaller one
     first.
 
-    (): the requested batch divides evenly over more than half of them.
+    (): the requested batch does, too.
     """
     batch = workload.batch
-    if not workload.trains or gpus < 2:
-        return ()
-    if 2 * max(n for n in divisors(batch) if n <= gpus) > gpus:
+    if not workload.trains or gpus < 2 or not batch % gpus:
         return ()
     below = batch // gpus * gpus
     return tuple(one for one in (below, below + gpus) if one)

@@ -56,6 +56,10 @@ class GpuOffer(JsonValue):
     """Quota cost of one second, in weighted GPU-seconds."""
     network_bytes_per_second: float = 0.0
     """Bandwidth of its node to other nodes; 0: unknown, so no Plan leaves the node."""
+    host_free_bytes: int | None = None
+    """Free memory of its node, which offloading uses; None: unknown."""
+    disk_free_bytes: int | None = None
+    """Free bytes of its node's drive, which offloading uses; None: unknown."""
 
     @property
     def label(self) -> str:
@@ -124,7 +128,13 @@ def check_offers(offers: Sequence[GpuOffer]) -> None:
     problems = {}
     seen = set()
     for offer in offers:
-        numbers = (offer.memory_total_bytes, offer.used_bytes, offer.free_bytes)
+        numbers = (
+            offer.memory_total_bytes,
+            offer.used_bytes,
+            offer.free_bytes,
+            offer.host_free_bytes or 0,
+            offer.disk_free_bytes or 0,
+        )
         if any(type(number) is not int or number < 0 for number in numbers):
             problems[offer.uuid] = "bytes must be whole numbers from zero up"
         elif offer.free_bytes > offer.memory_total_bytes - offer.used_bytes:

@@ -11,7 +11,8 @@ bytes; `node` is "local", `index` counts up within the node, `uuid` is made of b
 `peak_flops` follows from the name. Other fields: used_bytes, gpu_class, util_pct,
 compute_processes, link_group (Gpus of one group have NVLink), links ([[uuid,
 distance]]), weight, network_bytes_per_second, speed_ratio, measured_share_ratio,
-bookable, reason, health.
+bookable, reason, health, host_free_bytes and disk_free_bytes (of the node, for
+offloading; default: unknown).
 """
 
 from collections.abc import Mapping
@@ -31,11 +32,22 @@ MOST_NUMBER = 1e30
 """More than any speed in FLOP or bytes per second."""
 _NAMES = tuple(field.name for field in fields(GpuOffer))
 _WHOLE = ("index", "compute_processes", "weight")
-_BYTES = ("free_bytes", "memory_total_bytes", "used_bytes")
+_BYTES = (
+    "free_bytes",
+    "memory_total_bytes",
+    "used_bytes",
+    "host_free_bytes",
+    "disk_free_bytes",
+)
 _RATIOS = ("speed_ratio", "measured_share_ratio")
 _NUMBERS = ("util_pct", "peak_flops", "network_bytes_per_second", *_RATIOS)
 _TEXTS = ("uuid", "node", "name", "gpu_class", "link_group", "reason")
-_NONE_IS_UNKNOWN = ("util_pct", "measured_share_ratio")
+_NONE_IS_UNKNOWN = (
+    "util_pct",
+    "measured_share_ratio",
+    "host_free_bytes",
+    "disk_free_bytes",
+)
 
 
 def offers_from_list(data: Any) -> list[GpuOffer]:

@@ -119,6 +119,10 @@ class Plan(JsonValue):
     """Quota cost of one step, in weighted GPU-seconds."""
     disturbance: float = 0.0
     """Computing processes of others on its Gpus, and their utilization (0 to 1)."""
+    host_memory_bytes: int = 0
+    """What its fullest node keeps in its own memory (offload); 0: nothing."""
+    host_disk_bytes: int = 0
+    """The same on its drive."""
     troubled: int = 0
     """Number of its Gpus with a problem. The notes name the problems."""
     wait_seconds: float = 0.0
@@ -264,7 +268,7 @@ class RejectedStrategy:
     strategy: str
     title: str
     code: str
-    """too-small, not-applicable or not-better."""
+    """too-small, host-memory, not-applicable or not-better."""
     reason: str
     gpu_label: str = ""
     """The Gpu that is too small."""

@@ -169,6 +169,10 @@ def _show(
     }
     if answer is not None:
         context |= _pictures(answer)
+        context["batches"] = [
+            (batch, address_of(form, batch=batch))
+            for batch in answer.found.batch_choices
+        ]
         marked = _marked(request)
         context |= {"compared": marked, "compare": _compared(marked, answer)}
     # The script inserts a part only if its status is a success.

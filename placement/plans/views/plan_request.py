@@ -91,8 +91,8 @@ def first_values(asked: Mapping[str, str]) -> dict[str, object]:
     return values | {k: v for k, v in asked.items() if k in PlanForm.base_fields}
 
 
-def address_of(form: PlanForm) -> str:
-    """Return the query that opens the page with this form again."""
+def address_of(form: PlanForm, **changes: object) -> str:
+    """Return the query that opens the page with this form again, or a changed one."""
     said = {
         name: str(form.data[name])
         for name in form.fields
@@ -100,7 +100,7 @@ def address_of(form: PlanForm) -> str:
     }
     if form.cleaned_data.get("model"):
         said["model"] = str(form.cleaned_data["model"])
-    return urlencode(said)
+    return urlencode(said | changes)
 
 
 def question_of_form(request: HttpRequest, form: PlanForm) -> PlanRequest:

@@ -216,6 +216,21 @@ def test_links_weights_and_the_network_are_offered(alice, gpus):
     assert first.weight == gpus[0].pool.weight
 
 
+def test_the_nodes_own_memory_and_disk_are_offered(alice, gpus, redis_client):
+    send_frame(redis_client, {})
+    _, by_label = offers(alice)
+    assert by_label["node-a:0"].host_free_bytes is None
+    node = gpus[0].node
+    node.ram_total_bytes, node.ram_free_bytes = 100 * GIB, 30 * GIB
+    node.disk_free_bytes = 7 * GIB
+    node.save()
+    _, by_label = offers(alice)
+    assert by_label["node-a:0"].host_free_bytes == 30 * GIB
+    assert by_label["node-a:0"].disk_free_bytes == 7 * GIB
+    _, by_label = offers(alice, at=timezone.now() + timedelta(hours=5))
+    assert by_label["node-a:0"].host_free_bytes == 90 * GIB  # jobs of now are over
+
+
 def test_the_soonest_plan_waits_for_the_first_gpus_that_come_free(alice, bob, gpus):
     now = timezone.now()
     make_reservation(bob, gpus, now, now + timedelta(hours=3))

@@ -26,6 +26,7 @@ from placement.planner.search.candidates.search_context import (
     SearchContext,
 )
 from placement.planner.search.candidates.tensor_parallel import tensor_degrees
+from placement.planner.search.host_room import host_room, rank_parts
 from placement.planner.search.link_bandwidth import (
     NETWORK,
     SlowestLink,
@@ -112,7 +113,7 @@ class EqualNodes:
         return min(offer.free_bytes for node in self.nodes for offer in node)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Grid:
     """The degrees of one way to use a pool, and the time of a step with them."""
 
@@ -317,6 +318,9 @@ def _pool(groups: Sequence[tuple[GpuOffer, ...]]) -> EqualNodes | None:
     )
 
 
+_NO_TIME = StepTime(0.0)
+
+
 class _GridSearch:
     """The shared state of the grids of all pools in one search."""
 
@@ -333,9 +337,18 @@ class _GridSearch:
                 offload=offload,
             ),
         )
+        # Nodes share what is offloaded, so each number of nodes is checked by itself.
+        freedom = replace(freedom, host_fits=lambda _: True)
         self.settings = [
             one for one in stages(hunt.asked, freedom) if one.offload or not offload
         ]
+        if offload:
+            self.settings += [
+                replace(one, workload=one.workload.but(offload="nvme"))
+                for one in self.settings
+            ]
+        self.rooms: dict[object, bool] = {}
+        self.cuts: dict[tuple[int, int], tuple[float, tuple[int, ...]]] = {}
         self.works: dict[object, tuple[Work, tuple[float, ...]]] = {}
         self.routers = sum(
             any(part.component == "router" for part in layer.parts)
@@ -362,12 +375,25 @@ class _GridSearch:
             least = hunt.state_bytes(grid.setting, sharding) / grid.pipeline
             if least > room:
                 continue
+            if grid.setting.offload and not self._host_fits(grid, pool, sharding):
+                continue
             checks += 1
             if checks > MOST_CHECKS:
                 return None
-            if self._need(grid) <= room:
+            if self._fits(grid, room):
                 return grid
         return None
+
+    def _host_fits(self, grid: Grid, pool: EqualNodes, sharding: Sharding) -> bool:
+        """Return whether each node has room for what its ranks keep off the Gpus."""
+        held, computed = rank_parts(self.hunt.spec, sharding)
+        ranks = min(pool.each, grid.size)
+        key = (id(pool), grid.setting.workload, held * ranks)
+        if key not in self.rooms:
+            room = host_room(pool.offers, self.hunt.limits.offload_memory_bytes)
+            state = self.hunt.offloaded(grid.setting.workload)
+            self.rooms[key] = room.fits(state.need(held * ranks, computed * ranks))
+        return self.rooms[key]
 
     def _grids(self, pool: EqualNodes, speed: float) -> Iterator[Grid]:
         hunt, batch = self.hunt, self.hunt.asked.batch
@@ -439,7 +465,15 @@ class _GridSearch:
                     runs = batch // data // micro
                     if runs * micro * data != batch:
                         continue
+                    # The optimizer changes memory, not the seconds counted here.
+                    times: dict[object, StepTime] = {}
                     for stage in self.settings:
+                        asked = stage.workload
+                        alike = (
+                            asked.checkpointing,
+                            asked.offload,
+                            asked.offload_parameters,
+                        )
                         setting = in_runs(stage, 1 if pipeline > 1 else runs)
                         blank = Grid(
                             one,
@@ -452,10 +486,11 @@ class _GridSearch:
                             zero,
                             copies,
                             runs,
-                            StepTime(0.0),
+                            times.get(alike, _NO_TIME),
                         )
-                        time = self._time(pool, speed, blank)
-                        yield replace(blank, time=time)
+                        if alike not in times:
+                            blank.time = times[alike] = self._time(pool, speed, blank)
+                        yield blank
 
     @property
     def _stateful(self) -> bool:
@@ -489,9 +524,10 @@ class _GridSearch:
             sent += self._experts(pool, grid, share)
         if grid.context > 1:
             sent += self._context(pool, grid, busy)
-        sent += host_seconds(
-            work, workload, share_ratio=1 / grid.sharding().shard_degree
-        )
+        if grid.setting.offload:
+            sent += host_seconds(
+                work, workload, share_ratio=1 / grid.sharding().shard_degree
+            )
         return StepTime(busy, sent, bubble)
 
     def _averaging(
@@ -576,7 +612,11 @@ class _GridSearch:
         """Return the largest stage's part of the operations, and the first layers of
         stages.
         """
-        return even_stages(self._work(grid)[1], grid.pipeline)
+        flops = self._work(grid)[1]
+        key = (id(flops), grid.pipeline)  # `works` keeps them, so ids are not reused
+        if key not in self.cuts:
+            self.cuts[key] = even_stages(flops, grid.pipeline)
+        return self.cuts[key]
 
     def _work(self, grid: Grid) -> tuple[Work, tuple[float, ...]]:
         """Return the work of one microbatch on a rank with all layers, and of each
@@ -615,14 +655,14 @@ class _GridSearch:
             for stage, (first, last) in enumerate(pairwise(bounds))
         ]
 
-    def _need(self, grid: Grid) -> int:
-        """Return the bytes of the fullest rank: of the first stages, a middle one, the
-        last.
+    def _fits(self, grid: Grid, room_bytes: int) -> bool:
+        """Return whether the fullest ranks have room: of the first stages, a middle
+        one, the last. The first of them that has none decides.
         """
         made = self._stages(grid)
-        looked = {0, 1, len(made) // 2, len(made) - 1}
-        return max(
-            self.hunt.need_bytes(grid.setting, made[stage])
+        looked = dict.fromkeys((0, len(made) - 1, 1, len(made) // 2))
+        return all(
+            self.hunt.need_bytes(grid.setting, made[stage]) <= room_bytes
             for stage in looked
             if stage < len(made)
         )

@@ -11,7 +11,8 @@ from placement.planner.memory.estimate import (
     rank_costs,
     tape_workload,
 )
-from placement.planner.memory.layer_costs import LayerCost
+from placement.planner.memory.layer_costs import LayerCost, Replays
+from placement.planner.memory.parameter_states import widths
 from placement.planner.memory.step_phases import rank_phases, stage_layers
 from placement.planner.model.sharding import Sharding
 from placement.planner.model.spec import ModelSpec
@@ -28,6 +29,16 @@ from placement.planner.search.decode_time import (
     is_generated,
     rank_seconds,
 )
+from placement.planner.search.host_room import (
+    HostNeed,
+    HostRoom,
+    OffloadedState,
+    fullest_node,
+    host_notes,
+    host_room,
+    needs_by_node,
+    offloaded_state,
+)
 from placement.planner.search.link_bandwidth import (
     SlowestLink,
     fast_groups,
@@ -43,7 +54,6 @@ from placement.planner.search.memory_savings import (
 )
 from placement.planner.search.sensible_step import why_absurd
 from placement.planner.search.step_time import (
-    HOST_BYTES_PER_ELEMENT,
     StepTime,
     Work,
     flops_per_second,
@@ -68,6 +78,11 @@ _KEYED = tuple(
     for name in Workload.__slots__
     if name not in ("batch", "accumulation", "optimizer_loop")
 )
+_REPLAYED = tuple(
+    name
+    for name in _KEYED
+    if name not in ("offload", "offload_parameters", "optimizer")
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +103,9 @@ class Caches:
 
     keys: dict[object, tuple[object, ...]] = field(default_factory=dict)
     costs: dict[object, tuple[LayerCost, ...]] = field(default_factory=dict)
+    tapes: dict[object, Replays] = field(default_factory=dict)
+    offloaded: dict[object, OffloadedState] = field(default_factory=dict)
+    replays: dict[object, tuple[LayerCost, ...]] = field(default_factory=dict)
     works: dict[object, Work] = field(default_factory=dict)
     needs: dict[object, tuple[int, int]] = field(default_factory=dict)
     states: dict[object, tuple[int, int, int]] = field(default_factory=dict)
@@ -112,6 +130,7 @@ class SearchContext:
     """The site's measured error, by which need and time are corrected."""
     caches: Caches = field(default_factory=Caches)
     links: dict[tuple[str, ...], SlowestLink] = field(default_factory=dict)
+    _room: HostRoom | None = None
     _near: list[tuple[GpuOffer, ...]] | None = None
     _fast: list[tuple[GpuOffer, ...]] | None = None
 
@@ -154,17 +173,35 @@ class SearchContext:
         states.
         """
 
-        def host_bytes(workload: Workload) -> int:
-            width = 2 if workload.offload_parameters else 0
-            state = HOST_BYTES_PER_ELEMENT if workload.trains else 0
-            return int(self.spec.parameter_count * (state + width) * copies)
+        room = self._room
+        if room is None:
+            limit = self.limits.offload_memory_bytes
+            room = self._room = host_room(self.offers, limit)
+
+        def fits(workload: Workload) -> bool:
+            return room.fits(self.offloaded(workload).need(copies, copies))
 
         return AllowedRemedies(
             limits=self.limits,
             quantizable=self.quantize is not None,
-            host_bytes=host_bytes,
+            host_fits=fits,
             parameters=parameters,
         )
+
+    def offloaded(self, workload: Workload) -> OffloadedState:
+        """Return what a workload keeps off the Gpus, for one copy of the model."""
+        key = (
+            workload.offload,
+            workload.offload_parameters,
+            workload.precision,
+            workload.optimizer,
+            workload.trains,
+        )
+        known = self.caches.offloaded.get(key)
+        if known is None:
+            known = offloaded_state(self.spec, workload)
+            self.caches.offloaded[key] = known
+        return known
 
     def spec_of(self, setting: Setting) -> ModelSpec:
         """Return the model in the form of a setting."""
@@ -178,10 +215,21 @@ class SearchContext:
     def costs(self, setting: Setting, sharding: Sharding) -> tuple[LayerCost, ...]:
         """Return layer costs, cached by the values on which they depend."""
         key = self.cost_key(setting, sharding)
-        if key not in self.caches.costs:
-            made = rank_costs(self.spec_of(setting), setting.workload, sharding)
+        made = self.caches.costs.get(key)
+        if made is None:
+            replayed = self._replayed(setting, sharding)
+            made = self.caches.replays.get(replayed)
+            if made is None:
+                _, *taped = replayed
+                made = rank_costs(
+                    self.spec_of(setting),
+                    setting.workload,
+                    sharding,
+                    self.caches.tapes.setdefault(tuple(taped), {}),
+                )
+                self.caches.replays[replayed] = made
             self.caches.costs[key] = made
-        return self.caches.costs[key]
+        return made
 
     def cost_key(self, setting: Setting, sharding: Sharding) -> tuple[object, ...]:
         """Return the values on which layer costs depend. A rank's layers are not among
@@ -220,6 +268,32 @@ class SearchContext:
             sharding.expert_degree,
             sharding.context_degree,
             *(getattr(workload, name) for name in _KEYED),
+        )
+
+    def _replayed(self, setting: Setting, sharding: Sharding) -> tuple[object, ...]:
+        """Return what the costs of layers depend on: the optimizer, and what a replay
+        of them depends on.
+
+        Where state lies does not change the layers. Gathered weights change them under
+        autocast only, and Megatron's buffers only with sequence parallelism.
+        """
+        workload = setting.workload
+        lowered = tape_workload(workload, sharding)
+        spread = sharding.sequence_parallel
+        return (
+            workload.optimizer,
+            lowered.microbatch(sharding.data_degree),
+            lowered.accumulation > 1,
+            workload.batch if not workload.trains else 0,
+            setting.weights,
+            sharding.tensor_degree,
+            sharding.stage == 3 and widths(workload).autocast,
+            spread,
+            spread and sharding.buffers_of == "megatron",
+            sharding.expert_degree,
+            sharding.expert_tensor_degree,
+            sharding.context_degree,
+            *(getattr(workload, name) for name in _REPLAYED),
         )
 
     def tokens(self, setting: Setting, sharding: Sharding) -> float:
@@ -365,6 +439,10 @@ class SearchContext:
             self.shard(rank, seat, made[seat.sharding], learned.ratio)
             for rank, seat in enumerate(seats)
         )
+        needs = needs_by_node(
+            self.spec, setting.workload, [(one.offer, one.sharding) for one in seats]
+        )
+        kept = fullest_node(needs)[1] if needs else HostNeed()
         comfortable = all(shard.headroom_bytes >= 0 for shard in shards)
         bound = bound_by(shards)
         total = time.total_seconds
@@ -391,6 +469,7 @@ class SearchContext:
             decode_tokens_per_second=decode.tokens_per_second if decode else 0.0,
             notes=(
                 *notes_of(setting, offers, made.values(), comfortable=comfortable),
+                *host_notes(needs, offers),
                 *learned_notes(learned, shards),
                 *batch_norm_notes(self.spec, setting.workload),
             ),
@@ -404,6 +483,8 @@ class SearchContext:
                 for offer in offers
                 if offer.compute_processes
             ),
+            host_memory_bytes=kept.memory_bytes,
+            host_disk_bytes=kept.disk_bytes,
             troubled=sum(bool(offer.health) for offer in offers),
             launch=launch_of(
                 strategy, setting, [(s.offer, s.sharding) for s in seats], launch

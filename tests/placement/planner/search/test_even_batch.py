@@ -46,7 +46,12 @@ def test_sixteen_stays_sixteen_on_three_gpus():
     found = plan(well_known_spec("gpt2-xl"), Workload(batch=16), make_offers(*[23] * 3))
 
     assert run(found.best) == 16
-    assert found.batch_choices == ()
+    assert found.batch_choices == (15, 18)
+    assert any(
+        note.startswith("A batch of 16 divides evenly over 2 of the 3 GPUs only.")
+        and "A batch of 15 or 18 would divide evenly over all" in note
+        for note in found.notes
+    )
 
 
 def test_a_batch_that_goes_round_no_gpus_is_kept_and_another_is_offered():
@@ -66,7 +71,8 @@ def test_a_batch_that_goes_round_no_gpus_is_kept_and_another_is_offered():
     ("batch", "gpus", "choices"),
     [
         (7, 4, (4, 8)),
-        (16, 3, ()),
+        (16, 3, (15, 18)),
+        (64, 24, (48, 72)),
         (3, 8, (8,)),
         (8, 8, ()),
         (5, 1, ()),

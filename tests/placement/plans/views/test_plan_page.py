@@ -133,6 +133,18 @@ def test_a_larger_batch_changes_the_result(student):
     assert likely("8") != likely("64")
 
 
+def test_a_batch_that_does_not_divide_offers_the_nearest_ones(student):
+    """The batch of 7 is kept until the student chooses another one."""
+    page = student.post("/plan/", typed(batch="7", max_gpus="4")).content.decode()
+    assert "A batch of 7 does not divide among all of these GPUs. It is kept." in page
+    links = re.findall(r'href="/plan/\?([^"]*)">batch of (\d+)</a>', page)
+    assert [number for _, number in links] == ["4", "8"]
+    chosen = student.get("/plan/?" + links[1][0].replace("&amp;", "&"))
+    assert chosen.status_code == 200
+    assert chosen.context["form"].data["batch"] == "8"
+    assert chosen.context["batches"] == []
+
+
 def test_inference_counts_the_cache_of_keys_and_values(student):
     html = student.post(
         "/plan/",
