@@ -204,10 +204,10 @@ class CalendarJudge:
             self._logins, self._logins_at = load_logins(), now
         picture = load_picture(now, self._logins)
         if self._picture is None:
-            self._adopt(picture.policy)
+            self._adopt_open_findings(picture.policy)
         self._picture = picture
 
-    def _adopt(self, policy: WatchPolicy) -> None:
+    def _adopt_open_findings(self, policy: WatchPolicy) -> None:
         """Take over the findings of a previous ingest."""
         self._watcher.policy = policy
         rows = Alert.objects.open().exclude(gpu=None)
@@ -222,14 +222,14 @@ class CalendarJudge:
             try:
                 with connect() as client, client.pubsub() as pubsub:
                     pubsub.subscribe(CALENDAR_CHANGED)
-                    self._follow(stop, pubsub)
+                    self._refresh_on_changes(stop, pubsub)
             except RedisError as error:
                 self._complaints.add("the calendar's changes are not heard", error)
                 self._try_refresh()
                 stop.wait(REFRESH_SECONDS)
         close_old_connections()
 
-    def _follow(self, stop: threading.Event, pubsub) -> None:  # type: ignore[no-untyped-def]
+    def _refresh_on_changes(self, stop: threading.Event, pubsub) -> None:  # type: ignore[no-untyped-def]
         left_seconds = 0.0
         while not stop.is_set():
             if left_seconds <= 0:

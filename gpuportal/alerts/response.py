@@ -91,7 +91,7 @@ class Responder:
         ):
             self._broken_at = now
             judge_broken(now)
-            self._give_up(now)
+            self._close_unanswered(now)
         scenes = {scene.gpu_id: scene for scene in self._judge.scenes()}
         picture = self._judge.picture
         if not scenes or picture is None:
@@ -100,10 +100,10 @@ class Responder:
         taken = 0
         for alert in alerts.select_related("gpu__pool", "gpu__node"):
             assert alert.gpu_id is not None
-            taken += self._look(alert, scenes[alert.gpu_id], picture, now)
+            taken += self._escalate(alert, scenes[alert.gpu_id], picture, now)
         return taken
 
-    def _look(
+    def _escalate(
         self,
         alert: Alert,
         scene: IntruderScene,
@@ -142,7 +142,7 @@ class Responder:
                 taken += take_step(alert, scene, suspect, step, now=now)
         return taken
 
-    def _give_up(self, now: datetime) -> None:
+    def _close_unanswered(self, now: datetime) -> None:
         grace = SitePolicy.current().stop_grace_seconds
         after = ORDER_SECONDS + grace + ANSWER_SECONDS
         for row in give_up_responses(now=now, after_seconds=after):

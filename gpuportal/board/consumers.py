@@ -72,7 +72,7 @@ class BoardConsumer(AsyncWebsocketConsumer):
         self.details_left = DETAILS_PER_FRAME
         # A browser gets a close code only after the socket was accepted.
         await self.accept()
-        self.viewer = await self._look()
+        self.viewer = await self._current_viewer()
         if self.viewer is None:
             await self.close(code=self.refused_code)
             return
@@ -84,8 +84,8 @@ class BoardConsumer(AsyncWebsocketConsumer):
         hub().subscribe(self.box, [ROSTER, FRAME])
         board_state().join(self.box)
         self.tasks = [
-            asyncio.create_task(self._guard(self._send_all())),
-            asyncio.create_task(self._guard(self._keep_checking())),
+            asyncio.create_task(self._close_on_failure(self._send_all())),
+            asyncio.create_task(self._close_on_failure(self._keep_checking())),
         ]
 
     async def disconnect(self, code: int) -> None:
@@ -133,7 +133,7 @@ class BoardConsumer(AsyncWebsocketConsumer):
             self.told_at.clear()
         self.watched = channel
 
-    async def _look(self) -> Viewer | None:
+    async def _current_viewer(self) -> Viewer | None:
         """Return the session's present user and what they may see."""
         session = self.scope.get("session")
         key = session.session_key if session else None
@@ -143,7 +143,7 @@ class BoardConsumer(AsyncWebsocketConsumer):
         """Check the session again until it is over. A lost role counts at once."""
         while True:
             await asyncio.sleep(self.recheck_seconds)
-            viewer = await self._look()
+            viewer = await self._current_viewer()
             if viewer is None or (
                 self.viewer and viewer.user_pk != self.viewer.user_pk
             ):
@@ -169,15 +169,15 @@ class BoardConsumer(AsyncWebsocketConsumer):
             if frame is not None:
                 await self.send(bytes_data=frame)
                 self.details_left = DETAILS_PER_FRAME
-                await self._keep_looking()
+                await self._renew_watched_gpu()
             self.pending.update(messages)
             await self._send_details()
 
-    async def _keep_looking(self) -> None:
+    async def _renew_watched_gpu(self) -> None:
         """Report again, with each frame, that the page of a Gpu is open."""
         if self.looked_at is not None and time.monotonic() >= self.look_again_at:
             self.look_again_at = time.monotonic() + WATCHED_AGAIN_SECONDS
-            await hub().look_at(self.looked_at)
+            await hub().watch_gpu(self.looked_at)
 
     async def _send_details(self) -> None:
         """Send every node's details once, then those that were not sent for longest."""
@@ -194,7 +194,7 @@ class BoardConsumer(AsyncWebsocketConsumer):
                 text_data=await board_state().detail(name, raw, self.viewer)
             )
 
-    async def _guard(self, work: Any) -> None:
+    async def _close_on_failure(self, work: Any) -> None:
         """A failure closes the socket. The browser connects again."""
         try:
             await work

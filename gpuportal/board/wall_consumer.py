@@ -20,6 +20,6 @@ class WallConsumer(BoardConsumer):
     ) -> None:
         """Ignore requests: a screen shows what everybody may see."""
 
-    async def _look(self) -> Viewer | None:
+    async def _current_viewer(self) -> Viewer | None:
         token = self.scope["url_route"]["kwargs"]["token"][:100]
         return await database_sync_to_async(viewer_of_link)(token)

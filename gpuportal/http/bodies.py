@@ -72,7 +72,9 @@ class Uploads:
         self._site = SiteSlots("uploads")
 
     @asynccontextmanager
-    async def one_more(self, user_pk: int, size_bytes: int) -> AsyncIterator[None]:
+    async def counted_upload(
+        self, user_pk: int, size_bytes: int
+    ) -> AsyncIterator[None]:
         """Count an upload while it arrives.
 
         Raises:
@@ -177,7 +179,7 @@ async def admitted(
             title=sentence("Signed out"),
         )
     size_bytes = most_bytes if declared is None else declared
-    async with uploads.one_more(user_pk, size_bytes):
+    async with uploads.counted_upload(user_pk, size_bytes):
         yield bounded(receive, most_bytes)
 
 

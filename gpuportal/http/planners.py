@@ -139,12 +139,12 @@ class Planners:
             PlannerLost: its worker, or the child, ended.
         """
         ticket = SlotTicket(user_pk)
-        slot = await self._turn(ticket)
+        slot = await self._wait_for_slot(ticket)
         try:
             _ask(slot.sock, request, MOST_ANSWER_SECONDS)
         except (OSError, ValueError) as error:
             # The child is gone, or the client left and the body is closed.
-            await asyncio.shield(self._leave(slot, ticket))
+            await asyncio.shield(self._release_slot(slot, ticket))
             raise PlannerLost from error
         running = asyncio.ensure_future(self._run(slot, ticket))
         # A client that leaves cancels this, but the slot stays occupied until the child
@@ -159,7 +159,7 @@ class Planners:
 
     # --- turns ----------------------------------------------------------------
 
-    async def _turn(self, ticket: SlotTicket) -> _Slot:
+    async def _wait_for_slot(self, ticket: SlotTicket) -> _Slot:
         """Wait for a turn. Raises PlannerBusy."""
         user_pk = ticket.user_pk
         until = time.monotonic() + MOST_WAIT_SECONDS
@@ -233,7 +233,7 @@ class Planners:
         # Prefer the one used last, because its worker has loaded everything.
         return self._free.pop() if self._free else None
 
-    async def _leave(self, slot: _Slot, ticket: SlotTicket) -> None:
+    async def _release_slot(self, slot: _Slot, ticket: SlotTicket) -> None:
         self._running[ticket.user_pk] -= 1
         self._running += Counter()
         if slot.child is self._child:
@@ -280,7 +280,7 @@ class Planners:
             self._seconds += 0.1 * (time.monotonic() - begun - self._seconds)
             return answer
         finally:
-            await self._leave(slot, ticket)
+            await self._release_slot(slot, ticket)
 
 
 def _ask(

@@ -147,7 +147,7 @@ class ServeDoor:
             await self.django.send_response(admitted, send)
             return
         try:
-            answer = await self._carried(scope, receive, admitted, begun)
+            answer = await self._sent_to_node(scope, receive, admitted, begun)
         except CallRefused as error:
             response = refusal(error)
             _safe_headers(admitted, response)
@@ -173,7 +173,7 @@ class ServeDoor:
             return error
         return await self.django.get_response_async(request)
 
-    async def _carried(
+    async def _sent_to_node(
         self, scope: Scope, receive: Receive, admitted: AdmittedCall, begun: float
     ) -> NodeAnswer | None:
         """Send one call to the node. Return None if the client has left.
@@ -193,7 +193,7 @@ class ServeDoor:
             if body is None:
                 return None
             gone_ms = (time.monotonic() - begun) * 1000
-            way_ms = gone_ms + self._way_ms(target.job)
+            way_ms = gone_ms + self._round_trip_ms(target.job)
             call = Call(
                 call=name,
                 job=target.job,
@@ -209,14 +209,16 @@ class ServeDoor:
             asked_at = time.monotonic()
             answer = await _unless_gone(receive, call_broker().ask(target, call))
             if answer is not None:
-                self._learn(target.job, answer, time.monotonic() - asked_at)
+                self._record_round_trip(target.job, answer, time.monotonic() - asked_at)
             return answer
 
-    def _way_ms(self, job_id: int) -> float:
+    def _round_trip_ms(self, job_id: int) -> float:
         known = self._ways.get(job_id)
         return quantile(known, WAY_QUANTILE) if known else FIRST_WAY_MS
 
-    def _learn(self, job_id: int, answer: NodeAnswer, seconds: float) -> None:
+    def _record_round_trip(
+        self, job_id: int, answer: NodeAnswer, seconds: float
+    ) -> None:
         """Learn the time of the way: the total without the server's time."""
         served = answer.headers.get("x-served-ms")
         if served is None:

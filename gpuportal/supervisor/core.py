@@ -87,7 +87,7 @@ class Supervisor:
         self.children[spec.name] = ChildProcess(spec, log)
         self._launch(self.children[spec.name])
 
-    def turn(self) -> None:
+    def run_round(self) -> None:
         """Do one round: reap, restart the due processes, follow the logs. Sleeps."""
         self._reap()
         now = time.monotonic()
@@ -103,7 +103,7 @@ class Supervisor:
     def run(self) -> None:
         """Run until a request to stop, or until a process cannot be kept running."""
         while not self._stopping:
-            self.turn()
+            self.run_round()
 
     def stop(self) -> None:
         """Stop everything, jobs included, and leave no process behind."""
@@ -150,9 +150,9 @@ class Supervisor:
             if pid == 0:
                 return
             if pid in by_pid:
-                self._ended(by_pid[pid], os.waitstatus_to_exitcode(status))
+                self._child_ended(by_pid[pid], os.waitstatus_to_exitcode(status))
 
-    def _ended(self, child: ChildProcess, exit_code: int) -> None:
+    def _child_ended(self, child: ChildProcess, exit_code: int) -> None:
         assert child.process is not None
         child.process.returncode = exit_code
         # Pool processes that a killed worker left behind. Jobs have their own sessions

@@ -53,7 +53,7 @@ class LogFile:
             for line in lines:
                 self._repeat(line.decode(errors="replace"))
         if size > LOG_MAX_BYTES:
-            self._cut()
+            self._truncate()
 
     def last_lines(self, count: int = 12) -> list[str]:
         """Return the end of the log, safe for a terminal."""
@@ -76,7 +76,7 @@ class LogFile:
         elif self._shown == SHOWN_MAX + 1:
             self._say(f"{self.name}: and more, see {self.path}")
 
-    def _cut(self) -> None:
+    def _truncate(self) -> None:
         """Keep the old text as ``.1`` and empty the file under its writers.
 
         A rename would not do: the writers keep their descriptor. Lines written

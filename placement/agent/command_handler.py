@@ -101,7 +101,7 @@ class OrderDesk:
         now = time.time() if now is None else now
         try:
             try:
-                self._take(payload, signature, now)
+                self._verify_and_execute(payload, signature, now)
             except OSError as error:
                 raise OrderRefused(
                     "storage", disk_space.folder_problem(error)
@@ -137,21 +137,21 @@ class OrderDesk:
             return False
         return True
 
-    def _take(self, payload: str, signature: str, now: float) -> None:
+    def _verify_and_execute(self, payload: str, signature: str, now: float) -> None:
         try:
             public_pem = self.node.order_key_pem().decode()
         except ValueError as error:
             raise OrderRefused("no-key", str(error)) from error
         signing.verify(payload, signature, public_pem)
         if is_gate_order(payload):
-            self._take_gate(payload, now)
+            self._store_gate_order(payload, now)
             return
         if kind_of(payload) is not None:
-            self._take_process(payload, now)
+            self._store_process_order(payload, now)
             return
         order = parse_order(payload)
         if order.kind is OrderKind.STOP:
-            self._take_stop(order, now)
+            self._execute_stop(order, now)
             return
         check_order(order, node=self.node.name, now=now)
         self.runner.prepare()
@@ -159,17 +159,17 @@ class OrderDesk:
             raise OrderRefused("replayed", "this order was received before")
         folder = self.runner.folder(order.job, order.attempt, order.key)
         if order.kind is OrderKind.CARRY:
-            self._carry(folder, order, now)
+            self._request_upload(folder, order, now)
             return
         if folder.path.is_dir():
-            self._follow(folder, order)
+            self._store_deadline(folder, order)
             return
         self._check(order)
         previous_attempt.check(order, self.runner.jobs)
         disk_quota.check(order, self.runner.jobs)
         self.runner.accept(order, payload)
 
-    def _carry(self, folder: JobFolder, order: Order, now: float) -> None:
+    def _request_upload(self, folder: JobFolder, order: Order, now: float) -> None:
         """Have an ended attempt's checkpoint uploaded, once for each request."""
         gone = {"event": "lost", "reason": "its folder is gone", "ended_at": now}
         self.runner.refuse(folder, gone)
@@ -177,7 +177,7 @@ class OrderDesk:
         if not known or known.get("done"):
             folder.write("carry", {"at": now, "most_bytes": order.carry_most_bytes})
 
-    def _take_stop(self, order: Order, now: float) -> None:
+    def _execute_stop(self, order: Order, now: float) -> None:
         """End an attempt, even if the order is late or repeated.
 
         A stop never expires. A late or repeated stop does no harm, and a node whose
@@ -187,7 +187,7 @@ class OrderDesk:
         self.runner.prepare()
         self._stop(order, now)
 
-    def _take_process(self, payload: str, now: float) -> None:
+    def _store_process_order(self, payload: str, now: float) -> None:
         """Hand an order against an intruder's process to the enforcer."""
         order = parse_process_order(payload)
         check_order(order, node=self.node.name, now=now)
@@ -196,7 +196,7 @@ class OrderDesk:
             raise OrderRefused("replayed", "this order was received before")
         self.enforcer.accept(order, payload)
 
-    def _take_gate(self, payload: str, now: float) -> None:
+    def _store_gate_order(self, payload: str, now: float) -> None:
         """Keep the wanted state of the device gate, for the gate's thread."""
         order = parse_gate_order(payload)
         check_order(order, node=self.node.name, now=now)
@@ -233,7 +233,7 @@ class OrderDesk:
                 "recipe", f"recipe {order.recipe} needs {needed}, which this node lacks"
             )
 
-    def _follow(self, folder: JobFolder, order: Order) -> None:
+    def _store_deadline(self, folder: JobFolder, order: Order) -> None:
         """Store the Reservation's end, which may have moved."""
         known = folder.read("deadline").get("issued_at", 0.0)
         if order.issued_at > float(known):

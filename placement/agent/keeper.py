@@ -122,15 +122,15 @@ class JobKeeper:
         self.runner.prepare()
         sizes = disk_quota.FolderSizes(self.runner.jobs)
         loops: list[tuple[str, Callable[[], None]]] = [
-            ("jobs", self._loop),
+            ("jobs", self._run_loop),
             ("uploads", lambda: self.uploader.run(self._stop, self._to_upload)),
             ("results", lambda: self.results.run(self._stop, self._with_results)),
-            ("responses", lambda: self.enforcer.run(self._stop, self._tell)),
+            ("responses", lambda: self.enforcer.run(self._stop, self._publish_fact)),
             ("serving", self._serve),
-            ("channel", lambda: self.channel.run(self._stop, self._tell)),
+            ("channel", lambda: self.channel.run(self._stop, self._publish_fact)),
             ("checkpoints", lambda: self.carrier.run(self._stop)),
             ("sizes", lambda: sizes.run(self._stop)),
-            ("gate", lambda: self.gate.run(self._stop, self._tell)),
+            ("gate", lambda: self.gate.run(self._stop, self._publish_fact)),
         ]
         for name, loop in loops:
             thread = threading.Thread(target=loop, name=f"keeper-{name}", daemon=True)
@@ -151,7 +151,7 @@ class JobKeeper:
             thread.join(15)
         self.redis.close()
 
-    def _loop(self) -> None:
+    def _run_loop(self) -> None:
         while not self._stop.wait(STEP_SECONDS):
             try:
                 self.step()
@@ -164,7 +164,7 @@ class JobKeeper:
             try:
                 kept = self.kept.get(folder.name) or KeptFolder(folder)
                 self.kept[folder.name] = kept
-                self._look(kept)
+                self._process_folder(kept)
             except (OSError, ValueError, KeyError) as error:
                 logger.error("job folder %s: %s", folder.name, error)
         now = time.monotonic()
@@ -174,7 +174,7 @@ class JobKeeper:
             self._tidied_at = now
             self.tidy(time.time())
 
-    def _look(self, kept: KeptFolder) -> None:
+    def _process_folder(self, kept: KeptFolder) -> None:
         if kept.ended and kept.reported.get("ended"):
             return
         kept.status = kept.folder.read("status")
@@ -183,7 +183,7 @@ class JobKeeper:
             kept.status = kept.folder.read("status")
             if not kept.ended:
                 self._revive(kept)
-        self._pump(kept)
+        self._send_log_lines(kept)
         self._report(kept)
 
     # --- shims -----------------------------------------------------------------
@@ -196,24 +196,28 @@ class JobKeeper:
             if ended:
                 logger.warning("job %s: ended %s left processes", folder.name, ended)
                 return  # looked at again until none is left
-            self._bury(kept, "lost", SHIM_GONE)
+            self._record_end(kept, "lost", SHIM_GONE)
             return
         stop = folder.read("stop")
         if stop:
-            self._bury(kept, "exited", str(stop.get("reason", "")), stopped=True)
+            self._record_end(kept, "exited", str(stop.get("reason", "")), stopped=True)
             return
         if time.monotonic() - kept.started_at < START_WAIT_SECONDS:
             return
         if not self.gate.follows():
             return  # a moment: the order with the job's grant came before the job's
         if kept.starts >= MOST_STARTS:
-            self._bury(kept, "lost", "the process that keeps the job does not start")
+            self._record_end(
+                kept, "lost", "the process that keeps the job does not start"
+            )
             return
         kept.starts += 1
         self.runner.start(folder)
         kept.started_at = time.monotonic()
 
-    def _bury(self, kept: KeptFolder, event: str, reason: str, **facts: object) -> None:
+    def _record_end(
+        self, kept: KeptFolder, event: str, reason: str, **facts: object
+    ) -> None:
         kept.status = {
             **kept.status,
             "event": event,
@@ -231,24 +235,24 @@ class JobKeeper:
 
     # --- reports ------------------------------------------------------------------
 
-    def _pump(self, kept: KeptFolder) -> None:
+    def _send_log_lines(self, kept: KeptFolder) -> None:
         """Send new log lines. Those of an ended Job go before the fact of its end."""
         for _ in range(LAST_MESSAGES if kept.ended else 1):
             message = kept.pump.next_message(time.monotonic(), ended=kept.ended)
             if message is None:
                 return
-            self._add(f"log.{self.node.name}", message, maxlen=LOG_MAXLEN)
+            self._append_to_stream(f"log.{self.node.name}", message, maxlen=LOG_MAXLEN)
 
     def _report(self, kept: KeptFolder) -> None:
         facts = f"facts.{self.node.name}"
         if kept.status.get("started_at") and not kept.reported.get("started"):
             fact = fact_of(kept.folder, {**kept.status, "event": "started"})
-            if not self._add(facts, fact, maxlen=FACTS_MAXLEN):
+            if not self._append_to_stream(facts, fact, maxlen=FACTS_MAXLEN):
                 return
             kept.report(started=True)
         if kept.ended and not kept.reported.get("ended"):
             fact = fact_of(kept.folder, kept.status)
-            if self._add(facts, fact, maxlen=FACTS_MAXLEN):
+            if self._append_to_stream(facts, fact, maxlen=FACTS_MAXLEN):
                 kept.report(ended=True)
 
     def _send_belief(self) -> bool:
@@ -276,12 +280,18 @@ class JobKeeper:
             "running": running,
             "ended": ended[-MOST_RECALLED:],
         }
-        return self._add(f"facts.{self.node.name}", belief, maxlen=FACTS_MAXLEN)
+        return self._append_to_stream(
+            f"facts.{self.node.name}", belief, maxlen=FACTS_MAXLEN
+        )
 
-    def _tell(self, fact: dict[str, Any]) -> bool:
-        return self._add(f"facts.{self.node.name}", fact, maxlen=FACTS_MAXLEN)
+    def _publish_fact(self, fact: dict[str, Any]) -> bool:
+        return self._append_to_stream(
+            f"facts.{self.node.name}", fact, maxlen=FACTS_MAXLEN
+        )
 
-    def _add(self, stream: str, message: dict[str, Any], *, maxlen: int) -> bool:
+    def _append_to_stream(
+        self, stream: str, message: dict[str, Any], *, maxlen: int
+    ) -> bool:
         """Append to a stream. False: the broker did not accept it.
 
         A broker that hangs costs two seconds and then a pause, not two seconds in each

@@ -281,7 +281,9 @@ def _expect(row: Backfill, wants: GapRequirements, look: GapSnapshot) -> None:
     if look.now.timestamp() % LIKELY_SECONDS >= LOOK_SECONDS and row.likely_at:
         return
     calendar, uuids = look.ahead()
-    good = [gpu for gpu in calendar.gpus if wants.suits(gpu, uuids.get(gpu.pk, ""))]
+    good = [
+        gpu for gpu in calendar.gpus if wants.is_suitable(gpu, uuids.get(gpu.pk, ""))
+    ]
     latest = look.now + timedelta(days=LIKELY_DAYS)
     search = SlotSearch(
         earliest=look.now,

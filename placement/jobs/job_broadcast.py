@@ -251,7 +251,7 @@ class LogGate:
         except (KeyError, ValueError) as error:
             logger.warning("log message of %s refused: %s", node, error)
             return False
-        place = self._place_of(job, node)
+        place = self._attempt_and_part(job, node)
         if place is None or place[0] != attempt:
             logger.warning("%s sent log of job %s, which is not its own", node, job)
             return False
@@ -267,7 +267,7 @@ class LogGate:
         _send(job, dict(piece))
         return True
 
-    def _place_of(self, job: int, node: str) -> tuple[int, int] | None:
+    def _attempt_and_part(self, job: int, node: str) -> tuple[int, int] | None:
         """Return attempt and part of a Job that runs on a node. None: it does not."""
         now, key = time.monotonic(), (job, node)
         known = self._known.get(key)

@@ -89,11 +89,11 @@ class Records:
     """The site's errors by kind, read once per page."""
 
     @cached_property
-    def _real(self) -> dict[tuple[str, str], SiteError]:
+    def _real_by_kind(self) -> dict[tuple[str, str], SiteError]:
         return _by_kind(outcomes(simulated=False))
 
     @cached_property
-    def _simulated(self) -> dict[tuple[str, str], SiteError]:
+    def _simulated_by_kind(self) -> dict[tuple[str, str], SiteError]:
         return _by_kind(outcomes(simulated=True))
 
     @cached_property
@@ -108,7 +108,7 @@ class Records:
             return None
         name = class_name(gpu_class for gpu_class, _ in found)
         simulated = any(one for _, one in found)
-        errors = self._simulated if simulated else self._real
+        errors = self._simulated_by_kind if simulated else self._real_by_kind
         error = errors.get((name, plan.strategy)) or errors.get((name, ANY))
         return Record(error, simulated) if error else None
 

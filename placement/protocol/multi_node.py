@@ -101,7 +101,7 @@ class PartInfo:
         )
 
     @property
-    def said(self) -> str:
+    def launcher_report(self) -> str:
         """Return the launcher's report on the first rank that failed there, or "".
 
         The portal's launcher writes one line. torchrun and accelerate write a table
@@ -146,7 +146,7 @@ def first_failed_part(parts: Sequence[PartInfo]) -> PartInfo | None:
     bad = [part for part in parts if part.state in BAD]
 
     def order(part: PartInfo) -> tuple[bool, bool, bool, float, int]:
-        said = part.said
+        said = part.launcher_report
         first = " by SIG" in said and not said.endswith(CONSEQUENCE)
         follows = part.reason == LOST_PEERS
         lives = part.state is not JobState.LOST
@@ -157,7 +157,7 @@ def first_failed_part(parts: Sequence[PartInfo]) -> PartInfo | None:
 
 def reason_of(part: PartInfo) -> str:
     """Return why the Job ends, with node and rank."""
-    if said := part.said:
+    if said := part.launcher_report:
         return f"{part.node}: {said}"
     why = part.reason or sentence("it failed there")
     if part.node in why:

@@ -90,7 +90,7 @@ class Timing:
         fit = (size for size, usual in self._typical.items() if usual <= seconds)
         return max(fit, default=0)
 
-    def ran(self, rows: int, seconds: float, now: float) -> None:
+    def record_run(self, rows: int, seconds: float, now: float) -> None:
         """Record a run."""
         size = self.size_of(rows)
         self._recent[size].append((now, seconds))

@@ -115,7 +115,7 @@ class GapRequirements:
     node: str = ""
     """The node of its checkpoint; "": any."""
 
-    def suits(self, gpu: CalendarGpu, uuid: str) -> bool:
+    def is_suitable(self, gpu: CalendarGpu, uuid: str) -> bool:
         """Return whether a Gpu is good enough, ignoring its present holder."""
         return (
             gpu.bookable
@@ -187,14 +187,16 @@ def _groups(
     def key(one: OpenGpu) -> tuple[str, str]:
         return one.gpu.node, "" if wants.uuids else one.gpu.gpu_class
 
-    good = sorted((one for one in free if wants.suits(one.gpu, one.uuid)), key=key)
+    good = sorted(
+        (one for one in free if wants.is_suitable(one.gpu, one.uuid)), key=key
+    )
     for name, group in groupby(good, key=key):
         yield name, list(group)
 
 
 def why_waits(free: Sequence[OpenGpu], wants: GapRequirements, *, now: datetime) -> str:
     """Return in a sentence why no gap fits now."""
-    good = [one for one in free if wants.suits(one.gpu, one.uuid)]
+    good = [one for one in free if wants.is_suitable(one.gpu, one.uuid)]
     if not good:
         return sentence(
             "waits for a gap: it needs {words}, and none is free now",

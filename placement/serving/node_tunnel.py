@@ -71,8 +71,11 @@ class _Tunnel:
         """Serve until the node leaves, its token is invalid, or the broker is
         unreachable.
         """
-        up = asyncio.create_task(self._up())
-        others = [asyncio.create_task(self._down()), asyncio.create_task(self._guard())]
+        up = asyncio.create_task(self._receive_answers())
+        others = [
+            asyncio.create_task(self._send_calls()),
+            asyncio.create_task(self._end_on_invalid_token()),
+        ]
         done, _ = await asyncio.wait({up, *others}, return_when=asyncio.FIRST_COMPLETED)
         for task in {up, *others} - done:
             task.cancel()
@@ -82,16 +85,16 @@ class _Tunnel:
         for result in results:
             if isinstance(result, Exception) and not isinstance(result, OUTAGES):
                 logger.error("the tunnel of %s failed", self.node, exc_info=result)
-        await self._give_up()
+        await self._fail_waiting_calls()
 
-    async def _guard(self) -> None:
+    async def _end_on_invalid_token(self) -> None:
         """End when the token is no longer the node's."""
         while True:
             await asyncio.sleep(RECHECK_SECONDS)
             if await database_sync_to_async(node_with)(self.shown) is None:
                 return
 
-    async def _down(self) -> None:
+    async def _send_calls(self) -> None:
         key = CALLS + self.node
         while True:
             await self.redis.set(TUNNEL + self.node, "1", ex=TUNNEL_SECONDS)
@@ -114,17 +117,17 @@ class _Tunnel:
             del self.open[call]
         await self.send({"type": "websocket.send", "bytes": data})
 
-    async def _up(self) -> None:
+    async def _receive_answers(self) -> None:
         while True:
             message = await self.receive()
             if message["type"] == "websocket.disconnect":
                 return
             try:
-                await self._take(message.get("bytes") or b"")
+                await self._add_piece(message.get("bytes") or b"")
             except FrameInvalid as error:
                 logger.warning("%s sent what is no answer: %s", self.node, error)
 
-    async def _take(self, data: bytes) -> None:
+    async def _add_piece(self, data: bytes) -> None:
         """Add one piece of an answer. Deliver it once complete. Raises FrameInvalid."""
         head, body = unpack(data)
         call = self.open.get(head["call"])
@@ -140,7 +143,7 @@ class _Tunnel:
         del self.open[head["call"]]
         await give(self.redis, call.reply, head, b"".join(call.parts))
 
-    async def _give_up(self) -> None:
+    async def _fail_waiting_calls(self) -> None:
         """Fail the calls that wait for an answer over this tunnel."""
         for name, call in self.open.items():
             try:

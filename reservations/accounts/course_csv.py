@@ -98,7 +98,7 @@ class _Matcher:
 
     def add(self, row: SheetRow) -> None:
         """Match one row."""
-        wrong = [*too_long(row), *self._wrong(row)]
+        wrong = [*too_long(row), *self._row_errors(row)]
         if wrong:
             self.found.errors += wrong
             return
@@ -108,14 +108,14 @@ class _Matcher:
         before = self.seen.setdefault(student.username.casefold(), row.number)
         if before != row.number:
             text = sentence("is the same person as in row {before}", before=before)
-            self._bad(row, "user" if row["user"] else "mail", text)
+            self._add_error(row, "user" if row["user"] else "mail", text)
             return
         self.found.students.append(student)
 
-    def _bad(self, row: SheetRow, column: str, text: str) -> None:
+    def _add_error(self, row: SheetRow, column: str, text: str) -> None:
         self.found.errors.append(RowError(row.number, column, text))
 
-    def _wrong(self, row: SheetRow) -> Iterable[RowError]:
+    def _row_errors(self, row: SheetRow) -> Iterable[RowError]:
         if not row["user"] and not row["mail"]:
             yield RowError(row.number, "mail", sentence("a login or a mail is needed"))
         if row["user"] and not LOGIN.fullmatch(row["user"]):
@@ -133,7 +133,7 @@ class _Matcher:
                 known.mail.casefold(),
             )
             if other:
-                self._bad(
+                self._add_error(
                     row,
                     "user",
                     sentence("is the login of a person with another mail address"),
@@ -143,13 +143,13 @@ class _Matcher:
         if row["mail"]:
             same = self.by_mail.get(row["mail"].casefold(), [])
             if len(same) > 1:
-                self._bad(
+                self._add_error(
                     row, "mail", sentence("belongs to several logins: name the login")
                 )
                 return None
             if same:
                 return _known(same[0], row)
-        name = row["user"] or self._fresh(row["mail"])
+        name = row["user"] or self._unused_login(row["mail"])
         self.taken.add(name.casefold())
         made = Student(name, row["name"], row["mail"], True, row.number)
         # The same mail again is the same person.
@@ -158,7 +158,7 @@ class _Matcher:
             self.by_mail[row["mail"].casefold()] = [person]
         return made
 
-    def _fresh(self, mail: str) -> str:
+    def _unused_login(self, mail: str) -> str:
         """Return an unused login, made from the first part of a mail address."""
         part = unicodedata.normalize("NFKD", mail.split("@", 1)[0]).lower()
         base = (

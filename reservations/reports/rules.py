@@ -92,7 +92,7 @@ class ReportedGpu:
     energy_joules: float = 0.0
     peak: PeakHours | None = None
 
-    def worth(self, until: int) -> int:
+    def price_until(self, until: int) -> int:
         """Return the price of the booked time up to an instant."""
         over = min(until, self.booked_end)
         return Tariff.of(self.weight, self.peak).between(self.start, over)
@@ -192,7 +192,7 @@ def _charges(
     >>> _charges(day, 100, 0, 5), _charges(day, 100, 5, 10)
     ([16, 33], [17, 34])
     """
-    whole = sum(p.worth(p.booked_end) for p in pieces)
+    whole = sum(p.price_until(p.booked_end) for p in pieces)
     if not total or whole <= 0:
         # There is no time to divide by, so all of it counts at the start.
         return [
@@ -201,9 +201,9 @@ def _charges(
         ]
     parts, before = [], 0
     for p in pieces:
-        low, high = before + p.worth(start), before + p.worth(end)
+        low, high = before + p.price_until(start), before + p.price_until(end)
         parts.append(total * max(high, low) // whole - total * low // whole)
-        before += p.worth(p.booked_end)
+        before += p.price_until(p.booked_end)
     return parts
 
 

@@ -159,7 +159,7 @@ class Calendar:
         """The same for each Gpu, shared if the spans are the same."""
         self.swept_gpus = {gpu.pk: {} for gpu in self.gpus}
 
-    def clash(self, gpu_pk: int, window: Window) -> BusySpan | None:
+    def first_overlap(self, gpu_pk: int, window: Window) -> BusySpan | None:
         """Return the first span of a Gpu that meets the Window."""
         return self._clash(gpu_pk, unix(window.start), unix(window.end))
 
@@ -174,9 +174,9 @@ class Calendar:
 
     def clashes(self, gpu_pk: int, window: Window) -> list[BusySpan]:
         """Return every span of a Gpu that meets the Window, in order."""
-        return self.met(gpu_pk, unix(window.start), unix(window.end))
+        return self.spans_between(gpu_pk, unix(window.start), unix(window.end))
 
-    def met(self, gpu_pk: int, start: int, end: int) -> list[BusySpan]:
+    def spans_between(self, gpu_pk: int, start: int, end: int) -> list[BusySpan]:
         """Return every span of a Gpu between two Unix seconds."""
         spans = self._spans.get(gpu_pk)
         if not spans:
@@ -188,7 +188,7 @@ class Calendar:
             found.append(spans[place])
         return found
 
-    def yielding(
+    def takeable_flex(
         self, gpu_pk: int, start: int, end: int
     ) -> tuple[FlexInfo, ...] | None:
         """Return the flex of a Gpu between two Unix seconds. None: other spans are

@@ -77,7 +77,7 @@ def open_until(
     if latest <= now:
         return now
     window = Window(now, latest)
-    span = calendar.clash(gpu_pk, window)
+    span = calendar.first_overlap(gpu_pk, window)
     until = latest if span is None else max(now, instant(span.start))
     plans = [
         plan.window.start

@@ -122,13 +122,13 @@ class Tariff:
 
     def __add__(self, other: Tariff) -> Tariff:
         """Return the cost of both together."""
-        return self._with(other, 1)
+        return self._with_extras(other, 1)
 
     def __sub__(self, other: Tariff) -> Tariff:
         """Return the cost without that of the other."""
-        return self._with(other, -1)
+        return self._with_extras(other, -1)
 
-    def _with(self, other: Tariff, sign: int) -> Tariff:
+    def _with_extras(self, other: Tariff, sign: int) -> Tariff:
         extras = dict(self.extras)
         for peak, more in other.extras:
             extras[peak] = extras.get(peak, 0) + sign * more

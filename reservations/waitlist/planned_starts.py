@@ -114,7 +114,9 @@ def _is_still_valid(
         plan.gpu_pks <= gpus.keys()
         and plan.window.start - now > timedelta(seconds=policy.freeze_seconds)
         and plan.window.end <= one.latest
-        and not any(facts.calendar.clash(pk, plan.window) for pk in plan.gpu_pks)
+        and not any(
+            facts.calendar.first_overlap(pk, plan.window) for pk in plan.gpu_pks
+        )
     )
 
 

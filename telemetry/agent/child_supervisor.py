@@ -184,11 +184,11 @@ class SamplerSupervisor:
                 self._wait_out_wedge(child)
                 if not self._stop.is_set():
                     log.warning("sampling child ended: %s", why)
-                    self._tell(ChildState.WAITING, why=why)
+                    self._set_status(ChildState.WAITING, why=why)
             self._stop.wait(self._deaths.failed())
         if self._sender is not None:
             self._sender.close(within_seconds=1.0)
-        self._tell(ChildState.STOPPED)
+        self._set_status(ChildState.STOPPED)
 
     def _spawn(self) -> subprocess.Popen[bytes] | None:
         """Return a new child, or None if the machine cannot start one now."""
@@ -206,12 +206,12 @@ class SamplerSupervisor:
             )
         except OSError as error:
             log.error("cannot start the sampling child: %s", error)
-            self._tell(ChildState.WAITING, why=str(error))
+            self._set_status(ChildState.WAITING, why=str(error))
             return None
         if child.stdin is not None:
             os.set_blocking(child.stdin.fileno(), False)
         self._buffer = b""
-        self._tell(ChildState.STARTING, pid=child.pid)
+        self._set_status(ChildState.STARTING, pid=child.pid)
         return child
 
     def _watch(self, child: subprocess.Popen[bytes]) -> str:
@@ -227,12 +227,12 @@ class SamplerSupervisor:
             data = os.read(child.stdout.fileno(), LINE_BYTES) if ready else b""
             if data:
                 heard_at = time.monotonic()
-                self._hear(data, child.pid)
+                self._read_heartbeat(data, child.pid)
             elif ready:  # end of file: it closed its stdout, so it is ending
                 time.sleep(POLL_SECONDS)
             if time.monotonic() - heard_at > self._silence_seconds:
                 child.kill()
-                self._gone(child, self._kill_seconds)
+                self._wait_for_exit(child, self._kill_seconds)
                 why = f"silent for {self._silence_seconds:.0f} s"
                 self._report(TroubleState.HUNG, f"the sampling child was {why}")
                 return f"killed: {why}"
@@ -256,7 +256,7 @@ class SamplerSupervisor:
         trouble = NodeTrouble(self._facts.name, state, reason, time.time())
         self._sender.put(trouble.to_message())
 
-    def _hear(self, data: bytes, pid: int) -> None:
+    def _read_heartbeat(self, data: bytes, pid: int) -> None:
         """Read the last complete line of the child's output."""
         *lines, rest = (self._buffer + data).split(b"\n")
         self._buffer = rest[-LINE_BYTES:]
@@ -268,16 +268,16 @@ class SamplerSupervisor:
             return
         if isinstance(facts, dict):
             why = str(facts.get("why") or facts.get("broker") or "")
-            self._tell(ChildState.RUNNING, pid=pid, why=why, heartbeat=facts)
+            self._set_status(ChildState.RUNNING, pid=pid, why=why, heartbeat=facts)
 
     def _end(self, child: subprocess.Popen[bytes]) -> None:
         child.terminate()
-        if not self._gone(child, TERM_SECONDS):
+        if not self._wait_for_exit(child, TERM_SECONDS):
             child.kill()
-            self._gone(child, self._kill_seconds)
+            self._wait_for_exit(child, self._kill_seconds)
 
     @staticmethod
-    def _gone(child: subprocess.Popen[bytes], within_seconds: float) -> bool:
+    def _wait_for_exit(child: subprocess.Popen[bytes], within_seconds: float) -> bool:
         try:
             child.wait(within_seconds)
         except subprocess.TimeoutExpired:
@@ -293,7 +293,7 @@ class SamplerSupervisor:
             if self.status.state is not ChildState.WEDGED:
                 why = f"child {child.pid} survives SIGKILL (state {stat.state})"
                 log.error("node wedged: %s; reboot the node", why)
-                self._tell(ChildState.WEDGED, pid=child.pid, why=why)
+                self._set_status(ChildState.WEDGED, pid=child.pid, why=why)
                 self._trouble_at = float("-inf")
             if time.monotonic() - self._trouble_at >= TROUBLE_AGAIN_SECONDS:
                 self._trouble_at = time.monotonic()
@@ -303,7 +303,7 @@ class SamplerSupervisor:
             if pipe is not None:
                 pipe.close()
 
-    def _tell(
+    def _set_status(
         self,
         state: ChildState,
         *,

@@ -96,7 +96,7 @@ class ContainerUsers:
         self._labels = labels or _words_of_setting("GPUPORTAL_OWNER_LABELS", LABELS)
         self._clock = clock
         self._unanswered: dict[str, float] = {}
-        self._answers = SlowAnswers[str](self._ask, name="containers")
+        self._answers = SlowAnswers[str](self._query_engines, name="containers")
 
     def user(self, container: str) -> SlowAnswer:
         """Return the login that a container's label names; None if there is none."""
@@ -112,15 +112,17 @@ class ContainerUsers:
         if len(self._unanswered) > 1000:
             self._unanswered.clear()
 
-    def _ask(self, container: str) -> str | None:
+    def _query_engines(self, container: str) -> str | None:
         for path in self._sockets:
             labels = labels_of(container, path)
             if labels is not None:
-                return next(filter(None, map(login_of, self._named(labels))), None)
+                return next(
+                    filter(None, map(login_of, self._owner_labels(labels))), None
+                )
         self._unanswered[container] = self._clock()
         return None
 
-    def _named(self, labels: dict[str, Any]) -> list[Any]:
+    def _owner_labels(self, labels: dict[str, Any]) -> list[Any]:
         return [labels.get(key) for key in self._labels]
 
 

@@ -38,7 +38,7 @@ class _Desk:
         self._all_done = threading.Event()
         self._closed = False
 
-    def give_out(self, uuids: Sequence[str], lanes: int) -> None:
+    def offer_work(self, uuids: Sequence[str], lanes: int) -> None:
         """Offer the work of one Sample and wake so many lanes."""
         with self._changed:
             self._waited_for = set(uuids)
@@ -181,7 +181,7 @@ class Lanes:
         self._staff(math.ceil(len(uuids) / GPUS_PER_LANE))
         work = [uuid for uuid in uuids if uuid not in inside and uuid not in found]
         work.sort(key=lambda uuid: self._left_at.get(uuid, float("-inf")))
-        self._desk.give_out(work, len(self._lanes))
+        self._desk.offer_work(work, len(self._lanes))
         while (left := ends_at - time.monotonic()) > 0:
             if not work or self._desk.wait(min(left, POLL_SECONDS)):
                 break

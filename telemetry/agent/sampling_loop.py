@@ -159,7 +159,7 @@ class Sampler:
         # a second later and then has the newest Sample of each.
         self._stop.wait(INTERVAL_SECONDS - time.time() % INTERVAL_SECONDS)
         next_at = time.monotonic()
-        while not self._over():
+        while not self._should_end():
             if self._supervised():
                 self._tick(probe, lanes)
             else:
@@ -204,7 +204,7 @@ class Sampler:
         if not all_hang:
             self._answered_at = started
         elif started - self._answered_at > ALL_HUNG_SECONDS:
-            raise self._give_up(TroubleState.HUNG, f"all {len(uuids)} GPUs hang")
+            raise self._restart_error(TroubleState.HUNG, f"all {len(uuids)} GPUs hang")
 
     def _send_sample(
         self,
@@ -266,14 +266,16 @@ class Sampler:
         at: float,
     ) -> None:
         if self._why:
-            self._tell(TroubleState.RELOADING, self._why, at=at)
+            self._report_trouble(TroubleState.RELOADING, self._why, at=at)
         elif all_hang and readings:
-            self._tell(TroubleState.HUNG, f"all {len(readings)} GPUs hang", at=at)
+            self._report_trouble(
+                TroubleState.HUNG, f"all {len(readings)} GPUs hang", at=at
+            )
         elif any(x.state in (GpuAnswer.OK, GpuAnswer.LOST) for x in readings.values()):
             state = TroubleState.NO_RIGHTS if refused else TroubleState.OK
-            self._tell(state, refused, at=at)
+            self._report_trouble(state, refused, at=at)
 
-    def _tell(self, state: TroubleState, reason: str, *, at: float) -> None:
+    def _report_trouble(self, state: TroubleState, reason: str, *, at: float) -> None:
         """Report the state of the driver on every change and at regular intervals."""
         now = time.monotonic()
         due = now - self._trouble_at >= ROSTER_EVERY_SECONDS
@@ -282,8 +284,8 @@ class Sampler:
             trouble = NodeTrouble(self._node, state, reason, at)
             self._sender.put(trouble.to_message())
 
-    def _give_up(self, state: TroubleState, why: str) -> RestartNeeded:
-        self._tell(state, why, at=time.time())
+    def _restart_error(self, state: TroubleState, why: str) -> RestartNeeded:
+        self._report_trouble(state, why, at=time.time())
         return RestartNeeded(why)
 
     def _mend(self, probe: Probe, lanes: Lanes) -> None:
@@ -296,7 +298,7 @@ class Sampler:
             return
         if lanes.stuck or probe.stuck:
             why = "the driver was reloaded while a GPU hung"
-            raise self._give_up(TroubleState.RELOADING, why)
+            raise self._restart_error(TroubleState.RELOADING, why)
         try:
             self._in_time(probe.mend)
         except ProbeUnavailable as error:
@@ -308,7 +310,7 @@ class Sampler:
     def _wait_for_probe(self) -> Probe | None:
         """Open the probe. Try again as long as there is nothing to read."""
         tries = 0
-        while not self._over():
+        while not self._should_end():
             try:
                 probe: Probe = self._in_time(self._open_probe)
             except ProbeUnavailable as error:
@@ -319,8 +321,8 @@ class Sampler:
                 pause = OPEN_AGAIN_SECONDS[min(tries, len(OPEN_AGAIN_SECONDS) - 1)]
                 tries += 1
                 again_at = time.monotonic() + pause
-                while not self._over() and time.monotonic() < again_at:
-                    self._tell(trouble, self._why, at=time.time())
+                while not self._should_end() and time.monotonic() < again_at:
+                    self._report_trouble(trouble, self._why, at=time.time())
                     self._beat()
                     self._stop.wait(INTERVAL_SECONDS)
             else:
@@ -349,16 +351,16 @@ class Sampler:
             thread.join(INTERVAL_SECONDS)
             if thread.is_alive():
                 self._beat(waiting=True)
-                if self._over():
+                if self._should_end():
                     raise RestartNeeded("stopped while the driver was starting")
                 if time.monotonic() > gives_up_at:
                     why = f"the driver hangs for {OPEN_WITHIN_SECONDS:.0f} s"
-                    raise self._give_up(TroubleState.HUNG, why)
+                    raise self._restart_error(TroubleState.HUNG, why)
         if failure:
             raise failure[0]
         return outcome[0]
 
-    def _over(self) -> bool:
+    def _should_end(self) -> bool:
         """Return whether to end: on request, or because the supervisor is gone."""
         orphaned = self._parent_pid is not None and os.getppid() != self._parent_pid
         return self._stop.is_set() or orphaned

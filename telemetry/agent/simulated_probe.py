@@ -219,7 +219,7 @@ class SimulatedProbe:
     def open(self) -> NodeInfo:
         """Read the script. Raises ProbeUnavailable with one clear line."""
         try:
-            self._take(read_script(self._path), self._path.stat().st_mtime_ns)
+            self._use_script(read_script(self._path), self._path.stat().st_mtime_ns)
         except FileNotFoundError as error:
             why = f"no file {self._path} that says which Gpus {self._node} has"
             raise ProbeUnavailable(backend="simulated", why=why) from error
@@ -333,11 +333,11 @@ class SimulatedProbe:
             mtime_ns = self._path.stat().st_mtime_ns
             if mtime_ns != self._mtime_ns:
                 self._mtime_ns = mtime_ns
-                self._take(read_script(self._path), mtime_ns)
+                self._use_script(read_script(self._path), mtime_ns)
         except (OSError, MessageRefused) as error:
             print(f"simulated: keeping the old script: {error}", file=sys.stderr)
 
-    def _take(self, script: Script, mtime_ns: int) -> None:
+    def _use_script(self, script: Script, mtime_ns: int) -> None:
         self._script, self._mtime_ns = script, mtime_ns
         self.info = NodeInfo(
             node=self._node,

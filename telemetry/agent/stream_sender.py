@@ -121,14 +121,14 @@ class Sender:
                 self.sent += 1
                 self.why = ""
                 back_off.succeeded()
-                self._look()
+                self._read_watched()
 
     def _drop(self, message: _Message) -> None:
         self.dropped += 1
         if message[1] is not None:
             message[1]()
 
-    def _look(self) -> None:
+    def _read_watched(self) -> None:
         """Read which Gpus have an open page. Without an answer, none has."""
         now, uuids = time.monotonic(), self._followed
         if now < self._look_at or not uuids:

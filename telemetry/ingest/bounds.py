@@ -94,11 +94,11 @@ class StreamBounds:
                 continue
             size, most = key.size, min(room, STREAM_MOST_BYTES)
             if size > most:
-                size = self._cut(key, most)
+                size = self._shorten_key(key, most)
                 yield Misuse(node, f"{key.name} held {format_bytes(key.size)}: cut")
             room -= size
 
-    def _cut(self, key: _Key, most: int) -> int:
+    def _shorten_key(self, key: _Key, most: int) -> int:
         """Shorten a key to so many bytes. Return how many are left of it."""
         if key.wanted != "stream":
             self._redis.unlink(key.name)

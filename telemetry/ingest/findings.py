@@ -81,7 +81,7 @@ class Findings:
                     for x in of_card
                 )
                 standing.extend(self._judged(gpu.pk))
-            self._leave(gpu.pk, self._gpus.see(gpu.pk, standing, at=steady))
+            self._queue_steps(gpu.pk, self._gpus.see(gpu.pk, standing, at=steady))
         for name, inbox in inboxes.items():
             facts = self._node_facts(
                 name, inbox, misuses.get(name), faults.get(name), steady=steady
@@ -90,7 +90,7 @@ class Findings:
                 Finding(rule.name, detail=rule.detail(facts))
                 for rule in active_rules(facts)
             ]
-            self._leave(name, self._nodes.see(name, found, at=steady))
+            self._queue_steps(name, self._nodes.see(name, found, at=steady))
 
     def _driver_faults(
         self, rows: Rows, inboxes: Mapping[str, NodeInbox], *, steady: float
@@ -159,6 +159,6 @@ class Findings:
             gpu.pk, heard.reading, at=heard.arrived, told_at=told_at
         )
 
-    def _leave(self, place: int | str, steps: Iterator[FindingStep]) -> None:
+    def _queue_steps(self, place: int | str, steps: Iterator[FindingStep]) -> None:
         for step in steps:
-            self._writer.leave_step(place, step)
+            self._writer.queue_step(place, step)

@@ -102,9 +102,9 @@ class Intake:
                 last_id=f"{start * 1000 - 1}-{LAST_NUMBER}",
                 read_until_ms=start * 1000,
             )
-            self._recall_trouble(inbox)
+            self._read_last_trouble(inbox)
             try:
-                self._prime(inbox)
+                self._take_newest_sample(inbox)
             except ResponseError as error:
                 self._drop_stream(inbox, error)
             self.inboxes[name] = inbox
@@ -150,7 +150,7 @@ class Intake:
         block = None if self.behind else max(1, int(block_seconds * 1000))
         entries = 0
         for inbox, messages in self._answers(read, block).items():
-            self._take_all(inbox, messages)
+            self._process_entries(inbox, messages)
             entries += len(messages)
         for inbox in read:
             if not inbox.behind:
@@ -168,7 +168,7 @@ class Intake:
         try:
             answer: Any = self._redis.xread(streams, count=READ_COUNT, block=block)
         except ResponseError:
-            answer = self._each(read)
+            answer = self._read_each(read)
         found = {}
         for key, messages in answer or []:
             inbox = self.inboxes[key.decode().removeprefix(RAW)]
@@ -176,7 +176,7 @@ class Intake:
             found[inbox] = messages
         return found
 
-    def _each(self, read: list[NodeInbox]) -> list[Any]:
+    def _read_each(self, read: list[NodeInbox]) -> list[Any]:
         """Read each node's stream separately, after a read of all was refused."""
         with self._redis.pipeline(transaction=False) as pipe:
             for inbox in read:
@@ -203,7 +203,7 @@ class Intake:
         inbox.behind = False
         self._on_misuse(Misuse(inbox.name, f"{RAW}{inbox.name} was deleted: {why}"))
 
-    def _pass_over(self, inbox: NodeInbox) -> None:
+    def _skip_stream(self, inbox: NodeInbox) -> None:
         """Do not read a flooded stream for a while."""
         inbox.passed_over_until = self._steady() + PASSED_OVER_SECONDS
         inbox.behind = False
@@ -222,18 +222,18 @@ class Intake:
         except ResponseError as error:
             self._drop_stream(inbox, error)
             return
-        self._take_all(inbox, reversed(newest or []))
+        self._process_entries(inbox, reversed(newest or []))
 
-    def _take_all(self, inbox: NodeInbox, messages: Iterable[Any]) -> None:
+    def _process_entries(self, inbox: NodeInbox, messages: Iterable[Any]) -> None:
         """Process entries in order until they become a flood."""
         for entry_id, fields in messages:
             inbox.last_id = entry_id.decode()
-            self._take(inbox, entry_id, fields.get(b"m"))
+            self._process_entry(inbox, entry_id, fields.get(b"m"))
             if milliseconds(entry_id) > self._server_ms() + FUTURE_MILLISECONDS:
                 self._drop_stream(inbox, "it had an entry of the future")
                 return
             if inbox.refused >= FLOOD_MESSAGES:
-                self._pass_over(inbox)
+                self._skip_stream(inbox)
                 return
 
     def stored_until(self) -> int:
@@ -266,7 +266,7 @@ class Intake:
         earliest = minute_start(server_now - LOOK_BACK_SECONDS)
         return max(earliest, stored + MINUTE_SECONDS)
 
-    def _recall_trouble(self, inbox: NodeInbox) -> None:
+    def _read_last_trouble(self, inbox: NodeInbox) -> None:
         """Read the node's last trouble, which may be older than its stream."""
         kept = self._redis.get(TROUBLE + inbox.name)
         if kept is None:
@@ -279,7 +279,7 @@ class Intake:
         except MessageRefused as error:
             self._complaints.add(inbox.name, f"kept trouble is unreadable: {error}")
 
-    def _prime(self, inbox: NodeInbox) -> None:
+    def _take_newest_sample(self, inbox: NodeInbox) -> None:
         """Take a node's newest sample first, before its past is read again."""
         newest = self._redis.xrevrange(RAW + inbox.name, count=NEWEST_COUNT)
         for entry_id, fields in reversed(newest or []):  # type: ignore[arg-type]
@@ -290,7 +290,9 @@ class Intake:
             elif isinstance(message, NodeTrouble):
                 self._keep_trouble(inbox, message, at_ms)
 
-    def _take(self, inbox: NodeInbox, entry_id: bytes, payload: bytes | None) -> None:
+    def _process_entry(
+        self, inbox: NodeInbox, entry_id: bytes, payload: bytes | None
+    ) -> None:
         """Process one entry.
 
         Its id is the server's clock, unless the node chose one. So only an id between
@@ -327,10 +329,10 @@ class Intake:
         bound = self.cluster.bound.get(inbox.name, {})
         own = own_gpus(message, bound)
         if len(own.gpus) != len(message.gpus):
-            self._tell_foreign(inbox, message)
+            self._report_foreign(inbox, message)
         return own
 
-    def _tell_foreign(self, inbox: NodeInbox, sample: NodeSample) -> None:
+    def _report_foreign(self, inbox: NodeInbox, sample: NodeSample) -> None:
         """Complain about Gpus of a sample that belong to other nodes. New Gpus are
         accepted."""
         for gpu in sample.gpus:

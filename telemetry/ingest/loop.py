@@ -162,7 +162,7 @@ class Ingest:
             stop.set()
             for thread in threads:
                 thread.join()
-            self._leave()
+            self._give_lease_back()
 
     def _loop(self, stop: threading.Event) -> None:
         next_tick = time.monotonic() + seconds_to_tick(time.time())
@@ -185,7 +185,7 @@ class Ingest:
                     self._enforce_bounds()
                 stop.wait(back_off.failed())
 
-    def _leave(self) -> None:
+    def _give_lease_back(self) -> None:
         try:
             self.lease.give()
         except RedisError as error:
@@ -196,11 +196,11 @@ class Ingest:
 
     def read(self, block_seconds: float) -> int:
         """Read new messages. Return how many."""
-        self._follow()
+        self._update_cluster()
         entries = self.intake.read(block_seconds)
         for inbox in self.intake.inboxes.values():
             if inbox.info is not None:
-                self.writer.leave_roster(inbox.info)
+                self.writer.queue_roster(inbox.info)
                 inbox.info = None
         return entries
 
@@ -208,7 +208,7 @@ class Ingest:
         """Judge every Gpu, publish, and give the writer the data to store."""
         now, steady = datetime.now(UTC), self._steady()
         leads = self.lease.take()
-        self._follow()
+        self._update_cluster()
         self._judged.clear()
         rows = list(
             frame_rows(
@@ -223,7 +223,7 @@ class Ingest:
             rows,
             self.intake.inboxes,
             judged=self._judged,
-            misuses=self._standing_misuses(steady),
+            misuses=self._recent_misuses(steady),
             now=now,
             steady=steady,
         )
@@ -240,7 +240,7 @@ class Ingest:
         elif self._bounds.grown():
             self._enforce_bounds()
 
-    def _follow(self) -> None:
+    def _update_cluster(self) -> None:
         """Take over the cluster if the writer has read it again."""
         cluster = self.writer.cluster
         if cluster is None or cluster is self.intake.cluster:
@@ -293,9 +293,9 @@ class Ingest:
             until = now.timestamp() - MINUTE_GRACE_SECONDS
             for minute, totals in self.intake.minutes.over(until).items():
                 if minute > stored:
-                    self.writer.leave_minute(minute, totals)
-        self.writer.leave_seen(self.intake.heard_at(now))
-        self.writer.leave_xids(self.intake.take_xids())
+                    self.writer.queue_minute(minute, totals)
+        self.writer.queue_seen(self.intake.heard_at(now))
+        self.writer.queue_xids(self.intake.take_xids())
 
     def _tidy(self) -> None:
         self.intake.set_clock()
@@ -303,9 +303,9 @@ class Ingest:
         for reader in self.readers:
             reader.trim(self._nodes())
         self._enforce_bounds()
-        self._name_strangers()
+        self._log_unknown_nodes()
 
-    def _name_strangers(self) -> None:
+    def _log_unknown_nodes(self) -> None:
         """Log which machines send samples but are not enrolled. Nobody reads those
         samples."""
         known = {RAW + node for node in self._nodes()}
@@ -335,7 +335,7 @@ class Ingest:
         self._misuses[misuse.node] = (self._steady(), misuse)
         self.complaints.add(misuse.node, misuse.what)
 
-    def _standing_misuses(self, steady: float) -> dict[str, str]:
+    def _recent_misuses(self, steady: float) -> dict[str, str]:
         """Return recent misuses by node, for their alerts."""
         return {
             node: misuse.what

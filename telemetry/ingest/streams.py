@@ -98,7 +98,7 @@ class GroupReader:
         keys = [self.prefix + node for node in nodes]
         self._make_groups(keys)
         messages = 0
-        for key, part in self._taken(keys, block_seconds):
+        for key, part in self._read_streams(keys, block_seconds):
             messages += len(part)
             for entry_id, fields in part:
                 # An entry that was trimmed while it waited has no fields.
@@ -114,33 +114,37 @@ class GroupReader:
             self._unfinished = False
         return messages
 
-    def _taken(self, keys: list[str], block_seconds: float) -> list[tuple[str, Any]]:
+    def _read_streams(
+        self, keys: list[str], block_seconds: float
+    ) -> list[tuple[str, Any]]:
         """Return entries by stream, waiting so long for the first one. A bad stream
         affects no other."""
         try:
             answer: Any = self._redis.xreadgroup(
                 GROUP,
                 CONSUMER,
-                dict.fromkeys(keys, self._from),
+                dict.fromkeys(keys, self._first_id),
                 count=READ_COUNT,
                 block=None if self._unfinished else max(1, int(block_seconds * 1000)),
             )
         except ResponseError:
-            answer = self._each(keys)
+            answer = self._read_each(keys)
             if not answer:
                 # A node that makes such keys in a loop must not keep this process busy.
                 threading.Event().wait(WRONG_TYPE_PAUSE_SECONDS)
         return [(key.decode(), part) for key, part in answer or []]
 
     @property
-    def _from(self) -> str:
+    def _first_id(self) -> str:
         return "0" if self._unfinished else ">"
 
-    def _each(self, keys: list[str]) -> list[Any]:
+    def _read_each(self, keys: list[str]) -> list[Any]:
         """Read each stream separately, after a read of all was refused."""
         with self._redis.pipeline(transaction=False) as pipe:
             for key in keys:
-                pipe.xreadgroup(GROUP, CONSUMER, {key: self._from}, count=READ_COUNT)
+                pipe.xreadgroup(
+                    GROUP, CONSUMER, {key: self._first_id}, count=READ_COUNT
+                )
             answers = pipe.execute(raise_on_error=False)
         found: list[Any] = []
         for key, answer in zip(keys, answers, strict=True):

@@ -81,7 +81,7 @@ class Writer:
 
     # --- the loop's side: never waits ------------------------------------------
 
-    def leave_roster(self, info: NodeInfo) -> None:
+    def queue_roster(self, info: NodeInfo) -> None:
         """Keep a node's newest roster. An unchanged one is skipped."""
         with self._lock:
             applied, at = self._applied.get(info.node, (None, 0.0))
@@ -91,7 +91,7 @@ class Writer:
             elif applied.host != info.host:
                 self._hosts[info.node] = info
 
-    def leave_step(self, place: int | str, step: FindingStep) -> None:
+    def queue_step(self, place: int | str, step: FindingStep) -> None:
         """Keep the newest step of a rule on a Gpu, or on a node by its name."""
         with self._lock:
             before = self._steps.get((place, step.finding.rule))
@@ -104,7 +104,7 @@ class Writer:
                 step = FindingStep(FindingAct.OPEN, step.finding)
             self._steps[place, step.finding.rule] = step
 
-    def leave_xids(self, events: Mapping[int, list[XidEvent]]) -> None:
+    def queue_xids(self, events: Mapping[int, list[XidEvent]]) -> None:
         """Keep error events by Gpu until they are counted."""
         with self._lock:
             for gpu_id, told in events.items():
@@ -116,14 +116,14 @@ class Writer:
         taken, self._open_alerts = self._open_alerts, []
         return taken
 
-    def leave_minute(self, minute: int, totals: dict[int, MinuteTotals]) -> None:
+    def queue_minute(self, minute: int, totals: dict[int, MinuteTotals]) -> None:
         """Keep a minute that is over."""
         with self._lock:
             self._minutes[minute] = totals
             for old in sorted(self._minutes)[:-MOST_MINUTES]:
                 del self._minutes[old]
 
-    def leave_seen(self, seen: dict[str, datetime]) -> None:
+    def queue_seen(self, seen: dict[str, datetime]) -> None:
         """Keep when nodes were last heard."""
         with self._lock:
             self._seen.update(seen)
@@ -265,7 +265,7 @@ class Writer:
         try:
             count_xids(events=events, now=timezone.now())
         except DatabaseError:
-            self.leave_xids(events)
+            self.queue_xids(events)
             raise
 
     def _write_minutes(self) -> None:

@@ -50,7 +50,7 @@ def count_xids(*, events: Mapping[int, Iterable[XidEvent]], now: datetime) -> in
                 row = rows[event.code] = XidCount(
                     gpu_id=gpu_id, code=event.code, first_at=at
                 )
-            elif not row.stands:
+            elif not row.is_uncleared:
                 # After clearing the count begins again.
                 row.count, row.first_at, row.cleared_at = 0, at, None
             row.count += 1
@@ -69,7 +69,7 @@ def clear_xids(*, gpu_id: int, now: datetime, code: int | None = None) -> int:
     rows = XidCount.objects.filter(gpu_id=gpu_id)
     if code is not None:
         rows = rows.filter(code=code)
-    cleared = [row.pk for row in rows if row.stands]
+    cleared = [row.pk for row in rows if row.is_uncleared]
     XidCount.objects.filter(pk__in=cleared).update(cleared_at=now)
     judge_xids(now=now, gpu_ids=[gpu_id])
     broadcast.announce_alerts()
@@ -95,7 +95,7 @@ def judge_xids(*, now: datetime, gpu_ids: Iterable[int] | None = None) -> int:
         rule = xid_rule(row.code, policy)
         if row.code == OFF_THE_BUS and _is_reported_as_lost(row, gone):
             continue
-        if rule is not None and row.stands:
+        if rule is not None and row.is_uncleared:
             standing.setdefault((row.gpu_id, rule), []).append(row)
     for gpu_id, rule in set(alerts.values_list("gpu_id", "rule")) - standing.keys():
         close_alert(rule=rule, gpu_id=gpu_id, now=now)

@@ -86,7 +86,7 @@ class Hub:
         """
         for channel in channels:
             self._boxes.setdefault(channel, set()).add(box)
-            for known in self._known(channel):
+            for known in self._stored_names(channel):
                 box.put(known, self._latest[known])
         self._changed.set()
         if self._task is None or self._task.done():
@@ -99,14 +99,14 @@ class Hub:
             boxes.discard(box)
             if not boxes:
                 self._boxes.pop(channel, None)
-                for known in self._known(channel):
+                for known in self._stored_names(channel):
                     # Messages of channels without listeners would be outdated the next
                     # time.
                     if not self._listeners(known):
                         del self._latest[known]
         self._changed.set()
 
-    async def look_at(self, uuid: str) -> None:
+    async def watch_gpu(self, uuid: str) -> None:
         """Tell a Gpu's node, for `WATCHED_SECONDS`, that a page of the Gpu is open.
 
         The node then reads rates that are too expensive to read all the time (PCIe,
@@ -123,7 +123,7 @@ class Hub:
                 await self._task
         await self._redis.aclose()
 
-    def _known(self, channel: str) -> list[str]:
+    def _stored_names(self, channel: str) -> list[str]:
         if channel == DETAIL_ALL:
             return [name for name in self._latest if name.startswith(DETAIL)]
         return [channel] if channel in self._latest else []
@@ -151,7 +151,7 @@ class Hub:
 
     async def _listen(self, pubsub: PubSub) -> None:
         """Read messages until there is no Mailbox left."""
-        await self._follow(pubsub)
+        await self._update_subscription(pubsub)
         reading: asyncio.Task[Any] | None = None
         changing: asyncio.Task[Any] | None = None
         pinged = False
@@ -169,7 +169,7 @@ class Hub:
                 )
                 if changing in done:
                     changing = None
-                    await self._follow(pubsub)
+                    await self._update_subscription(pubsub)
                 if reading in done:
                     message, reading = reading.result(), None
                     if message and message["type"] in ("message", "pmessage"):
@@ -184,7 +184,7 @@ class Hub:
                 if task is not None:
                     task.cancel()
 
-    async def _follow(self, pubsub: PubSub) -> None:
+    async def _update_subscription(self, pubsub: PubSub) -> None:
         """Subscribe to the wanted channels. Subscribe first, then fetch the latest
         messages."""
         self._changed.clear()

@@ -149,7 +149,7 @@ class XidCount(models.Model):
         return f"XID {self.code} on {self.gpu}"
 
     @property
-    def stands(self) -> bool:
+    def is_uncleared(self) -> bool:
         """Whether an event came since it was cleared."""
         return self.cleared_at is None or self.cleared_at < self.last_at
 

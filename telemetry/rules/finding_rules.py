@@ -103,7 +103,7 @@ class RuleClock(Generic[Place]):
             )
             watch.finding = finding
         for rule, watch in list(watches.items()):
-            act = self._act(watch, seen=rule in found, at=at)
+            act = self._next_act(watch, seen=rule in found, at=at)
             if act is not None:
                 yield FindingStep(act, watch.finding)
             if not watch.seen and watch.told_at is None:
@@ -122,7 +122,9 @@ class RuleClock(Generic[Place]):
         for place in self._watches.keys() - places:
             del self._watches[place]
 
-    def _act(self, watch: _FindingWatch, *, seen: bool, at: float) -> FindingAct | None:
+    def _next_act(
+        self, watch: _FindingWatch, *, seen: bool, at: float
+    ) -> FindingAct | None:
         if watch.seen != seen:
             watch.seen, watch.since = seen, at
         if watch.told_at is None:

@@ -126,7 +126,7 @@ def test_the_other_desks_of_judging_open_and_their_actions_are_audited(
     url = reverse("admin:telemetry_xidcount_changelist")
     client.post(url, {"action": "clear", ACTION_CHECKBOX_NAME: [count.pk]})
     count.refresh_from_db()
-    assert not count.stands
+    assert not count.is_uncleared
     assert AuditEntry.objects.filter(subject=f"xidcount:{count.pk}").exists()
     url = reverse("admin:telemetry_alert_changelist")
     pks = list(Alert.objects.values_list("pk", flat=True))

@@ -91,7 +91,7 @@ class Command(BaseCommand):
         try:
             self._start(supervisor, listener, address, options)
             while not supervisor.stopping:
-                supervisor.turn()
+                supervisor.run_round()
                 if starter is not None and starter.gone():
                     self.say("the process that started this has ended;")
                     break
@@ -212,7 +212,7 @@ class Command(BaseCommand):
                         "the embedded Valkey does not start: see "
                         f"{paths.var_dir() / 'log' / 'valkey.log'}"
                     ) from None
-                supervisor.turn()
+                supervisor.run_round()
         client.close()
 
     def _need_broker(self) -> None:
@@ -286,7 +286,7 @@ class Command(BaseCommand):
         began = time.monotonic()
         said = False
         while not supervisor.stopping and not _answers(address):
-            supervisor.turn()
+            supervisor.run_round()
             if not said and time.monotonic() - began > SLOW_START_SECONDS:
                 said = True
                 self.say(

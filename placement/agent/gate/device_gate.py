@@ -186,7 +186,9 @@ class DeviceGate:
         Raises:
             GateUnavailable: the gate is not attached, or the kernel refused.
         """
-        found = self._entries(self._known.grants, GRANT_KEY.size, GRANT_END.size)
+        found = self._entries(
+            self._attached_program.grants, GRANT_KEY.size, GRANT_END.size
+        )
         return {
             DeviceGrant(*GRANT_KEY.unpack(key)): GRANT_END.unpack(end)[0]
             for key, end in found.items()
@@ -200,7 +202,9 @@ class DeviceGate:
         """
         key = GRANT_KEY.pack(grant.uid, grant.device)
         try:
-            bpf_system_call.put(self._known.grants, key, GRANT_END.pack(end_ns))
+            bpf_system_call.put(
+                self._attached_program.grants, key, GRANT_END.pack(end_ns)
+            )
         except OSError as error:
             raise GateUnavailable(
                 bpf_system_call.reason("store a grant", error)
@@ -214,7 +218,7 @@ class DeviceGate:
         """
         key = GRANT_KEY.pack(grant.uid, grant.device)
         try:
-            bpf_system_call.remove(self._known.grants, key)
+            bpf_system_call.remove(self._attached_program.grants, key)
         except OSError as error:
             raise GateUnavailable(
                 bpf_system_call.reason("remove a grant", error)
@@ -227,7 +231,7 @@ class DeviceGate:
             GateUnavailable: the gate is not attached, or the kernel refused.
         """
         found = self._entries(
-            self._known.refusals, REFUSAL_KEY.size, REFUSAL_COUNT.size
+            self._attached_program.refusals, REFUSAL_KEY.size, REFUSAL_COUNT.size
         )
         return {
             REFUSAL_KEY.unpack(key)[0]: REFUSAL_COUNT.unpack(count)[0]
@@ -235,7 +239,7 @@ class DeviceGate:
         }
 
     @property
-    def _known(self) -> _Loaded:
+    def _attached_program(self) -> _Loaded:
         if self._loaded is None:
             raise GateUnavailable("the gate is not attached")
         return self._loaded

@@ -133,7 +133,7 @@ class GateKeeper:
         if order is None:
             return
         before = self.fact
-        self.fact = self._follow(order, now)
+        self.fact = self._apply_order(order, now)
         changed = before is None or _words(before) != _words(self.fact)
         if changed and self.fact.reason:
             logger.error("device gate %s: %s", self.fact.state, self.fact.reason)
@@ -151,15 +151,15 @@ class GateKeeper:
             return True
         return self.fact is not None and self.fact.sequence >= order.sequence
 
-    def _follow(self, order: GateOrder, now: float) -> GateFact:
+    def _apply_order(self, order: GateOrder, now: float) -> GateFact:
         """Make the gate as the order wants it, and return the report."""
         fact = GateFact(order.mode, GateState(order.mode.value), order.sequence)
         try:
             if order.mode is GateMode.OPEN:
-                self._take_away()
+                self._detach_gate()
                 return fact
             self._open_known = False
-            unknown, reason = self._keep(order, now)
+            unknown, reason = self._unknown_names_and_fault(order, now)
             state = GateState.FAILED if reason else fact.state
             refusals = self._refusals()
         except GateUnavailable as error:
@@ -177,11 +177,11 @@ class GateKeeper:
             refusals=refusals,
         )
 
-    def _take_away(self) -> None:
+    def _detach_gate(self) -> None:
         if self._open_known:
             return
         try:
-            gate = self._opened()
+            gate = self._device_gate()
         except GateUnavailable:
             self._open_known = True
             return  # a machine that cannot have a gate has none
@@ -191,13 +191,15 @@ class GateKeeper:
         self._tested, self._again_at = None, float("-inf")
         self._open_known = True
 
-    def _keep(self, order: GateOrder, now: float) -> tuple[tuple[str, ...], str]:
+    def _unknown_names_and_fault(
+        self, order: GateOrder, now: float
+    ) -> tuple[tuple[str, ...], str]:
         """Return names that this node does not know, and what is wrong with the gate.
 
         Raises:
             GateUnavailable: with the reason; what was attached stays so.
         """
-        gate = self._opened()
+        gate = self._device_gate()
         numbers = self._known_numbers(order)
         majors = gated_majors(
             {pair for pairs in numbers.values() for pair in pairs}, capabilities_major()
@@ -211,7 +213,7 @@ class GateKeeper:
         if fresh:
             # Grants first: a holder is never refused.
             gate.attach(majors, refuse=False)
-        unknown = self._write(gate, order, numbers, now)
+        unknown = self._write_grants(gate, order, numbers, now)
         refuse = order.mode is GateMode.GATED
         gate.attach(majors, refuse=refuse)
         if not refuse or self._tested == numbers:
@@ -225,7 +227,7 @@ class GateKeeper:
             self._tested = numbers
         return unknown, reason
 
-    def _opened(self) -> DeviceGate:
+    def _device_gate(self) -> DeviceGate:
         if self._gate is None:
             self._cgroup = self._find_cgroup()
             self._gate = DeviceGate(self._cgroup)
@@ -274,7 +276,7 @@ class GateKeeper:
 
     # --- grants ---------------------------------------------------------------------
 
-    def _write(
+    def _write_grants(
         self, gate: DeviceGate, order: GateOrder, numbers: Numbers, now: float
     ) -> tuple[str, ...]:
         """Write the grants of an order, and end those that it does not have. Return

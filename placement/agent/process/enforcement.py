@@ -127,7 +127,7 @@ class Enforcer:
 
     def accept(self, order: ProcessOrder, payload: str) -> None:
         """Store an order that the desk has checked."""
-        self._keep(order, {"payload": payload, "phase": "new"})
+        self._store_order(order, {"payload": payload, "phase": "new"})
 
     def accept_from_gate(self, order: ProcessOrder, device: int) -> None:
         """Keep an order of this node's own gate: the grant of the process's user has
@@ -139,7 +139,7 @@ class Enforcer:
         if self._file(order.nonce).exists():
             return  # it was ordered before a restart, and goes on
         payload = order.payload()
-        self._keep(order, {"payload": payload, "phase": "new", "device": device})
+        self._store_order(order, {"payload": payload, "phase": "new", "device": device})
 
     def withdraw(self, uid: int, device: int) -> int:
         """Drop the gate's orders against a user who may open the device again. Return
@@ -153,7 +153,7 @@ class Enforcer:
                     dropped += 1
         return dropped
 
-    def _keep(self, order: ProcessOrder, state: dict[str, Any]) -> None:
+    def _store_order(self, order: ProcessOrder, state: dict[str, Any]) -> None:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_json(self._file(order.nonce), state)
 
@@ -185,7 +185,7 @@ class Enforcer:
             return
         if "fact" not in state:
             order = parse_process_order(state["payload"])
-            fact = self._act(order, state, now)
+            fact = self._take_action(order, state, now)
             if fact is None:
                 write_json(path, state)
                 return
@@ -195,12 +195,12 @@ class Enforcer:
         if "device" in state or tell(state["fact"]):
             path.unlink(missing_ok=True)
 
-    def _act(
+    def _take_action(
         self, order: ProcessOrder, state: dict[str, Any], now: float
     ) -> ProcessFact | None:
         """Take the next action. None: it is not over yet, and `state` is updated."""
         try:
-            return self._do(order, state, now)
+            return self._next_action(order, state, now)
         except Differs as found:
             outcome = found.outcome
             if state["phase"] != "new" and outcome is ResponseOutcome.GONE:
@@ -213,7 +213,7 @@ class Enforcer:
             why = "this node's worker may not signal processes of other users"
             return ProcessFact(order.nonce, ResponseOutcome.REFUSED, now, why)
 
-    def _do(
+    def _next_action(
         self, order: ProcessOrder, state: dict[str, Any], now: float
     ) -> ProcessFact | None:
         phase = state["phase"]

@@ -88,7 +88,9 @@ class ByDeepSpeed(Trainer):
         self.deepspeed.init_distributed(verbose=False, dist_init_required=False)
         if how.on_drive:
             check_drive()
-        largest = max(sum(p.numel() for p in one.parameters()) for one in self._each())
+        largest = max(
+            sum(p.numel() for p in one.parameters()) for one in self._bucket_modules()
+        )
         config = config_to_run(
             how,
             batch=self.settings["batch"],
@@ -111,7 +113,7 @@ class ByDeepSpeed(Trainer):
         self.optimizer = self.engine.optimizer
         self.model = self.engine
 
-    def _each(self) -> Iterator[nn.Module]:
+    def _bucket_modules(self) -> Iterator[nn.Module]:
         """Yield the modules of each bucket: layers of lists, or the whole."""
         for part in self.parts:
             lists = (m for m in part.modules() if isinstance(m, _LISTS))
@@ -167,7 +169,7 @@ class ByDeepSpeed(Trainer):
         if self.how.stages > 1:
             return super().held(to_read=to_read)
         if to_read:
-            self._prime()
+            self._create_zero_state()
         keep = to_read or self.ranks.rank == 0
         found: dict[str, torch.Tensor] = {}
         (module,) = self.parts
@@ -229,7 +231,7 @@ class ByDeepSpeed(Trainer):
                 for own in self._states():
                     own["step"].copy_(count)
 
-    def _prime(self) -> None:
+    def _create_zero_state(self) -> None:
         """Create the state of the first step, all zero."""
         sharing = self.engine.optimizer
         for flat in self._flat_pieces():

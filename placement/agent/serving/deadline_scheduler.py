@@ -171,7 +171,7 @@ class Scheduler:
             return Admission(AdmissionVerdict.FULL, self._done_at(request, walks[0]))
         # On an idle Gpu the usual run time decides. Otherwise one slow spell would turn
         # every request away, and no run could show that the spell is over.
-        alone = not self.waiting and self._idle(now)
+        alone = not self.waiting and self._is_idle(now)
         self._queue.add(request)
         changed = [walk.insert(request) for walk in walks]
         latest = now
@@ -182,7 +182,7 @@ class Scheduler:
                 return Admission(AdmissionVerdict.IN, step.end)
         self._queue.drop(request)
         for walk, before in zip(walks, changed, strict=True):
-            walk.take_back(before)
+            walk.undo_insert(before)
         done_at = max(latest, self._done_at(request, walks[0]))
         return Admission(AdmissionVerdict.TOO_LATE, done_at)
 
@@ -241,7 +241,7 @@ class Scheduler:
         While its action lasts longer than predicted, they are answered at their
         deadline and not at the end of the action.
         """
-        if self.admits and self._free_at < now and not self._idle(now):
+        if self.admits and self._free_at < now and not self._is_idle(now):
             self._drop_late(now)
 
     def begin(self, action: Action, now: float) -> bool:
@@ -261,12 +261,14 @@ class Scheduler:
             now + action.predicted_seconds,
             more_seconds=action.predicted_seconds / OVERRUN_PARTS,
         )
-        going_on = takewhile(lambda walk: walk.begun(action.requests), self._walks)
+        going_on = takewhile(
+            lambda walk: walk.begin_first_step(action.requests), self._walks
+        )
         self._walks = list(going_on) if action.act is GpuAction.INFER else []
         if action.act is GpuAction.UNLOAD:
             self.loaded.remove(action.model)
         else:
-            self._touch(action.model)
+            self._mark_recently_used(action.model)
         return True
 
     def finish(self, action: Action, now: float, *, seconds: float) -> None:
@@ -276,7 +278,7 @@ class Scheduler:
         self._walks = []
         model = self.placed.get(action.model)
         if model is not None and action.act is GpuAction.INFER:
-            model.timing.ran(action.rows, seconds, now)
+            model.timing.record_run(action.rows, seconds, now)
         elif model is not None and action.act is GpuAction.LOAD:
             model.timing.load_seconds = seconds
 
@@ -311,7 +313,7 @@ class Scheduler:
             greedy=greedy,
             late_batches=not self.admits,
         )
-        walk.go_on(self._queue.groups, most=most)
+        walk.simulate_rest(self._queue.groups, most=most)
         return walk
 
     def _chosen(self, now: float) -> QueueSimulation:
@@ -319,7 +321,7 @@ class Scheduler:
         walks = self._walked(now)
         return next((walk for walk in walks if not walk.late), walks[0])
 
-    def _idle(self, now: float) -> bool:
+    def _is_idle(self, now: float) -> bool:
         """Whether the Gpu is idle."""
         return self._running is None and self._free_at <= now and not self._more_seconds
 
@@ -356,14 +358,14 @@ class Scheduler:
         found = [
             request
             for request in self._queue.all()
-            if not request.in_time(self._alone_at(request, now))
+            if not request.in_time(self._end_if_alone(request, now))
         ]
         for request in found:
             self.withdraw(request)
         self.late += found
         return bool(found)
 
-    def _alone_at(self, request: QueuedRequest, at: float) -> float:
+    def _end_if_alone(self, request: QueuedRequest, at: float) -> float:
         model = self.placed[request.model]
         load = 0.0 if model.name in self.loaded else model.timing.load_seconds
         return at + load + model.timing.typical_seconds(request.rows)
@@ -371,9 +373,9 @@ class Scheduler:
     def _done_at(self, request: QueuedRequest, walk: QueueSimulation) -> float:
         """Return when a request would finish behind all waiting requests."""
         slower = self._slower(request.model, request.rows)
-        return self._alone_at(request, walk.at) + slower
+        return self._end_if_alone(request, walk.at) + slower
 
-    def _touch(self, name: str) -> None:
+    def _mark_recently_used(self, name: str) -> None:
         if name in self.loaded:
             self.loaded.remove(name)
         self.loaded.append(name)

@@ -114,7 +114,7 @@ class ServingExecutor:
             gone = self.scheduler.remove(name)
             self._todo.append(lambda: self._release(kept.model))
             self._changed.notify()
-        self._turn_all(gone, "gone", f"{name} is not served any more")
+        self._refuse_all(gone, "gone", f"{name} is not served any more")
         return True
 
     def _begin_load(self) -> None:
@@ -294,7 +294,7 @@ class ServingExecutor:
                 with self._changed:
                     self.scheduler.drop_late(self.clock())
                     late, self.scheduler.late = self.scheduler.late, []
-                self._turn_all(late, "late", TOO_LATE)
+                self._refuse_all(late, "late", TOO_LATE)
 
     def stop(self) -> None:
         """End after the current run, and fail the waiting requests."""
@@ -302,9 +302,9 @@ class ServingExecutor:
             self._stopping = True
             self._changed.notify()
         requests = [waiting.request for waiting in self._waiting.values()]
-        self._turn_all(requests, "gone", "The endpoint stops.")
+        self._refuse_all(requests, "gone", "The endpoint stops.")
 
-    def _turn_all(self, requests: list[QueuedRequest], code: str, why: str) -> None:
+    def _refuse_all(self, requests: list[QueuedRequest], code: str, why: str) -> None:
         for request in requests:
             waiting = self._waiting.pop(request.id, None)
             if waiting is None or waiting.answer.done():
@@ -330,7 +330,7 @@ class ServingExecutor:
                 one.answer.set_result(result)
         if waiting:
             rows = sum(one.request.rows for one in waiting)
-            waiting[0].kept.counts.ran(rows)
+            waiting[0].kept.counts.record_run(rows)
 
     # --- the runtime's thread -------------------------------------------------------
 
@@ -361,7 +361,7 @@ class ServingExecutor:
                         forgot_at = begun
                     continue
             if action is not None:
-                ended = self._do(action, begun)
+                ended = self._carry_out(action, begun)
             else:
                 assert todo is not None
                 todo()
@@ -378,11 +378,11 @@ class ServingExecutor:
         while action is not None and not scheduler.begin(action, now):
             action = scheduler.next(now)
         if scheduler.late:
-            self._post(self._turn_all, scheduler.late, "late", TOO_LATE)
+            self._post(self._refuse_all, scheduler.late, "late", TOO_LATE)
             scheduler.late = []
         return action
 
-    def _do(self, action: Action, begun: float) -> float:
+    def _carry_out(self, action: Action, begun: float) -> float:
         """Carry out an action. Return when it ended."""
         asked = (self._waiting.get(one.id) for one in action.requests)
         waiting = [one for one in asked if one is not None]
@@ -442,7 +442,7 @@ class ServingExecutor:
             self._release(kept.model)
         with self._changed:
             gone = self.scheduler.remove(name)
-        self._post(self._turn_all, gone, "gone", f"{words}: {why}")
+        self._post(self._refuse_all, gone, "gone", f"{words}: {why}")
 
     # --- reports --------------------------------------------------------------------
 

@@ -114,16 +114,16 @@ class ServeApp:
             _only(method, "POST")
             return self._repository(found[1], found[2], await _body(receive))
         if found := _MODEL.fullmatch(path):
-            kept = self._kept(found[1])
+            kept = self._hosted_model(found[1])
             if found[2] == "/infer":
                 _only(method, "POST")
                 return await self._infer(kept, headers, receive)
             _only(method, "GET")
             return self._ready(kept) if found[2] else self._model(kept)
         _only(method, "GET")
-        return self._plain(path)
+        return self._get_page(path)
 
-    def _plain(self, path: str) -> InferenceAnswer:
+    def _get_page(self, path: str) -> InferenceAnswer:
         models = self.station.kept.values()
         if path in ("/v2", "/v2/"):
             body = {"name": NAME, "version": VERSION, "extensions": EXTENSIONS}
@@ -137,7 +137,7 @@ class ServeApp:
             return InferenceAnswer(200, self.station.to_json())
         raise CallRefused("not-found", "There is no such address.")
 
-    def _kept(self, name: str) -> HostedModel:
+    def _hosted_model(self, name: str) -> HostedModel:
         kept = self.station.kept.get(name)
         if kept is None:
             raise CallRefused("no-model", f"No model {name} is served here.")
@@ -174,7 +174,7 @@ class ServeApp:
         if kept.model is None or not kept.ready:
             raise self._not_ready(kept)
         try:
-            asked = self._asked(kept, body, headers)
+            asked = self._parse_request(kept, body, headers)
             way_ms = deadline_of(headers.get("x-way-ms"), "X-Way-Ms") or 0.0
         except TensorInvalid:
             kept.counts.wrong += 1
@@ -188,13 +188,13 @@ class ServeApp:
                 raise CallRefused(
                     "client-left", "The client closed the connection before the answer."
                 )
-            return self._done(kept, asked, inference)
+            return self._finish_request(kept, asked, inference)
         finally:
             for task in (inference, gone):
                 task.cancel()
             await asyncio.gather(inference, gone, return_exceptions=True)
 
-    def _asked(
+    def _parse_request(
         self, kept: HostedModel, body: bytes, headers: Mapping[str, str]
     ) -> InferenceRequest:
         """Read a request. Raises TensorInvalid, or CallRefused if the model failed."""
@@ -224,7 +224,7 @@ class ServeApp:
                 )
         return asked
 
-    def _done(
+    def _finish_request(
         self,
         kept: HostedModel,
         asked: InferenceRequest,

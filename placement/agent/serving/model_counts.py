@@ -34,7 +34,7 @@ class Counts:
         default_factory=lambda: deque(maxlen=MOST_KEPT)
     )
 
-    def ran(self, rows: int) -> None:
+    def record_run(self, rows: int) -> None:
         """Count a run with this many rows."""
         self.runs += 1
         self.rows += rows

@@ -117,14 +117,14 @@ class ModelSync:
         for name, one in wanted.items():
             if name not in self.told:
                 await asyncio.to_thread(self._fetch, one)
-                await self._take(one)
+                await self._send_to_server(one)
         self.failed = {
             one: why for one, why in self.failed.items() if one in wanted.values()
         }
         await asyncio.to_thread(self._tidy, {one.sha256 for one in wanted.values()})
-        await self._tell(wanted)
+        await self._report_states(wanted)
 
-    async def _tell(self, wanted: Mapping[str, WantedModel]) -> None:
+    async def _report_states(self, wanted: Mapping[str, WantedModel]) -> None:
         """Report the models' states to the web after a change, and from time to time.
 
         Raises NoAnswer: the server did not answer. The web then gets no report, and
@@ -145,10 +145,10 @@ class ModelSync:
         now = time.monotonic()
         if states == self.heard and now - self.heard_at < TELL_SECONDS:
             return
-        await asyncio.to_thread(self._put, {"models": states})
+        await asyncio.to_thread(self._put_report, {"models": states})
         self.heard, self.heard_at = states, now
 
-    def _put(self, body: Mapping[str, Any]) -> None:
+    def _put_report(self, body: Mapping[str, Any]) -> None:
         portal_channel.request(
             "PUT",
             f"{self.node.web_url}/node/v1/jobs/{self.folder.job}/models",
@@ -208,7 +208,7 @@ class ModelSync:
         finally:
             os.close(handle)
 
-    async def _take(self, one: WantedModel) -> None:
+    async def _send_to_server(self, one: WantedModel) -> None:
         said = {
             "path": str(self.folder.models / one.path),
             "memory_bytes": one.memory_bytes,

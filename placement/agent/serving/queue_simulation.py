@@ -160,7 +160,9 @@ class QueueSimulation:
         """Steps that somebody would be late with."""
         self._taken: dict[Group, int] = {}
 
-    def go_on(self, groups: Iterable[Group], *, most: int | None = None) -> None:
+    def simulate_rest(
+        self, groups: Iterable[Group], *, most: int | None = None
+    ) -> None:
         """Simulate the rest of these groups, at most ``most`` steps."""
         order, rows_of, taken = self.queue.order, self.queue.groups, self._taken
         heads = []
@@ -182,20 +184,20 @@ class QueueSimulation:
         """Repeat the simulation from the first batch that a new request changes."""
         keep = self._unchanged_by(request)
         old = self.steps[keep:]
-        self._back_to(keep)
-        self.go_on({request.group, *(step.group for step in old)})
+        self._drop_steps_from(keep)
+        self.simulate_rest({request.group, *(step.group for step in old)})
         return SimulationChange(keep, old)
 
-    def take_back(self, changed: SimulationChange) -> None:
+    def undo_insert(self, changed: SimulationChange) -> None:
         """Be as before ``insert``; the newcomer is out of the queue again."""
-        self._back_to(changed.keep)
+        self._drop_steps_from(changed.keep)
         for step in changed.old:
             self._append(step)
         if changed.old:
             last = changed.old[-1]
             self.at, self.loaded = last.end, self._used(last.loaded, last.model)
 
-    def begun(self, batch: tuple[QueuedRequest, ...]) -> bool:
+    def begin_first_step(self, batch: tuple[QueuedRequest, ...]) -> bool:
         """The first step begins and left the queue; False: another one did."""
         if not self.steps or self.steps[0].batch != batch:
             return False
@@ -232,7 +234,7 @@ class QueueSimulation:
                 break
         return keep
 
-    def _back_to(self, keep: int) -> None:
+    def _drop_steps_from(self, keep: int) -> None:
         """Forget the steps from there on."""
         if keep == len(self.steps):
             return

@@ -43,7 +43,7 @@ class Guard:
 
     def run(self) -> int:
         """Serve until SIGTERM or until the server ends by itself; its exit code."""
-        signal.signal(signal.SIGTERM, self._leave)
+        signal.signal(signal.SIGTERM, self._terminate_server)
         quick = 0
         while True:
             begun = time.monotonic()
@@ -52,7 +52,7 @@ class Guard:
                 return max(code, 0)
             quick = quick + 1 if time.monotonic() - begun < QUICK_SECONDS else 1
             if quick >= MOST_QUICK:
-                self._say(f"the server died {quick} times in a row")
+                self._print_line(f"the server died {quick} times in a row")
                 return 1
 
     def _serve(self) -> int:
@@ -87,12 +87,12 @@ class Guard:
 
     def _fail(self, path: str, why: str) -> None:
         self.failed[path] = why
-        self._say(f"{Path(path).name}: {why}; the server starts again")
+        self._print_line(f"{Path(path).name}: {why}; the server starts again")
 
-    def _say(self, words: str) -> None:
+    def _print_line(self, words: str) -> None:
         print(f"serving: {words}", flush=True)
 
-    def _leave(self, _signal: int, _frame: FrameType | None) -> None:
+    def _terminate_server(self, _signal: int, _frame: FrameType | None) -> None:
         self.leaving = True
         if self.server is not None:
             self.server.terminate()

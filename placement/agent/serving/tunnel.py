@@ -86,7 +86,7 @@ class ServeTunnels:
         try:
             while not stop.is_set():
                 await asyncio.to_thread(self._find)
-                self._attend()
+                self._update_tunnels()
                 if self.serving:
                     idle_since = loop_seconds()
                     self._open()
@@ -95,7 +95,7 @@ class ServeTunnels:
                 await asyncio.sleep(LOOK_SECONDS)
         finally:
             self.serving = {}
-            self._attend()
+            self._update_tunnels()
             await self._close()
 
     def _find(self) -> None:
@@ -107,7 +107,7 @@ class ServeTunnels:
             and folder.read("status").get("event") == "started"
         }
 
-    def _attend(self) -> None:
+    def _update_tunnels(self) -> None:
         for name in [name for name in self._attending if name not in self.serving]:
             self._attending.pop(name).cancel()
         for name, folder in self.serving.items():
@@ -138,7 +138,7 @@ class ServeTunnels:
             try:
                 async with self._connected() as socket:
                     back_off.succeeded()
-                    await self._carry(socket)
+                    await self._answer_calls(socket)
             except (OSError, TimeoutError, WebSocketException, ValueError) as error:
                 logger.info("the tunnel is closed: %s", error)
             await asyncio.sleep(back_off.failed())
@@ -158,7 +158,7 @@ class ServeTunnels:
             open_timeout=10,
         )
 
-    async def _carry(self, socket: ClientConnection) -> None:
+    async def _answer_calls(self, socket: ClientConnection) -> None:
         """Take calls until the websocket closes; their answers go up the same one."""
         mine: set[asyncio.Task[None]] = set()
         try:
@@ -189,7 +189,7 @@ class ServeTunnels:
 
     async def _answer(self, socket: ClientConnection, call: Call) -> None:
         try:
-            said = await self._ask(call)
+            said = await self._ask_job(call)
             await _send(socket, call.call, said)
         except WebSocketException as error:
             logger.info("an answer could not be sent: %s", error)
@@ -209,7 +209,7 @@ class ServeTunnels:
         ]
         return found[0] if found else None
 
-    async def _ask(self, call: Call) -> ServerAnswer:
+    async def _ask_job(self, call: Call) -> ServerAnswer:
         """Ask the Job that a call is for; what cannot be asked is 502 or 503."""
         folder = self._folder_of(call)
         if folder is None:

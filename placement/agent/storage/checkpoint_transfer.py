@@ -120,15 +120,15 @@ class CheckpointTransfer:
             body = {"size_bytes": packed.stat().st_size, "sha256": digest}
         elif why.isdecimal():  # how large it is: the web says what that means
             body = {"size_bytes": int(why), "sha256": "0" * 64}
-        return self._put(folder, "checkpoint/about", json.dumps(body).encode())
+        return self._upload_part(folder, "checkpoint/about", json.dumps(body).encode())
 
     def _piece(self, folder: JobFolder, packed: Path, offset: int) -> int:
         with packed.open("rb") as file:
             file.seek(offset)
             data = file.read(PIECE_BYTES)
-        return self._put(folder, f"checkpoint?offset={offset}", data)
+        return self._upload_part(folder, f"checkpoint?offset={offset}", data)
 
-    def _put(self, folder: JobFolder, part: str, body: bytes) -> int:
+    def _upload_part(self, folder: JobFolder, part: str, body: bytes) -> int:
         url = f"{self.node.web_url}/node/v1/jobs/{folder.job}/{part}"
         sums = {"X-Sha256": hashlib.sha256(body).hexdigest()}
         _, answer = request(

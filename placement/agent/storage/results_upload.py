@@ -76,10 +76,12 @@ class ResultCarrier:
             return
         try:
             identity = identity_of(folder)
-            limits = self._ask(folder, "GET")
+            limits = self._request_json(folder, "GET")
             told = _listing(place, identity, limits)
             if told["files"] or told["left_out"]:
-                wanted = self._ask(folder, "PUT", json.dumps(told).encode())["files"]
+                wanted = self._request_json(folder, "PUT", json.dumps(told).encode())[
+                    "files"
+                ]
                 for row in wanted:
                     if stop.is_set():
                         return
@@ -88,7 +90,7 @@ class ResultCarrier:
             logger.warning("results of job %s: %s", folder.name, refusal)
         item.report(results=True)
 
-    def _ask(
+    def _request_json(
         self, folder: JobFolder, method: str, body: bytes | None = None
     ) -> dict[str, Any]:
         _, answer = self._request(folder, method, "", body)

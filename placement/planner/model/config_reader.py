@@ -123,7 +123,7 @@ class ConfigFields:
         """
         return name in self._config and self._config[name] is None
 
-    def must(self, field: str, holds: bool, detail: str) -> None:
+    def require(self, field: str, holds: bool, detail: str) -> None:
         """Note a problem unless a condition holds (only the first problem per
         field).
         """

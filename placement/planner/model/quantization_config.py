@@ -47,7 +47,7 @@ def read_quantization(config: Mapping[str, Any]) -> Scheme | None:
 def _bitsandbytes(fields: ConfigFields) -> Scheme | None:
     if fields.flag("load_in_4bit") or fields.flag("_load_in_4bit"):
         kind = fields.word("bnb_4bit_quant_type", default="fp4")
-        fields.must(
+        fields.require(
             "bnb_4bit_quant_type", kind in ("nf4", "fp4"), sentence("is not nf4 or fp4")
         )
         return Scheme(
@@ -58,25 +58,25 @@ def _bitsandbytes(fields: ConfigFields) -> Scheme | None:
     if fields.flag("load_in_8bit") or fields.flag("_load_in_8bit"):
         skip = _skipped(fields, "llm_int8_skip_modules")
         return Scheme("bitsandbytes_8bit", bits=8, skip=skip)
-    fields.must("load_in_4bit", False, sentence("neither 4 nor 8 bits are set"))
+    fields.require("load_in_4bit", False, sentence("neither 4 nor 8 bits are set"))
     return None
 
 
 def _group(fields: ConfigFields, *names: str) -> int:
     given = fields.whole(*names, default=128, low=-1, high=2**20)
-    fields.must(names[0], given != 0, sentence("must be -1 or above 0"))
+    fields.require(names[0], given != 0, sentence("must be -1 or above 0"))
     return max(0, given)
 
 
 def _gptq(fields: ConfigFields) -> Scheme:
     bits = fields.whole("bits", default=4, high=8)
-    fields.must("bits", bits in (2, 3, 4, 8), sentence("must be 2, 3, 4 or 8"))
+    fields.require("bits", bits in (2, 3, 4, 8), sentence("must be 2, 3, 4 or 8"))
     return Scheme("gptq", bits=bits, group=_group(fields, "group_size"))
 
 
 def _awq(fields: ConfigFields) -> Scheme:
     bits = fields.whole("bits", "w_bit", default=4, high=8)
-    fields.must("bits", bits in (4, 8), sentence("must be 4 or 8"))
+    fields.require("bits", bits in (4, 8), sentence("must be 4 or 8"))
     return Scheme(
         "awq",
         bits=bits,
@@ -94,7 +94,7 @@ def _fp8(fields: ConfigFields) -> Scheme:
         and block[0] == block[1]
         and 1 <= block[0] <= 2**16
     )
-    fields.must(
+    fields.require(
         "weight_block_size",
         block is None or square,
         sentence("must be two equal whole numbers"),
@@ -113,7 +113,7 @@ def _skipped(fields: ConfigFields, name: str) -> tuple[str, ...]:
     if given is None:
         return ()
     if not isinstance(given, list) or not all(isinstance(one, str) for one in given):
-        fields.must(name, False, sentence("must be a list of names"))
+        fields.require(name, False, sentence("must be a list of names"))
         return ()
     return tuple(sorted({one.rsplit(".", 1)[-1][:80] for one in given}))
 

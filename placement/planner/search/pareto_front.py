@@ -74,9 +74,9 @@ class FrontSearch:
         self.scale = problem.microbatches - 1
         self.lattice = Lattice(problem.counts, problem.stages)
         self._rests: dict[tuple[int, ...], tuple[list[float], float]] = {}
-        self.high = self._high()
+        self.high = self._longest_stage()
 
-    def _high(self) -> float:
+    def _longest_stage(self) -> float:
         """Return the longest stage with which the iteration can be shorter."""
         problem = self.problem
         longest = problem.times[-1] / min(problem.speeds)
@@ -97,10 +97,10 @@ class FrontSearch:
                         target = fronts.setdefault(following, {})
                         self._extend(stage, following, kind, first, points, target)
                         if not self.complete:
-                            return self._found()
-        return self._found()
+                            return self._best_steps()
+        return self._best_steps()
 
-    def _found(self) -> list[Step] | None:
+    def _best_steps(self) -> list[Step] | None:
         return None if self.winner is None else _steps(self.winner)
 
     def _extend(
@@ -115,7 +115,7 @@ class FrontSearch:
         """Add one stage in every length that may still win."""
         problem, times = self.problem, self.problem.times
         speed, base = problem.speeds[kind], times[first]
-        speeds, room = self._rest(following, stage + 1)
+        speeds, room = self._remaining_gpus(following, stage + 1)
         fits, whole = problem.reach(first, kind, stage)
         limit = base + self.high * speed * (1 + ROUNDING_RATIO)
         within = bisect_right(times, limit, first) - 1
@@ -128,7 +128,7 @@ class FrontSearch:
             ends.append(end)
         for last in ends:
             seconds = (times[last] - base) / speed
-            rest = self._poured(times[-1] - times[last], speeds)
+            rest = self._least_stage_sum(times[-1] - times[last], speeds)
             step = (kind, first, last, seconds)
             for point in points:
                 self.steps += 1
@@ -148,14 +148,14 @@ class FrontSearch:
                     _merge(target.setdefault(last, []), made)
                 elif stage + 1 >= problem.least:
                     self.winner = made
-                    self._beat(total + self.scale * largest)
+                    self._record_shorter(total + self.scale * largest)
 
-    def _beat(self, seconds: float) -> None:
+    def _record_shorter(self, seconds: float) -> None:
         """Record a shorter iteration, which all further ones must beat."""
         self.beat = seconds * (1 - ROUNDING_RATIO)
-        self.high = self._high()
+        self.high = self._longest_stage()
 
-    def _rest(self, code: int, taken: int) -> tuple[list[float], float]:
+    def _remaining_gpus(self, code: int, taken: int) -> tuple[list[float], float]:
         """Return speeds (fastest first) and bytes of the Gpus that may still be
         used.
         """
@@ -179,7 +179,7 @@ class FrontSearch:
             known = self._rests[key] = (speeds, room)
         return known
 
-    def _poured(self, work: float, speeds: Sequence[float]) -> float:
+    def _least_stage_sum(self, work: float, speeds: Sequence[float]) -> float:
         """Return the least sum of stage seconds for the rest, with no stage longer than
         `high`.
         """

@@ -172,7 +172,7 @@ class SegmentMemory:
         if first > 0 and last == len(problem.state_bytes):
             tensors += problem.tied_bytes
         if problem.border_bytes:
-            tensors += self._passes(first, last, in_flight)
+            tensors += self._passing_bytes(first, last, in_flight)
         if problem.scale != 1.0:
             # Only then, so that whole numbers stay whole at any size.
             tensors *= problem.scale
@@ -190,7 +190,7 @@ class SegmentMemory:
         if known is not None:
             return known
         free, end = self.frees[kind], len(self.problem.state_bytes)
-        low, high, whole = self._bracket(first, free, in_flight)
+        low, high, whole = self._reach_bounds(first, free, in_flight)
         whole = whole and self.need_bytes(first, end, in_flight) <= free
         if whole and not self.problem.border_bytes:
             low = high = max(first, end - 1)
@@ -203,7 +203,7 @@ class SegmentMemory:
         self._reach[key] = (low, whole)
         return low, whole
 
-    def _passes(self, first: int, last: int, in_flight: int) -> float:
+    def _passing_bytes(self, first: int, last: int, in_flight: int) -> float:
         """Return `PipelineProblem.passing_bytes`, which depends only on whether an end
         is there.
         """
@@ -214,7 +214,9 @@ class SegmentMemory:
             self._passing[key] = known
         return known
 
-    def _bracket(self, first: int, free: int, in_flight: int) -> tuple[int, int, bool]:
+    def _reach_bounds(
+        self, first: int, free: int, in_flight: int
+    ) -> tuple[int, int, bool]:
         """Return the ends before the last one between which the reach lies.
 
         Also return whether the last one may fit. The bounds assume that each moment is
@@ -234,8 +236,8 @@ class SegmentMemory:
         least, most = self._moment_range
         all_of_it = room
         if problem.border_bytes:
-            all_of_it -= self._passes(first, end, in_flight)
-            room -= self._passes(first, end - 1, in_flight)
+            all_of_it -= self._passing_bytes(first, end, in_flight)
+            room -= self._passing_bytes(first, end - 1, in_flight)
         whole = sums[-1] - sums[first] + least <= all_of_it + ROUNDING_BYTES
         high = bisect_right(sums, sums[first] + room - least, first)
         low = bisect_right(sums, sums[first] + room - most, first) - 2

@@ -87,7 +87,7 @@ def run(
     with tempfile.TemporaryDirectory(prefix="gpuportal-symbolic-") as folder:
         child = _start(Path(folder), json.dumps(asked))
         try:
-            outcome = _Listening(child, len(cases), listener, cancelled).hear(
+            outcome = _Listening(child, len(cases), listener, cancelled).read_events(
                 time.monotonic() + limit_seconds
             )
         finally:
@@ -152,7 +152,7 @@ class _Listening:
         self.outcome = ChildAnswers()
         self.rest = b""
 
-    def hear(self, until: float) -> ChildAnswers:
+    def read_events(self, until: float) -> ChildAnswers:
         """Read all events until the child ends. Raises SymbolicFailed."""
         assert self.child.stdout is not None
         descriptor = self.child.stdout.fileno()
@@ -169,13 +169,13 @@ class _Listening:
                     continue
                 piece = os.read(descriptor, 65536)
                 if not piece:
-                    return self._ended()
-                self._take(piece)
+                    return self._outcome_of_end()
+                self._parse_events(piece)
                 if len(self.outcome.answers) == self.count:
                     # Deallocating a large graph would only keep the caller waiting.
                     return self.outcome
 
-    def _take(self, piece: bytes) -> None:
+    def _parse_events(self, piece: bytes) -> None:
         *lines, self.rest = (self.rest + piece).split(b"\n")
         if len(self.rest) > MOST_LINE_BYTES:
             raise SymbolicFailed("died", "the child said something without an end")
@@ -190,7 +190,7 @@ class _Listening:
             elif self.listener is not None:
                 self.listener(event["at"], event["what"], event["share"])
 
-    def _ended(self) -> ChildAnswers:
+    def _outcome_of_end(self) -> ChildAnswers:
         code = self.child.wait()
         if len(self.outcome.answers) == self.count and code == 0:
             return self.outcome

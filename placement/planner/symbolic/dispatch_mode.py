@@ -83,18 +83,20 @@ class StepMode(TorchDispatchMode):
         if schema.name in SHARING:
             return self._view
         if not returned or all(alias and alias.is_write for alias in returned):
-            return self._write
+            return self._write_in_place
         if any(returned):
             return self._view
-        return self._fresh
+        return self._new_result
 
     def _view(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         result = func(*args, **kwargs)
         if isinstance(result, torch.Tensor):
-            self.tracker.born(result)
+            self.tracker.count_storage(result)
         return result
 
-    def _write(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _write_in_place(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         given = [*tensors_in(args), *tensors_in(tuple(kwargs.values()))]
         if not any(map(phantom.is_phantom, given)):
             return func(*args, **kwargs)
@@ -113,12 +115,14 @@ class StepMode(TorchDispatchMode):
             return None
         return written[0] if count == 1 else tuple(written[:count])
 
-    def _fresh(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _new_result(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         layouts = self.book.answer(func, args, kwargs)
         if self._may_run(layouts, args, kwargs):
             result = func(*args, **kwargs)
             for one in tensors_in(result):
-                self.tracker.born(one)
+                self.tracker.count_storage(one)
             return result
         return self.made(layouts)
 
@@ -140,7 +144,7 @@ class StepMode(TorchDispatchMode):
         """Replace layouts by phantoms. Other returned values stay."""
         if isinstance(layouts, Layout):
             tensor = phantom.make(*layouts)
-            self.tracker.born(tensor)
+            self.tracker.count_storage(tensor)
             return tensor
         if isinstance(layouts, list | tuple):
             return type(layouts)([self.made(one) for one in layouts])

@@ -71,7 +71,7 @@ class CudaKernels(TorchFunctionMode):
         """Return the result of one function."""
         named = kwargs or {}
         if func is functional.scaled_dot_product_attention:
-            return self._attend(*args, **named)
+            return self._attention(*args, **named)
         if func in DROPOUT:
             return _drop(func, *args, **named)
         if torch.is_autocast_enabled("cpu"):
@@ -81,7 +81,7 @@ class CudaKernels(TorchFunctionMode):
                 return func(*_full(args), **named)
         return func(*args, **named)
 
-    def _attend(
+    def _attention(
         self,
         query: Tensor,
         key: Tensor,

@@ -108,7 +108,7 @@ class Router:
         if phantom.numel(layout.shape) > MOST_KNOWN_ROWS:
             return self.mode.made(layout)
         flags = make(layout.shape, dtype=layout.dtype)
-        self.mode.tracker.born(flags)
+        self.mode.tracker.count_storage(flags)
         return flags
 
     # --- known facts about values
@@ -145,11 +145,11 @@ class Router:
 
     # --- numbers of rows -----------------------------------------------------------
 
-    def _real(self, func: Any, args: Args, named: Named) -> Any:
+    def _run_for_real(self, func: Any, args: Args, named: Named) -> Any:
         """Run an operator whose values are all known."""
         result = func(*args, **named)
         for one in tensors_in(result):
-            self.mode.tracker.born(one)
+            self.mode.tracker.count_storage(one)
         return result
 
     def _rows(self, mask: torch.Tensor) -> int:
@@ -162,7 +162,7 @@ class Router:
         """Return row numbers, real if code may look at them one by one."""
         if columns == 1 and rows <= MOST_KNOWN_ROWS:
             made = torch.arange(rows).reshape(rows, 1)
-            self.mode.tracker.born(made)
+            self.mode.tracker.count_storage(made)
             return made
         # nonzero returns a transposed tensor: each column is contiguous.
         return self.mode.made(Layout((rows, columns), (1, max(1, rows)), torch.int64))
@@ -170,14 +170,14 @@ class Router:
     def nonzero(self, func: Any, args: Args, named: Named) -> Any:
         """Return `nonzero`, `torch.where(mask)`."""
         if not phantom.is_phantom(args[0]):
-            return self._real(func, args, named)
+            return self._run_for_real(func, args, named)
         return self._index_rows(self._rows(args[0]), args[0].dim())
 
     def masked_select(self, func: Any, args: Args, named: Named) -> Any:
         """Return the entries under a mask."""
         source, mask = args[0], args[1]
         if not any(map(phantom.is_phantom, (source, mask))):
-            return self._real(func, args, named)
+            return self._run_for_real(func, args, named)
         return self.mode.made(Layout((self._rows(mask),), (1,), source.dtype))
 
     def index(self, func: Any, args: Args, named: Named) -> Any:
@@ -185,7 +185,7 @@ class Router:
         source, indices = args[0], args[1]
         masks = [one for one in tensors_in(indices) if one.dtype == torch.bool]
         if masks and not any(map(phantom.is_phantom, (source, *tensors_in(indices)))):
-            return self._real(func, args, named)
+            return self._run_for_real(func, args, named)
         if not masks:
             return self.mode.ordinary(func, args, named)
         told: list[Any] = []
@@ -201,7 +201,7 @@ class Router:
         """Return unique values: all entries differ, or all categories occur."""
         source = args[0]
         if not phantom.is_phantom(source):
-            return self._real(func, args, named)
+            return self._run_for_real(func, args, named)
         count = int(self.categories.get(source) or source.numel())
         entries = self.mode.made(Layout((count,), (1,), source.dtype))
         inverse = self.mode.made(
@@ -213,7 +213,7 @@ class Router:
         """Return the counts of each category."""
         source = args[0]
         if not phantom.is_phantom(source):
-            return self._real(func, args, named)
+            return self._run_for_real(func, args, named)
         least: Any = named.get("minlength", args[2] if len(args) > 2 else 0)
         count = max(int(self.categories.get(source) or 1), least)
         return self.mode.made(Layout((count,), (1,), torch.int64))
@@ -224,7 +224,7 @@ class Router:
         if func._overloadname != "Tensor":
             return self.mode.ordinary(func, args, named)
         if not phantom.is_phantom(counts):
-            return self._real(func, args, named)
+            return self._run_for_real(func, args, named)
         total = named.get("output_size") or counts.numel()
         return self.mode.made(Layout((total,), (1,), torch.int64))
 
@@ -238,5 +238,5 @@ class Router:
             shape = (groups, *shape)
         dtype = named.get("out_dtype") or one.dtype
         tensor = phantom.dense(shape, dtype)
-        self.mode.tracker.born(tensor)
+        self.mode.tracker.count_storage(tensor)
         return tensor

@@ -41,7 +41,7 @@ class Tracker:
         self.phase_peak_bytes = {}
         self.peak_bytes = self.live_bytes
 
-    def born(self, tensor: torch.Tensor) -> None:
+    def count_storage(self, tensor: torch.Tensor) -> None:
         """Count a tensor's storage, if it was not seen before."""
         storage = tensor.untyped_storage()
         key = storage._cdata

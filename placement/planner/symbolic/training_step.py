@@ -146,7 +146,7 @@ class _Run:
             for kind in sorted({one.dtype for one in self.trained}, key=str):
                 count = sum(one.numel() for one in self.trained if one.dtype == kind)
                 made.append(phantom.dense((count,), kind))
-                self.tracker.born(made[-1])
+                self.tracker.count_storage(made[-1])
         return made
 
     def answer(self) -> dict[str, Any]:
@@ -188,7 +188,7 @@ def _world(case: Case, tracker: Tracker) -> Iterator[None]:
         def counted() -> torch.Tensor:
             # Checkpoints keep the generator's state, which no operator makes.
             made = state()
-            tracker.born(made)
+            tracker.count_storage(made)
             return made
 
         changes.enter_context(patch.object(torch, "get_rng_state", counted))

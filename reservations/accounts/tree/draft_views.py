@@ -70,7 +70,7 @@ def _called(edits: Sequence[Edit]) -> list[str]:
     rows = [(edit.table, edit.pk) for edit in edits if edit.pk is not None]
     names = Names.stored(rows, ())
     return [
-        edit.called if edit.pk is None else names.of(edit.table, edit.pk)
+        edit.display_name if edit.pk is None else names.of(edit.table, edit.pk)
         for edit in edits
     ]
 

@@ -45,7 +45,7 @@ class Edit:
     """The row of the file it came from, for its errors. 0: no file."""
 
     @property
-    def called(self) -> str:
+    def display_name(self) -> str:
         """Return the row's name for people."""
         fields = self.fields
         name = fields.get("name") or fields.get("user") or fields.get("username")
@@ -227,7 +227,7 @@ class _Editor:
     def member(self, edit: Edit) -> None:
         """Create or change one Membership. A removed one becomes active again."""
         values = dict(edit.fields)
-        old = self._right(edit, values)
+        old = self._changed_membership(edit, values)
         if old is None:
             return
         if "sponsor" in values:
@@ -238,7 +238,9 @@ class _Editor:
         self.members[new.pk] = new
         self.touched["member", new.pk] = edit
 
-    def _right(self, edit: Edit, values: dict[str, Any]) -> MemberInfo | None:
+    def _changed_membership(
+        self, edit: Edit, values: dict[str, Any]
+    ) -> MemberInfo | None:
         if edit.pk is not None:
             found = self.members.get(edit.pk)
             if found is None:

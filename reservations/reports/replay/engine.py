@@ -147,7 +147,7 @@ class Profile:
 
     def hold(self, at: int, gpus: int, seconds: int) -> None:
         """Hold Gpus over [at, at + seconds)."""
-        first, last = self._cut(at), self._cut(at + seconds)
+        first, last = self._step_index_at(at), self._step_index_at(at + seconds)
         for place in range(first, last):
             self.free[place] -= gpus
 
@@ -164,7 +164,7 @@ class Profile:
             place = blocked + 1
         raise TooWide(f"{gpus} GPUs are never free")
 
-    def _cut(self, at: int) -> int:
+    def _step_index_at(self, at: int) -> int:
         """Return the index of the step at an instant; insert a missing one."""
         place = bisect_right(self.times, at)
         if self.times[place - 1] == at:
@@ -263,24 +263,24 @@ class _Pool:
                 self.order.submitted(jobs[coming], now)
                 coming += 1
             if self.waiting and (self.free or self.order.keeps_plans):
-                self._look(now)
+                self._start_jobs(now)
                 if self.pauses is not None:
                     self._fill_gaps(self.pauses, now)
         return self.runs
 
-    def _idle(self) -> int:
+    def _idle_gpus(self) -> int:
         """Return the Gpus without any job."""
         return self.free - sum(run.job.gpus for run in self.in_gaps)
 
     def _fill_gaps(self, pauses: Callable[[TraceJob], bool], now: int) -> None:
         """Let waiting jobs that can be paused run on idle Gpus."""
-        idle = self._idle()
+        idle = self._idle_gpus()
         if not idle:
             return
         running = {run.job.number for run in self.in_gaps}
         for job in self.order.queue(self.waiting, now):
             if job.gpus <= idle and job.number not in running and pauses(job):
-                self.in_gaps.append(_GapRun(self._left(job), now))
+                self.in_gaps.append(_GapRun(self._remaining_job(job), now))
                 idle -= job.gpus
 
     def _leave_gap(self, run: _GapRun, now: int) -> None:
@@ -300,14 +300,14 @@ class _Pool:
             self.runs.append(ReplayedRun(whole, pieces[0][0], pieces))
         self.order.ran_in_gap(job, now - run.since, now, done=through)
 
-    def _left(self, job: TraceJob) -> TraceJob:
+    def _remaining_job(self, job: TraceJob) -> TraceJob:
         """Return a job with its remaining length after its gaps."""
         if job.number not in self.pieces:
             return job
         done = sum(end - start for start, end in self.pieces[job.number])
         return replace(job, duration_s=job.duration_s - done, req_s=job.req_s - done)
 
-    def _look(self, now: int) -> None:
+    def _start_jobs(self, now: int) -> None:
         """Start the jobs that may start, in the order of the queue."""
         queue = list(self.order.queue(self.waiting, now))
         ready = 0
@@ -316,13 +316,16 @@ class _Pool:
             ready += 1
         left = queue[ready:]
         if left and self.free and self.order.planned == 1:
-            left = [left[0], *self._backfill(left[1:], now, self._easy(left[0], now))]
+            left = [
+                left[0],
+                *self._backfill(left[1:], now, self._easy_backfill(left[0], now)),
+            ]
         elif left and self.order.planned and (self.free or self.order.keeps_plans):
             profile = Profile(now, self.free, self.expected)
             left = self._backfill(left, now, profile, self.order.planned)
         self.waiting = sorted(left, key=lambda job: (job.submit_s, job.number))
 
-    def _easy(self, head: TraceJob, now: int) -> EasyBackfill:
+    def _easy_backfill(self, head: TraceJob, now: int) -> EasyBackfill:
         return EasyBackfill(now, self.free, self.expected, head)
 
     def _backfill(
@@ -338,7 +341,7 @@ class _Pool:
         """
         left = []
         for job in queue:
-            seconds = self._left(job).req_s if self.pieces else job.req_s
+            seconds = self._remaining_job(job).req_s if self.pieces else job.req_s
             if job.gpus <= self.free and plan.fits_now(job.gpus, seconds):
                 plan.take(job.gpus, seconds)
                 self._start(job, now)
@@ -357,7 +360,7 @@ class _Pool:
         left = job
         self.free -= job.gpus
         if job.number in self.pieces:
-            left, pieces = self._left(job), self.pieces[job.number]
+            left, pieces = self._remaining_job(job), self.pieces[job.number]
             last = (now, now + left.duration_s)
             self.runs.append(ReplayedRun(job, pieces[0][0], (*pieces, last)))
         else:
@@ -370,7 +373,7 @@ class _Pool:
         """Remove a job from its gap, and the newest from theirs until it fits."""
         for run in [run for run in self.in_gaps if run.job.number == job.number]:
             self._leave_gap(run, now)
-        while self._idle() < job.gpus:
+        while self._idle_gpus() < job.gpus:
             self._leave_gap(self.in_gaps[-1], now)
 
     def _end(self, job: TraceJob, now: int) -> None:

@@ -287,13 +287,15 @@ class FirmFlex(FairTreeOrder):
             gone = [n for n, s in spends.items() if s.end < start - WEEK_SECONDS]
             for number in gone:
                 del spends[number]
-            if not self._fits(job, place, window, start + job.req_s):
+            if not self._within_quota(job, place, window, start + job.req_s):
                 return
         self.firm.add(job.number)
         for place in binding:
             self.spends[place][job.number] = Spend.held(window, rate=job.gpus)
 
-    def _fits(self, job: TraceJob, place: int, window: Window, end: int) -> bool:
+    def _within_quota(
+        self, job: TraceJob, place: int, window: Window, end: int
+    ) -> bool:
         """Whether a quota allows it. The fullest 7 days are searched only in doubt."""
         quota_gpu_seconds = self.ceilings.quotas[place]
         spends: Collection[Spend] = self.spends[place].values()
@@ -315,12 +317,12 @@ class FirmFlex(FairTreeOrder):
     def started(self, job: TraceJob, now: int) -> None:
         """Move its cost to its actual time."""
         super().started(job, now)
-        self._hold(job, now, now + job.req_s)
+        self._hold_cost(job, now, now + job.req_s)
 
     def ended(self, job: TraceJob, now: int, *, waiting: bool) -> None:
         """Give back the rest of its cost."""
         super().ended(job, now, waiting=waiting)
-        self._hold(job, now - job.duration_s, now)
+        self._hold_cost(job, now - job.duration_s, now)
 
     def ran_in_gap(self, job: TraceJob, seconds: int, now: int, *, done: bool) -> None:
         """Charge it. A finished job no longer counts in the quota."""
@@ -329,7 +331,7 @@ class FirmFlex(FairTreeOrder):
             for place in self.ceilings.binding[self.member_pk[job.member]]:
                 self.spends[place].pop(job.number, None)
 
-    def _hold(self, job: TraceJob, start: int, end: int) -> None:
+    def _hold_cost(self, job: TraceJob, start: int, end: int) -> None:
         if job.number not in self.firm:
             return
         window = (

@@ -192,7 +192,7 @@ def check_free(request: Request, calendar: Calendar) -> None:
         GpuTaken, ClosedThen: with the first Gpu and the conflicting span.
     """
     for gpu in request.gpus:
-        span = calendar.clash(gpu.pk, request.window)
+        span = calendar.first_overlap(gpu.pk, request.window)
         if span is not None:
             raise refusal_of(gpu, span)
 

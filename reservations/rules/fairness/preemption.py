@@ -385,7 +385,7 @@ def fewest_displaced(
     planned = calendar.planned_gpus(window)
     start, end = unix(window.start), unix(window.end)
     for gpu in calendar.gpus:
-        flex = calendar.yielding(gpu.pk, start, end) if wish.fits(gpu) else None
+        flex = calendar.takeable_flex(gpu.pk, start, end) if wish.fits(gpu) else None
         if flex is not None:
             takeable.append(gpu)
             ways[gpu.pk] = flex
@@ -522,10 +522,12 @@ class FairTreeSums:
                 change[step] = change.get(step, 0) + moved
         own = self._paths[member_pk]
         return any(
-            self._under(own, self._paths[pk], change) for pk in extra if pk != member_pk
+            self._is_surely_below(own, self._paths[pk], change)
+            for pk in extra
+            if pk != member_pk
         )
 
-    def _under(
+    def _is_surely_below(
         self, own: tuple[Node, ...], theirs: tuple[Node, ...], change: dict[Node, int]
     ) -> bool:
         one, two = next((a, b) for a, b in zip(own, theirs, strict=False) if a != b)

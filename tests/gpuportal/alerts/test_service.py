@@ -269,7 +269,7 @@ class TestXids:
         assert "Clear XID 79" in client.get(f"/gpus/{gpu.pk}/").content.decode()
         client.post(f"/gpus/{gpu.pk}/xids/clear/", {"code": "79"})
         assert not Alert.objects.open().exists()
-        assert not XidCount.objects.get(code=79).stands
-        assert XidCount.objects.get(code=13).stands
+        assert not XidCount.objects.get(code=79).is_uncleared
+        assert XidCount.objects.get(code=13).is_uncleared
         entry = AuditEntry.objects.get(verb="gpu.xids-cleared")
         assert (entry.actor, entry.detail["code"]) == (omar, 79)

@@ -123,7 +123,7 @@ def test_a_switched_off_user_sends_no_file(session, alice):
 
 async def hold(stack: AsyncExitStack, uploads, user_pk: int, size_bytes=MIB):
     """Begin an upload that ends with the stack."""
-    await stack.enter_async_context(uploads.one_more(user_pk, size_bytes))
+    await stack.enter_async_context(uploads.counted_upload(user_pk, size_bytes))
 
 
 @pytest.mark.parametrize("processes", [1, 2])

@@ -150,7 +150,7 @@ async def test_a_call_reaches_the_job_of_its_key_and_no_other_of_that_number(tmp
 
     async def said(key):
         made = Call("c" * 32, 7, 1, "GET", "/v2", {}, 5.0, 0.0, key=key)
-        return await tunnels._ask(checked_call(*unpack(made.frame())))
+        return await tunnels._ask_job(checked_call(*unpack(made.frame())))
 
     for key, letter in letters.items():
         assert (await said(key)).body == letter

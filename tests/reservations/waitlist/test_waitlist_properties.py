@@ -239,7 +239,7 @@ def _narrow(lobby: Lobby, pk: int, chance, ahead: int) -> None:
     start = lobby.now
     while start <= lobby.now + ahead * HOUR:
         window = Window.of(start, seconds=one.wish.duration_seconds)
-        clash = facts.calendar.clash(gpu.pk, window)
+        clash = facts.calendar.first_overlap(gpu.pk, window)
         if clash is None:
             decision = decide(Request((gpu,), window, lobby.now), facts)
             if decision.kind is not None:

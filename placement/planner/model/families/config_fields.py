@@ -121,7 +121,7 @@ def head_size(fields: ConfigFields, hidden: int, heads: int, heads_field: str) -
     given = fields.whole("head_dim", default=0, low=0, high=2**16)
     if given:
         return given
-    fields.must(
+    fields.require(
         heads_field,
         hidden % heads == 0,
         sentence(
@@ -175,7 +175,7 @@ def windowed(
         return 0, 0
     kinds = fields.peek("layer_types")
     if isinstance(kinds, list):
-        fields.must(
+        fields.require(
             "layer_types",
             len(kinds) == count,
             sentence("{kinds} for {count} blocks", kinds=len(kinds), count=count),

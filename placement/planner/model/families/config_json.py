@@ -85,7 +85,7 @@ def parse_config(
         raise UnknownFamily(family, sorted(FAMILIES))
     given = fields.word("dtype", "torch_dtype", default="float32")
     dtype = TORCH_DTYPES.get(given.removeprefix("torch."))
-    fields.must(
+    fields.require(
         "torch_dtype",
         dtype is not None,
         sentence("'{given}' is not known", given=given[:40]),

@@ -274,7 +274,7 @@ def gptj(fields: ConfigFields, width: float) -> ModelSpec:
     rotated = fields.whole("rotary_dim", default=64, low=0, high=2**16)
     shape = read_shape(fields, _GPTJ, rotary="partial", parallel=True, shared_norm=True)
     head_dim = shape.head_dim
-    fields.must(
+    fields.require(
         "rotary_dim",
         rotated <= head_dim,
         sentence(

@@ -59,7 +59,7 @@ def _t5_like(
     projection = fields.word("feed_forward_proj", default=projection)
     gated = projection.startswith("gated-")
     activation = projection.removeprefix("gated-")
-    fields.must(
+    fields.require(
         "feed_forward_proj",
         activation in ACTIVATIONS,
         sentence("is not relu or gated-gelu"),

@@ -216,7 +216,7 @@ def vit(fields: ConfigFields, width: float) -> ModelSpec:
     image = fields.whole("image_size", default=224, high=2**14)
     patch = fields.whole("patch_size", default=16, high=2**14)
     channels = fields.whole("num_channels", default=3, high=4096)
-    fields.must(
+    fields.require(
         "patch_size",
         patch <= image,
         sentence("larger than the image size {image}", image=image),

@@ -100,7 +100,7 @@ def _shape(fields: ConfigFields, family: LlamaFamily, **extra: Any) -> Transform
         if family.head_dim
         else head_size(fields, hidden, heads, "num_attention_heads")
     )
-    fields.must(
+    fields.require(
         "num_key_value_heads",
         kv_heads <= heads and heads % kv_heads == 0,
         sentence(

@@ -29,7 +29,7 @@ def _experts(
     def read(fields: ConfigFields) -> dict[str, Any]:
         experts = fields.whole(*names, default=default, high=MAX_EXPERTS)
         taken = fields.whole("num_experts_per_tok", default=chosen, high=MAX_EXPERTS)
-        fields.must(
+        fields.require(
             "num_experts_per_tok",
             taken <= experts,
             sentence(
@@ -50,7 +50,7 @@ def _sparse(fields: ConfigFields, count: int) -> list[int]:
     step = fields.whole("decoder_sparse_step", default=1, high=MAX_BLOCKS)
     given = fields.peek("mlp_only_layers")
     listed = given if isinstance(given, list) else []
-    fields.must(
+    fields.require(
         "mlp_only_layers",
         given is None
         or (isinstance(given, list) and all(type(i) is int for i in given)),

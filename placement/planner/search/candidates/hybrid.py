@@ -317,7 +317,7 @@ def _plan(hunt: SearchContext, cut: StageCut) -> Plan:
     return hunt.plan(
         HYBRID.key,
         cut.setting,
-        cut.seats(),
+        cut.rank_placements(),
         cut.time,
         why=why,
         launch={

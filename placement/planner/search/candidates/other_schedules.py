@@ -374,7 +374,7 @@ def _plan(hunt: SearchContext, cut: StageCut) -> Plan:
     return hunt.plan(
         INTERLEAVED.key,
         cut.setting,
-        cut.seats(),
+        cut.rank_placements(),
         cut.time,
         why=why,
         launch={

@@ -184,7 +184,7 @@ def _plan(hunt: SearchContext, strategy: str, cut: StageCut) -> Plan:
     return hunt.plan(
         strategy,
         cut.setting,
-        cut.seats(),
+        cut.rank_placements(),
         cut.time,
         why=_why(cut, strategy),
         launch={

@@ -250,10 +250,14 @@ class SearchContext:
         )
         key = self.caches.keys.get(degrees)
         if key is None:
-            key = self.caches.keys[degrees] = self._meaning(setting, sharding)
+            key = self.caches.keys[degrees] = self._cost_relevant_fields(
+                setting, sharding
+            )
         return key
 
-    def _meaning(self, setting: Setting, sharding: Sharding) -> tuple[object, ...]:
+    def _cost_relevant_fields(
+        self, setting: Setting, sharding: Sharding
+    ) -> tuple[object, ...]:
         workload = setting.workload
         lowered = tape_workload(workload, sharding)
         return (
@@ -341,13 +345,13 @@ class SearchContext:
             peak = rank_phases(costs, setting.workload, sharding).peak_bytes
             low, likely, _ = interval(peak, setting.workload)
             known = self.caches.needs[key] = (low, likely)
-        return known[0] if self.tight else self._learned(sharding, *known)
+        return known[0] if self.tight else self._corrected_bytes(sharding, *known)
 
     def learned_ratio(self, strategy: str) -> float:
         """Return the factor of likely needs on the class that needs most."""
         return self.learned.most_memory(strategy, {o.gpu_class for o in self.offers})
 
-    def _learned(self, sharding: Sharding, low: int, likely: int) -> int:
+    def _corrected_bytes(self, sharding: Sharding, low: int, likely: int) -> int:
         return max(low, int(likely * self.learned_ratio(sharding.strategy)))
 
     def state_bytes(self, setting: Setting, sharding: Sharding) -> int:
@@ -373,7 +377,7 @@ class SearchContext:
         if workload.offload_parameters:
             parameters = 0.0
         low, likely, _ = interval(parameters + gradients + optimizer, workload)
-        return low if self.tight else self._learned(sharding, low, likely)
+        return low if self.tight else self._corrected_bytes(sharding, low, likely)
 
     def estimate(self, setting: Setting, sharding: Sharding) -> Estimate:
         """Return the whole Estimate of a rank."""

@@ -105,7 +105,7 @@ class StageCut:
         names = [name for block in self.blocks for name in block.names]
         return (self.time.total_seconds, gpus, self.pieces, names)
 
-    def seats(self) -> list[RankPlacement]:
+    def rank_placements(self) -> list[RankPlacement]:
         """Return every rank: stages, their replicas, their tensor ranks."""
         return [
             RankPlacement(offer, sharding, stage, replica, part, busy)

@@ -50,7 +50,7 @@ def test_a_prediction_follows_the_runs_of_late_and_forgives_an_old_hiccup():
     assert times.predicted_seconds(1) == pytest.approx(0.010)
     assert times.predicted_seconds(3) == pytest.approx(0.016)
     for number in range(FEWEST):
-        times.ran(1, 0.5, now=number * 0.1)
+        times.record_run(1, 0.5, now=number * 0.1)
     assert times.predicted_seconds(1) == pytest.approx(0.5)
     assert times.typical_seconds(1) == pytest.approx(0.5)
     times.forget(now=60.0)

@@ -30,7 +30,7 @@ def walk_over(queue, *, at, greedy, loaded=("a",)):
     walk = QueueSimulation(
         queue, models(), room_bytes=ROOM, loaded=loaded, at=at, greedy=greedy
     )
-    walk.go_on(queue.groups)
+    walk.simulate_rest(queue.groups)
     return walk
 
 
@@ -87,13 +87,13 @@ def comes_and_goes(asked, *, greedy):
         assert request in walk.step_of(request).batch
         if then == "take back":
             assert queue.drop(request) and not queue.drop(request)
-            walk.take_back(changed)
+            walk.undo_insert(changed)
             assert told(walk) == before
         if then == "stay and begin":
             step = walk.steps[0]
             for one in step.batch:
                 queue.drop(one)
-            assert walk.begun(step.batch)
+            assert walk.begin_first_step(step.batch)
             loaded = walk.steps[0].loaded if walk.steps else walk.loaded
         same(walk, walk_over(queue, at=walk.began_at, greedy=greedy, loaded=loaded))
     assert len(queue) == len(queue.all()) == sum(len(one.batch) for one in walk.steps)
@@ -118,18 +118,20 @@ def test_another_run_than_the_first_step_is_not_taken_for_it():
     for number in range(2):
         queue.add(QueuedRequest(number, "a", 1, 0.0, 1.0 + number))
     walk = walk_over(queue, at=0.0, greedy=True)
-    assert not walk.begun(walk.steps[1].batch)
-    assert walk.begun(walk.steps[0].batch) and walk.begun(walk.steps[0].batch)
-    assert not walk.begun(())
+    assert not walk.begin_first_step(walk.steps[1].batch)
+    assert walk.begin_first_step(walk.steps[0].batch) and walk.begin_first_step(
+        walk.steps[0].batch
+    )
+    assert not walk.begin_first_step(())
 
 
 def test_a_small_batch_takes_no_longer_than_a_larger_one_of_late():
     timing = models()["a"].timing
     for number in range(5):
-        timing.ran(1, 0.5, now=number)
+        timing.record_run(1, 0.5, now=number)
     assert timing.typical_seconds(1) == pytest.approx(0.5)
     for number in range(5):
-        timing.ran(4, 0.017, now=number)
+        timing.record_run(4, 0.017, now=number)
     assert timing.typical_seconds(1) == pytest.approx(0.017)
     assert timing.predicted_seconds(2) == pytest.approx(0.012)
     assert timing.typical_seconds(8) == pytest.approx(0.024)
@@ -140,13 +142,13 @@ def test_a_small_batch_takes_no_longer_than_a_larger_one_of_late():
 def test_one_hiccup_of_a_rare_size_does_not_make_all_its_runs_slow():
     timing = models()["a"].timing
     for number in range(40):
-        timing.ran(1, 0.010 + number % 2 / 1000, now=number / 100)
+        timing.record_run(1, 0.010 + number % 2 / 1000, now=number / 100)
     for seconds in (0.024, 0.024, 0.024, 0.024, 0.024, 0.240):
-        timing.ran(8, seconds, now=1.0)
+        timing.record_run(8, seconds, now=1.0)
     slower = timing.predicted_seconds(8) / timing.typical_seconds(8)
     assert 1.0 < slower < 1.1
     for _ in range(10):
-        timing.ran(1, 0.030, now=1.0)
+        timing.record_run(1, 0.030, now=1.0)
     slower = timing.predicted_seconds(8) / timing.typical_seconds(8)
     assert slower > 1.5, "what is slow often is, whatever its size"
 

@@ -56,7 +56,9 @@ def tidied(keeper):
     FolderSizes(keeper.runner.jobs).look()
     for folder in disk_quota.job_folders(keeper.runner.jobs):
         if folder.read("status"):
-            keeper._look(keeper.kept.setdefault(folder.name, KeptFolder(folder)))
+            keeper._process_folder(
+                keeper.kept.setdefault(folder.name, KeptFolder(folder))
+            )
         else:
             keeper.kept.setdefault(folder.name, KeptFolder(folder))
     keeper.tidy(time.time())
