@@ -128,7 +128,7 @@ def test_a_message_outlives_the_redirect_in_german(page, german):
 def test_the_error_of_a_form_is_in_german(page):
     answer = page.post("/me/notices/choose/", {"quiet_from": "22:00"})
     assert answer.status_code == 422
-    assert "Ruhezeiten brauchen beides oder keines." in answer.content.decode()
+    assert "Gib beide Zeiten ein, oder lass beide leer." in answer.content.decode()
 
 
 @pytest.mark.django_db
