@@ -27,7 +27,8 @@ from django.db.backends.sqlite3.base import DatabaseOperations
 from pytest_django.plugin import DjangoDbBlocker
 
 from tests import early
-from tests.database import copy_migrated, migrated_database
+from tests.database import migrated_database
+from tests.migrated import copy_migrated
 from tests.nvml_sim.nvmlsim import NoCompiler, Sim
 from tests.run import TEMPLATE
 
@@ -74,6 +75,7 @@ def pytest_collection_finish() -> None:
     """
     gc.collect()
     gc.freeze()
+    gc.enable()
     gc.set_threshold(20_000, 20, 50)
 
 

@@ -6,10 +6,14 @@ variables of the shell are dropped.
 """
 
 import atexit
+import gc
 import os
 import shutil
 import tempfile
 from pathlib import Path
+
+# Until the tests are collected (see pytest_collection_finish in tests/conftest.py).
+gc.disable()
 
 # Only DATABASE_URL is kept: it chooses which database the suite runs on.
 for _name in [

@@ -67,6 +67,8 @@ COMPUTING_AT_ONCE = os.cpu_count() or 1
 LOW_PRIORITY = ("nice", "-n", "10")
 TEMPLATE = "gpuportal_template"
 """Name of the migrated PostgreSQL database that tests get copies of."""
+KEPT = ROOT / ".pytest_cache" / "d" / "databases"
+"""Migrated databases from earlier runs, in the folder of pytest's cache."""
 # Every run and every process of every portal reads what the first one compiled.
 KEPT_OUT = ("DATABASE_URL", "PYTHONDONTWRITEBYTECODE")
 # Nothing was collected: no failure where arguments leave no database test over.
@@ -164,11 +166,15 @@ def _chosen(arguments: Sequence[str], server: str) -> int:
     second = Run(
         "once more on PostgreSQL",
         [*arguments, "-m", ON_POSTGRESQL],
-        f"{server}/postgres",
+        f"{server}/{TEMPLATE}",
     )
     print(f"\ntest: {first.title}", flush=True)
-    beside = second.start(subprocess.PIPE) if server else None
-    status = first.status(first.start().wait())
+    beside = None
+    with first.start() as shown:
+        if server:
+            _make_postgresql([server])
+            beside = second.start(subprocess.PIPE)
+        status = first.status(shown.wait())
     if beside is not None:
         said, _ = beside.communicate()
         print(f"\ntest: {second.title}\n{said}", end="", flush=True)
@@ -211,10 +217,11 @@ def _whole(servers: Sequence[str]) -> int:
         ThreadPoolExecutor(WAITING_AT_ONCE) as second,
         ThreadPoolExecutor(COMPUTING_AT_ONCE) as third,
     ):
-        template = third.submit(_migrate, servers) if servers else None
-        on_sqlite = [first.submit(_reported, run, began) for run in sleeping]
-        on_sqlite += [second.submit(_reported, run, began) for run in waiting]
-        on_sqlite += [third.submit(_reported, run, began) for run in computing]
+        template = third.submit(_make_postgresql, servers) if servers else None
+        file = third.submit(_make_sqlite)
+        on_sqlite = [first.submit(_reported, run, began, file) for run in sleeping]
+        on_sqlite += [second.submit(_reported, run, began, file) for run in waiting]
+        on_sqlite += [third.submit(_reported, run, began, file) for run in computing]
         on_postgresql = [third.submit(_reported, run, began, template) for run in again]
         try:
             done = [one.result() for one in on_sqlite]
@@ -279,30 +286,19 @@ def _clock(seconds: float) -> str:
     return f"{minutes}:{seconds:02d}"
 
 
-def _migrate(servers: Sequence[str]) -> None:
+def _make_sqlite() -> None:
+    """Keep the migrated SQLite file that every run copies."""
+    _make(str(KEPT))
+
+
+def _make_postgresql(servers: Sequence[str]) -> None:
     """Make the PostgreSQL database that every run copies, on each server."""
-    for server in servers:
-        url = f"{server}/{TEMPLATE}"
-        with tempfile.TemporaryDirectory() as var:
-            for arguments in (
-                ("-c", MAKE_DATABASE, f"{server}/postgres", TEMPLATE),
-                ("manage.py", "migrate", "-v0"),
-            ):
-                subprocess.run(
-                    [sys.executable, *arguments],
-                    cwd=ROOT,
-                    env={**_environ(url), "GPUPORTAL_VAR": var},
-                    check=True,
-                )
+    _make(str(KEPT), str(_postgres_bin()), *(f"{one}/{TEMPLATE}" for one in servers))
 
 
-MAKE_DATABASE = """
-import sys
-import psycopg
-
-with psycopg.connect(sys.argv[1], autocommit=True) as connection:
-    connection.execute(f"CREATE DATABASE {sys.argv[2]}")
-"""
+def _make(*arguments: str) -> None:
+    command = [sys.executable, "-m", "tests.migrated", *arguments]
+    subprocess.run(command, cwd=ROOT, check=True)
 
 
 # --- what is missing -----------------------------------------------------------
