@@ -1,11 +1,47 @@
 """Shared functions of tests of pages in a browser."""
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
-from playwright.sync_api import Page
+from django.db import connections
+from playwright.sync_api import Page, Route
 
 AXE = Path(__file__).resolve().parents[1] / "node_modules/axe-core/axe.min.js"
 AXE_RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
+
+
+def elsewhere(call: Callable[..., Any], *args: Any, **named: Any) -> Any:
+    """Call in a separate thread, because Playwright keeps a loop running in this
+    one.
+    """
+
+    def run() -> Any:
+        try:
+            return call(*args, **named)
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(run).result()
+
+
+def hold_back(page: Page, script: str) -> Callable[[], None]:
+    """Hold a script of the coming page back; return a function that lets it come."""
+    held: list[Route] = []
+    page.route(f"**/{script}", lambda route: held.append(route))
+
+    def let_come() -> None:
+        # The browser asks for it when it has read that far.
+        for _ in range(600):
+            if held:
+                break
+            page.wait_for_timeout(50)
+        (route,) = held
+        route.continue_()
+
+    return let_come
 
 
 def faded_in(page: Page) -> None:

@@ -35,6 +35,7 @@ from telemetry.models import AlertQuerySet, Gpu, Node
 from telemetry.rules.alert_rules import alert_rules
 from telemetry.web.csv_answer import csv_answer
 from telemetry.web.plain_forms import PlainForm
+from telemetry.web.query_filters import whole_number
 
 PAGE_ROWS = 25
 CSV_ROWS = 10_000
@@ -80,7 +81,13 @@ def alert_list(request: HttpRequest) -> HttpResponse:
     form = AlertFilterForm(request.GET)
     form.is_valid()
     asked = {name: word for name, word in form.cleaned_data.items() if word}
-    rows = _filtered(visible_alerts(user, now), asked, now)
+    visible = visible_alerts(user, now)
+    # What a person reads stays in the list when it closes, until the person folds it.
+    unfolded = request.GET.getlist("unfolded")[:PAGE_ROWS]
+    read = visible.filter(pk__in=[whole_number(text) for text in unfolded])
+    rows = _filtered(visible, asked, now)
+    if unfolded:
+        rows = rows | read
     rows = by_severity(rows).order_by(*SORTS[asked.get("sort", "severity")][1], "-pk")
     viewer = viewer_of(user, names_visible=SitePolicy.current().names_visible)
     if request.GET.get("format") == "csv":
@@ -169,14 +176,14 @@ class AlertActForm(PlainForm):
 
 @require_POST
 def alert_act(request: HttpRequest, pk: int) -> HttpResponse:
-    """Acknowledge, snooze or wake one Alert, and return to the same list."""
+    """Acknowledge, snooze or wake one Alert, and return to it in the same list."""
     user, now = _user(request), timezone.now()
     form = AlertActForm(request.POST)
-    back = request.POST.get("back", "")[:500]
+    back = f"/alerts/?{request.POST.get('back', '')[:500]}#alert-{pk}"
     if not form.is_valid():
         said = (str(text) for texts in form.errors.values() for text in texts)
         messages.error(request, "; ".join(said))
-        return redirect(f"/alerts/?{back}")
+        return redirect(back)
     act = form.cleaned_data["act"]
     if act == "acknowledge":
         done = alert_acts.acknowledge(alert_id=pk, user=user, now=now)
@@ -189,13 +196,13 @@ def alert_act(request: HttpRequest, pk: int) -> HttpResponse:
                 "days": LONGEST_SNOOZE.days
             }
             messages.error(request, text)
-            return redirect(f"/alerts/?{back}")
+            return redirect(back)
         done = alert_acts.snooze(alert_id=pk, until=until, user=user, now=now)
     if not done:
         messages.info(
             request, gettext("Nothing to do: the alert has closed or changed.")
         )
-    return redirect(f"/alerts/?{back}")
+    return redirect(back)
 
 
 @require_POST

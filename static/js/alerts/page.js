@@ -1,5 +1,6 @@
 // The list of alerts, kept up to date: when the socket reports a change, the list is
-// fetched again with the same filter. Unfolded alerts stay unfolded.
+// fetched again with the same filter. Unfolded alerts stay unfolded, and stay in the list
+// until the reader folds them. The row that a person is at stays where it is on the screen.
 
 import { setClass, setText } from "../dom.js";
 import { redraw } from "../fragment.js";
@@ -19,18 +20,48 @@ const WORDS = {
 const status = document.getElementById("alerts-live");
 const announcer = document.getElementById("announcer");
 const list = () => document.getElementById("alert-list");
-const unfolded = new Set();
+// Some may have been unfolded before this script was there.
+const unfolded = new Set([...list().querySelectorAll("details[open]")].map((details) => details.dataset.alert));
 let wanted = 0;
 let shown = Number(list().dataset.open);
 
-/** Fetches the list again, at most once a second, and not while a field in it has the focus. */
+/** Whether a press has begun, or a field of the list has the focus or holds a text. */
+function inUse() {
+  const typed = [...list().querySelectorAll("details[open] .when input")].some((field) => field.value);
+  return typed || list().querySelector("input:focus, :active") !== null;
+}
+
+/** Fetches the list again, at most once a second, and not while it is in use. */
 function refresh() {
   if (wanted) return;
   wanted = setTimeout(async () => {
     wanted = 0;
-    if (list().querySelector("input:focus")) refresh();
-    else if (await redraw("alert-list", list().dataset.url)) drawn();
+    if (inUse()) { refresh(); return; }
+    const url = new URL(list().dataset.url, location.href);
+    for (const id of unfolded) url.searchParams.append("unfolded", id);
+    let putBack;
+    if (await redraw("alert-list", url, () => { putBack = keepPlace(); })) drawn(putBack);
   }, SOONEST_MS);
+}
+
+/** Returns a function that puts the row at which a person is, or reads, where it was. */
+function keepPlace() {
+  const first = scrollY > 0 && [...list().querySelectorAll(".alert")].find((row) => row.getBoundingClientRect().bottom > 0);
+  const at = list().querySelector(".alert:focus-within") ?? list().querySelector(".alert:hover") ?? first;
+  if (!at) return () => null;
+  const focused = at.contains(document.activeElement) ? document.activeElement.id : "";
+  const top = at.getBoundingClientRect().top;
+  return () => {
+    const row = document.getElementById(at.id);
+    if (!row) return;
+    // What had the focus may be gone: the button of something that was done meanwhile.
+    if (focused) (document.getElementById(focused) ?? row.querySelector("summary")).focus({ preventScroll: true });
+    const target = scrollY + row.getBoundingClientRect().top - top;
+    // A short page does not scroll far enough: it gets room below its rows, or above them.
+    document.body.style.minHeight = `${innerHeight + Math.max(target, 0)}px`;
+    if (target < 0) list().style.paddingBlockStart = `${-target}px`;
+    scrollTo({ top: target, behavior: "instant" });
+  };
 }
 
 function unfold(id) {
@@ -44,8 +75,9 @@ document.addEventListener("toggle", ({ target }) => {
   unfolded[target.open ? "add" : "delete"](target.dataset.alert);
 }, true);
 
-function drawn() {
+function drawn(putBack) {
   for (const id of unfolded) unfold(id);
+  putBack();
   const count = Number(list().dataset.open);
   if (count !== shown) setText(announcer, ngettext("{n} alert in this list", "{n} alerts in this list", count));
   shown = count;

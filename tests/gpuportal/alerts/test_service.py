@@ -168,6 +168,30 @@ class TestTheList:
         assert "<html" not in text
         assert f'id="alert-{intruded.pk}"' in text
 
+    def test_what_a_person_has_unfolded_stays_until_it_is_folded(
+        self, client, alice, omar, intruded
+    ):
+        hidden = open_one(make_gpu(make_node("node-b")), alert_rules.LOST)
+        closed_at = timezone.now()
+        for alert in (intruded, hidden):
+            close_alert(rule=alert.rule, gpu_id=alert.gpu_id, now=closed_at)
+
+        def shown(query: str) -> str:
+            return client.get(f"/alerts/?{query}").content.decode()
+
+        unfolded = f"unfolded={intruded.pk}&unfolded={hidden.pk}&unfolded=x"
+        client.force_login(omar)
+        assert "No open alert" in shown("")
+        text = shown(unfolded)
+        assert f'id="alert-{intruded.pk}"' in text
+        assert f'id="alert-{hidden.pk}"' in text
+        assert "Acknowledge</button>" not in text
+        # An address names only what its user may see.
+        client.force_login(alice)
+        text = shown(unfolded)
+        assert f'id="alert-{intruded.pk}"' in text
+        assert f'id="alert-{hidden.pk}"' not in text
+
     def test_csv_has_a_row_each_and_no_formula(self, client, omar, intruded):
         Alert.objects.update(detail={"users": ["=cmd"]})
         client.force_login(omar)
@@ -195,7 +219,7 @@ class TestActs:
     ):
         client.force_login(omar)
         answer = self.act(client, intruded, act="acknowledge")
-        assert answer.url == "/alerts/?state=all"
+        assert answer.url == f"/alerts/?state=all#alert-{intruded.pk}"
         intruded.refresh_from_db()
         assert intruded.acknowledged_by == "omar"
         assert not calling_alerts(omar, timezone.now()).exists()

@@ -16,7 +16,7 @@ from telemetry.models import Alert
 from telemetry.rules import alert_rules
 from tests.factories import make_gpus, make_node, make_reservation, make_user
 from tests.gpuportal.browser.test_axe import looks
-from tests.pages import fits
+from tests.pages import elsewhere, fits, hold_back
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -26,6 +26,19 @@ def open_settled(page: Page, url: str) -> None:
     with page.expect_response(lambda r: "x-fragment" in r.request.headers):
         page.goto(url)
     expect(page.locator("[aria-busy=true]")).to_have_count(0)
+
+
+def close(alert: Alert) -> None:
+    """Close an alert. Its cause is gone."""
+    now = timezone.now()
+    elsewhere(close_alert, rule=alert.rule, gpu_id=alert.gpu_id, now=now)
+
+
+def lose_a_gpu(node: str) -> None:
+    """Open an alert of the worst severity, on a new node."""
+    (gpu,) = make_gpus(1, make_node(node))
+    now = timezone.now()
+    elsewhere(open_alert, rule=alert_rules.LOST, gpu_id=gpu.pk, now=now)
 
 
 def reading(ago: float, **more: object) -> dict:
@@ -124,17 +137,62 @@ def test_a_change_comes_by_itself_and_what_was_unfolded_stays_so(
     page: Page, live_asgi: str, operator, found, sign_in: Callable[..., None]
 ):
     sign_in(operator)
-    page.goto(f"{live_asgi}/alerts/")
+    open_settled(page, f"{live_asgi}/alerts/")
     expect(page.locator("#alerts-live")).to_have_text("live")
     page.locator(f"#alert-{found[0].pk} summary").click()
     expect(page.locator("details[open]")).to_have_count(1)
-    squatter = found[-1]
-    close_alert(
-        rule=booking_alerts.SQUATTER, gpu_id=squatter.gpu_id, now=timezone.now()
-    )
+    close(found[-1])
     expect(page.locator(".alert")).to_have_count(3)
     expect(page.locator(f"#alert-{found[0].pk} details[open]")).to_have_count(1)
     expect(page.locator("#announcer")).to_have_text("3 alerts in this list")
+
+
+def test_what_is_unfolded_before_its_script_is_there_stays_so(
+    page: Page, live_asgi: str, operator, found, sign_in: Callable[..., None]
+):
+    sign_in(operator)
+    let_come = hold_back(page, "alerts/page.js")
+    page.goto(f"{live_asgi}/alerts/", wait_until="commit")
+    page.locator(f"#alert-{found[0].pk} summary").click()
+    expect(page.locator("details[open]")).to_have_count(1)
+    with page.expect_response(lambda r: "x-fragment" in r.request.headers):
+        let_come()
+    close(found[-1])
+    expect(page.locator(".alert")).to_have_count(3)
+    expect(page.locator(f"#alert-{found[0].pk} details[open]")).to_have_count(1)
+
+
+def test_the_row_at_which_a_person_is_stays_there(
+    page: Page, live_asgi: str, operator, found, sign_in: Callable[..., None]
+):
+    """A worse alert comes above it, then the alert itself closes."""
+    Alert.objects.exclude(pk=found[-1].pk).update(closed_at=timezone.now())
+    sign_in(operator)
+    open_settled(page, f"{live_asgi}/alerts/")
+    row = page.locator(f"#alert-{found[-1].pk}")
+    row.locator("summary").click()
+    button = row.get_by_role("button", name="Acknowledge")
+    button.focus()
+    before = button.bounding_box()
+    for index in (0, 1):
+        lose_a_gpu(f"node-{index}")
+        expect(page.locator(".alert")).to_have_count(2 + index)
+        expect(button).to_be_focused()
+        assert button.bounding_box() == before
+    # One above it goes: it does not move up either.
+    close(Alert.objects.get(gpu__node__name="node-1"))
+    expect(page.locator(".alert")).to_have_count(2)
+    assert button.bounding_box() == before
+    close(found[-1])
+    expect(row.locator(".chip")).to_have_text("closed")
+    expect(row.locator("details[open]")).to_be_visible()
+    expect(button).to_have_count(0)
+    expect(row.locator("summary")).to_be_focused()
+    # It leaves the list at the first change after it was folded.
+    row.locator("summary").click()
+    expect(row.locator("details[open]")).to_have_count(0)
+    lose_a_gpu("node-2")
+    expect(row).to_have_count(0)
 
 
 def test_an_operator_snoozes_and_finds_it_again_by_its_state(

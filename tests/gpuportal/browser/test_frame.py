@@ -4,11 +4,12 @@ import re
 
 import pytest
 from django.contrib.sessions.models import Session
-from playwright.sync_api import Page, Route, expect
+from playwright.sync_api import Page, expect
 
 from reservations.models import ApiToken, SitePolicy
 from telemetry.protocol import units
 from tests.factories import PASSWORD, make_gpus, make_node
+from tests.pages import hold_back
 
 
 def test_alice_signs_in_and_out_by_keyboard(page: Page, live_asgi: str, alice, console):
@@ -32,15 +33,13 @@ def test_a_menu_that_is_opened_before_its_script_is_there_takes_the_focus(
     page: Page, live_asgi: str, sign_in, alice
 ):
     sign_in(alice)
-    held: list[Route] = []
-    page.route("**/shell/menu.js", lambda route: held.append(route))
+    let_come = hold_back(page, "shell/menu.js")
     page.goto(f"{live_asgi}/me/", wait_until="commit")
     button = page.get_by_role("button", name="Alice: account menu")
     button.press("Enter")
     first = page.get_by_role("link", name="Settings and API tokens")
     expect(first).to_be_visible()
-    (script,) = held
-    script.continue_()
+    let_come()
     expect(first).to_be_focused()
     expect(button).to_have_attribute("aria-expanded", "true")
 

@@ -1,13 +1,10 @@
 """The browser fixtures of gpuportal, a running Job, and its node's output."""
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
 
 import pytest
-from django.db import connections
 from django.utils import timezone
 
 from placement.jobs import job_broadcast
@@ -22,21 +19,7 @@ from tests.gpuportal.browser.conftest import (  # noqa: F401  (fixtures, by thei
     live_cluster,
     sign_in,
 )
-
-
-def elsewhere(call: Callable[..., Any], *args: object) -> Any:
-    """Call in a separate thread, because Playwright keeps a loop running in this
-    one.
-    """
-
-    def run() -> Any:
-        try:
-            return call(*args)
-        finally:
-            connections.close_all()
-
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(run).result()
+from tests.pages import elsewhere
 
 
 @dataclass

@@ -9,8 +9,7 @@ from playwright.sync_api import Page, expect
 
 from placement.models import Endpoint, Job, JobEvent, ModelFile, ServedModel
 from tests.german import left_in_english
-from tests.pages import fits
-from tests.placement.browser.conftest import elsewhere
+from tests.pages import elsewhere, fits
 from tests.placement.lab import plan_on
 
 LOOKS = [("light", 1440), ("dark", 390)]

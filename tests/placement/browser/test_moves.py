@@ -6,8 +6,7 @@ from playwright.sync_api import Page, expect
 
 from placement.jobs import job_broadcast
 from placement.models import Job, MoveDecision, StoredPlan
-from tests.pages import fits
-from tests.placement.browser.conftest import elsewhere
+from tests.pages import elsewhere, fits
 
 REASON = "Someone else uses node-a:0; it can move to node-a:1, at 0.5 s a step."
 

@@ -13,8 +13,7 @@ from placement.models import Refinement, StoredPlan
 from reservations.models import Reservation
 from reservations.rules.lifecycle import State
 from tests.factories import make_reservation
-from tests.pages import fits
-from tests.placement.browser.conftest import elsewhere
+from tests.pages import elsewhere, fits
 
 GIB = 2**30
 

@@ -10,8 +10,7 @@ from playwright.sync_api import Page, expect
 
 from placement.models import Job
 from reservations.notifications.service import notify
-from tests.pages import fits
-from tests.placement.browser.conftest import elsewhere
+from tests.pages import elsewhere, fits
 from tests.placement.browser.test_job import open_job
 
 LOOKS = [("light", 1440), ("dark", 390)]
