@@ -320,6 +320,11 @@ def browser_type_launch_args(browser_type_launch_args: dict) -> dict:
         if os.environ.get("CI") == "true":
             pytest.fail(reason)
         pytest.skip(reason)
+    from playwright.sync_api import expect
+
+    from tests.pages import WAIT_MS
+
+    expect.set_options(timeout=WAIT_MS)
     return {
         **browser_type_launch_args,
         "executable_path": chromium,

@@ -9,6 +9,8 @@ from django.db import connections
 from playwright.sync_api import Page, Route
 
 AXE = Path(__file__).resolve().parents[1] / "node_modules/axe-core/axe.min.js"
+WAIT_MS = 20_000
+"""How long an expectation waits for its condition, on a busy machine."""
 AXE_RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
 
 

@@ -16,7 +16,7 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, Response, expect
 
 from tests.gpuportal.running import Portal, manage
-from tests.pages import fits, violations
+from tests.pages import WAIT_MS, fits, violations
 
 STATE_MS = 60_000
 """How long a step waits for the state that it needs, on a busy machine."""
@@ -175,7 +175,7 @@ def story(
     context.set_default_timeout(STATE_MS)
     yield Story(context.new_page(), demo_portal[0])
     context.close()
-    expect.set_options(timeout=5_000)
+    expect.set_options(timeout=WAIT_MS)
 
 
 # --- the student --------------------------------------------------------------------

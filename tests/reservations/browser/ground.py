@@ -108,17 +108,14 @@ def page_of(
 
 def row(page: Page, gpu: Gpu) -> Locator:
     """Return the cell of one GPU's day (day view): rows follow the labels."""
-    labels = page.locator(".timeline .ec-row-head")
-    for number in range(labels.count()):
-        label = labels.nth(number)
-        if label.locator(".row-group").count():
-            group = label.locator("strong").inner_text()
-        elif (
-            group == gpu.node.name
-            and label.locator(".row-index").inner_text() == f"GPU {gpu.index}"
-        ):
-            return page.locator(".timeline .ec-body .ec-day").nth(number)
-    raise AssertionError(f"no row of {gpu}")
+    label = page.locator(
+        ".timeline .ec-row-head", has=page.locator(f'[data-gpu="{gpu.pk}"]')
+    )
+    number = label.evaluate(
+        """(label) =>
+          [...document.querySelectorAll(".timeline .ec-row-head")].indexOf(label)"""
+    )
+    return page.locator(".timeline .ec-body .ec-day").nth(number)
 
 
 def point(cell: Locator, hour: float) -> tuple[float, float]:
