@@ -131,6 +131,10 @@ def _check(row: Backfill, launch: Mapping[str, Any], plan: StoredPlan | None) ->
             "must be at least the shortest useful time and at most {most_hours}",
             most_hours=MOST_HOURS,
         )
+    if launch["after"] is not None:
+        wrong["after"] = sentence("a job in gaps cannot wait for another job")
+    if launch["retry_failed"]:
+        wrong["retry_failed"] = sentence("a job in gaps restarts with its node only")
     if launch["may_move"] or launch["restart"]:
         wrong["may_move"] = sentence("a job in gaps moves automatically")
     if not 0 <= row.min_memory_bytes <= 2**50:

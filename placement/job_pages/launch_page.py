@@ -164,6 +164,7 @@ def _words_of(job: Job | None) -> dict[str, object]:
         "environment_folder": job.environment_folder,
         "gpu_count": job.gpu_count,
         "retries": job.retries,
+        "retry_failed": job.retry_failed,
         "resume_from": job.pk,
     }
 
@@ -270,7 +271,9 @@ def _launch(
         "node": data["node"],
         "gpu_count": data["gpu_count"],
         "retries": data["retries"] or 0,
+        "retry_failed": data["retry_failed"],
         "resume_from": _continued(request, form),
+        "after": data["after"],
         "may_move": data["may_move"],
         "restart": data["restart"],
         "now": timezone.now(),
@@ -327,6 +330,7 @@ def _ask_for_gaps(
     job = _launch_values(form) | {
         "plan": plan.pk if plan else None,
         "gpus": None if plan else data["gpu_count"],
+        "retry_failed": data["retry_failed"],
         "retries": data["retries"] or 0,
     }
     payer = user.memberships.filter(pk=data["gap_membership"] or 0).first()

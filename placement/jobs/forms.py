@@ -12,6 +12,7 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy
 
 from placement.jobs.gap_fields import GapFields
+from placement.jobs.launch_checks import MOST_RETRIES
 from placement.jobs.number_fields import whole_number_field
 from placement.planner.launch.recipes import (
     RECIPES,
@@ -30,7 +31,6 @@ from placement.rules.sweep import Sweep, read_sweep
 from telemetry.web.plain_forms import PlainForm
 
 MOST_SCRIPT_CHARACTERS = 256 * 1024
-MOST_RETRIES = 5
 SCRIPT = "script"
 OF_SETTING = "recipe_settings."
 WRONG_SETTING = gettext_lazy("A setting of the recipe has a wrong value.")
@@ -95,8 +95,10 @@ class LaunchForm(GapFields):
     node = forms.ChoiceField(required=False)
     plan = forms.IntegerField(required=False, min_value=1, max_value=2**62)
     gpu_count = whole_number_field(1, 1024, required=False)
+    retry_failed = forms.BooleanField(required=False)
     sweep = forms.CharField(required=False, max_length=4000)
     resume_from = forms.IntegerField(required=False, min_value=1, max_value=2**62)
+    after = forms.IntegerField(required=False, min_value=1, max_value=2**62)
     retries = whole_number_field(0, MOST_RETRIES, required=False, initial=0)
     may_move = forms.BooleanField(required=False)
     restart = forms.ChoiceField(

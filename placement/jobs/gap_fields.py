@@ -72,6 +72,18 @@ class GapFields(PlainForm):
                 "resume_from",
                 gettext_lazy("A job without a reservation starts from the beginning."),
             )
+        if data.get("after"):
+            self.add_error(
+                "after",
+                gettext_lazy("A job without a reservation cannot wait for another."),
+            )
+        if data.get("retry_failed"):
+            self.add_error(
+                "retry_failed",
+                gettext_lazy(
+                    "A job without a reservation restarts only if its node fails."
+                ),
+            )
         if data.get("may_move") or data.get("restart"):
             self.add_error(
                 None,

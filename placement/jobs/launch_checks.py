@@ -11,7 +11,7 @@ from placement.planner.values.errors import LaunchInvalid, PlanInvalid, SpecInva
 from placement.protocol.launchers import (
     MOST_FILES_BYTES,
     Launcher,
-    folder_problem,
+    environment_problem,
     why_not_on_nodes,
 )
 from placement.protocol.multi_node import gpus_by_node
@@ -19,6 +19,7 @@ from placement.rules.rebalance_rules import RestartMode
 from telemetry.models import Node
 from telemetry.protocol.sentences import sentence
 
+MOST_RETRIES = 5
 MOST_SCRIPT_BYTES = 256 * 1024
 MOST_ARGUMENTS = 64
 MOST_ARGUMENT_CHARACTERS = 1024
@@ -63,7 +64,7 @@ def checked_form(
         if launcher not in list(Launcher):
             ways = ", ".join(repr(way.value) for way in Launcher)
             problems["launcher"] = sentence("must be one of {ways}", ways=ways)
-        if why := folder_problem(environment_folder):
+        if why := environment_problem(environment_folder):
             problems["environment_folder"] = why
         checked |= {"script": script, "arguments": list(arguments)}
         checked |= {"started_with": launcher, "environment_folder": environment_folder}
@@ -98,6 +99,19 @@ def _script_problems(script: str, arguments: Sequence[str]) -> dict[str, str]:
             most_argument_characters=MOST_ARGUMENT_CHARACTERS,
         )
     return problems
+
+
+def retry_problems(retries: int, retry_failed: bool) -> dict[str, str]:
+    """Return what is wrong with the restarts that a Job may have, by field."""
+    if not 0 <= retries <= MOST_RETRIES:
+        return {
+            "retries": sentence(
+                "must be 0 to {most_retries}", most_retries=MOST_RETRIES
+            )
+        }
+    if retry_failed and not retries:
+        return {"retry_failed": sentence("needs at least one restart")}
+    return {}
 
 
 def check_backend(

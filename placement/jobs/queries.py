@@ -35,6 +35,7 @@ def job_facts(job: Job) -> dict[str, object]:
         "state": job.state,
         "reason": job.reason,
         "waits": waiting_reason(job),
+        "after": job.after_id,
         "owner": job.owner.username,
         "node": job.node.name,
         "attempt": job.attempt,
@@ -61,8 +62,19 @@ def waiting_reason(job: Job) -> str:
     if job.state != Job.State.QUEUED:
         return ""
     reservation = job.reservation
-    if reservation.start > timezone.now():
-        start = clock_text(reservation.start)
+    ahead = reservation.start > timezone.now()
+    start = clock_text(reservation.start) if ahead else ""
+    if job.after_id is not None and not job.after_done:
+        if ahead:
+            return sentence(
+                "waits until job {before} is done and reservation {reservation} "
+                "begins, {start}",
+                before=job.after_id,
+                reservation=reservation.pk,
+                start=start,
+            )
+        return sentence("waits until job {before} is done", before=job.after_id)
+    if ahead:
         return sentence(
             "waits for reservation {reservation}, which begins {start}",
             reservation=reservation.pk,

@@ -39,16 +39,22 @@ class NewJob(Schema):
     launcher: str = ""
     """Of a script: python, torchrun, accelerate or deepspeed. "": it starts itself."""
     environment_folder: str = ""
-    """Of a virtual or conda environment on the node, absolute, or its bin folder: first
-    on the job's PATH."""
+    """The script's environment on the node: the absolute path of a virtual or conda
+    environment, of its bin folder or of a uv project, or a conda environment's name.
+    Its programs are first on the job's PATH."""
     plan: int | None = None
     node: str = ""
     gpus: int | None = None
     """How many it needs. Null: all that the reservation holds on its node."""
     retries: int = 0
     """How often it may start again when its node is lost."""
+    retry_failed: bool = False
+    """Whether it starts again, as often, when it failed."""
     resume_from: int | None = None
     """One of the caller's ended jobs on that node, whose checkpoint it loads."""
+    after: int | None = None
+    """A job that the caller may see. This one begins once that one is done. If it ends
+    otherwise, this one fails without a start."""
     may_move: bool = False
     """Whether reviews may move it to a faster place."""
     restart: str = ""
@@ -86,7 +92,9 @@ class NewJob(Schema):
             "node": self.node,
             "gpu_count": self.gpus,
             "retries": self.retries,
+            "retry_failed": self.retry_failed,
             "resume_from": self.resume_from,
+            "after": self.after,
             "may_move": self.may_move,
             "restart": self.restart,
         }

@@ -20,8 +20,10 @@ from placement.jobs.launch_checks import (
     check_backend,
     check_plan_of_script,
     checked_form,
+    retry_problems,
 )
 from placement.jobs.nodes import checkpoint_relay, job_nodes
+from placement.jobs.predecessor import checked_predecessor
 from placement.models import Job, JobEvent, StoredPlan
 from placement.planner.launch.execution import (
     RUNNABLE_STRATEGIES,
@@ -60,7 +62,6 @@ MOST_PLAN_CHARACTERS = 40 * 1024
 """Of a Plan that is sent to its node with the order."""
 MOST_LIVE_JOBS = 100
 """Waiting and running Jobs in one Reservation, those of arrays included."""
-MOST_RETRIES = 5
 
 
 def launch_in(
@@ -81,7 +82,9 @@ def launch_in(
     restart: str = "",
     gpu_count: int | None = None,
     retries: int = 0,
+    retry_failed: bool = False,
     resume_from: int | None = None,
+    after: int | None = None,
     now: datetime,
     **marks: Any,
 ) -> Job:
@@ -92,7 +95,10 @@ def launch_in(
         launcher, environment_folder: of a script (``protocol.launchers``).
         restart: how it may be restarted (``rules.rebalance_rules.Restart``). "": not.
         gpu_count: how many Gpus it needs. None: all of the Reservation on its node.
+        retry_failed: whether it restarts when it failed, too, not only when its node
+            was lost.
         resume_from: an ended Job of the same User, whose checkpoint it loads.
+        after: a Job that the User may see. This one begins once that one is done.
         marks: further fields of the row, set by callers that launch for a User.
 
     Raises:
@@ -107,19 +113,24 @@ def launch_in(
     )
     plan = _plan_of(user, plan_id, kind, launcher)
     where = _node_of_job(reservation, plan, node)
-    _check_counts(reservation, where, gpu_count, retries)
+    _check_counts(reservation, where, gpu_count, retries, retry_failed)
     _check_rights(user, reservation, where, checked, may_move=may_move)
     if kind == Job.Kind.RECIPE and recipe in BY_TORCHRUN:
         given = checked["recipe_settings"]
         checked["recipe_settings"] = _planned(recipe, given, plan, where)
+    before = checked_predecessor(
+        user, after, reservation, resume_from=resume_from, now=now
+    )
     return _queued(
         user,
+        after=before,
         reservation=reservation,
         plan=plan,
         node=where,
         may_move=may_move,
         gpu_count=None if plan is not None else gpu_count,
         retries=retries,
+        retry_failed=retry_failed,
         resume_from=checkpoint_relay.lock_previous_job(
             user, resume_from, where, kind=kind, recipe=recipe
         ),
@@ -304,19 +315,19 @@ def _node_of(reservation: Reservation, asked: str) -> Node:
 
 
 def _check_counts(
-    reservation: Reservation, node: Node, gpu_count: int | None, retries: int
+    reservation: Reservation,
+    node: Node,
+    gpu_count: int | None,
+    retries: int,
+    retry_failed: bool,
 ) -> None:
     """Refuse more Gpus than are held there, and more retries than allowed."""
     held = reservation.allocations.filter(live=True, gpu__node=node).count()
-    problems = {}
+    problems = retry_problems(retries, retry_failed)
     if gpu_count is not None and not 1 <= gpu_count <= held:
         some = sentence("1 to {held}", held=held) if held > 1 else held
         problems["gpu_count"] = sentence(
             "must be {some}, the GPUs held on {node}", some=some, node=node.name
-        )
-    if not 0 <= retries <= MOST_RETRIES:
-        problems["retries"] = sentence(
-            "must be 0 to {most_retries}", most_retries=MOST_RETRIES
         )
     if problems:
         raise LaunchInvalid(problems)

@@ -1,6 +1,7 @@
 """Jobs, arrays of Jobs, and state changes."""
 
 import secrets
+from datetime import datetime, timedelta
 from functools import partial
 from typing import TypeAlias
 
@@ -10,11 +11,13 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy
 
 from placement.models.plans import StoredPlan
-from placement.protocol.job_lifecycle import NEXT, JobState
+from placement.protocol.job_lifecycle import CANNOT_START, NEXT, JobState
 from placement.protocol.launchers import MOST_FOLDER_CHARACTERS, Launcher
 from placement.rules.rebalance_rules import RestartMode
 from reservations.models import User
+from reservations.rules.lifecycle import State
 
+RESTART_SPAN = timedelta(hours=1)
 KEY_BYTES = 8
 """Length of a Job's key: 64 random bits."""
 
@@ -53,6 +56,25 @@ class JobQuerySet(models.QuerySet["Job"]):
     def live(self) -> "JobQuerySet":
         """Jobs that hold or wait for Gpus."""
         return self.filter(state__in=JobState.live())
+
+    def to_restart(self, now: datetime) -> "JobQuerySet":
+        """Jobs that the portal starts again once their nodes are there.
+
+        A Job that failed counts for an hour, if its program could be started.
+        """
+        bad_exit = (
+            models.Q(exit_code__gt=0) & ~models.Q(exit_code=CANNOT_START)
+        ) | models.Q(exit_signal__isnull=False)
+        failed = bad_exit & models.Q(
+            state=JobState.FAILED, retry_failed=True, ended_at__gt=now - RESTART_SPAN
+        )
+        return self.filter(
+            models.Q(state=JobState.LOST) | failed,
+            retries__gt=0,
+            continued_by=None,
+            reservation__state=State.ACTIVE,
+            reservation__end__gt=now,
+        ).exclude(kind=Job.Kind.SERVE)
 
 
 class JobArray(models.Model):
@@ -134,6 +156,9 @@ class Job(models.Model):
     retries = models.PositiveSmallIntegerField(
         default=0, help_text="How often it may start again when its node is lost."
     )
+    retry_failed = models.BooleanField(
+        default=False, help_text="Whether it starts again when it failed, too."
+    )
     resume_from = models.OneToOneField(
         "self",
         null=True,
@@ -141,6 +166,17 @@ class Job(models.Model):
         on_delete=models.PROTECT,
         related_name="continued_by",
         help_text="The job whose checkpoint it begins with.",
+    )
+    after = models.ForeignKey(
+        "self",
+        null=True,
+        blank=True,
+        on_delete=models.PROTECT,
+        related_name="followers",
+        help_text="The job that must finish well before this one begins.",
+    )
+    after_done = models.BooleanField(
+        default=False, editable=False, help_text="That job has finished well."
     )
     backfill = models.ForeignKey(
         "placement.Backfill",

@@ -4,6 +4,9 @@ from enum import StrEnum
 
 from telemetry.protocol.sentences import sentence
 
+CANNOT_START = 126
+"""The exit code of a Job whose program could not be started, as a shell's."""
+
 
 class JobState(StrEnum):
     """State of a Job."""

@@ -7,6 +7,7 @@ Options: torch 2.13 "torchrun", accelerate 1.15 "accelerate launch --help", Deep
 
 import base64
 import json
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -39,6 +40,7 @@ FILES = {
 """Files of a Plan in the Job's folder -> the environment variable with the path."""
 MOST_FILES_BYTES = 2**20
 MOST_FOLDER_CHARACTERS = 300
+CONDA_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,99}")
 MEETING_SECONDS = 600
 """Seconds for which the ranks of the first node wait for those of the others."""
 
@@ -215,21 +217,28 @@ def _deepspeed_config(ranks: LaunchPlace, arguments: Sequence[str]) -> list[str]
     return ["--deepspeed", "--deepspeed_config", f"{ranks.folder}/{DEEPSPEED}"]
 
 
-def folder_problem(folder: str) -> str:
-    """Return why a folder cannot be the first entry of a PATH; "" if it can.
+def environment_problem(name: str) -> str:
+    """Return why an environment cannot be named so; "" if it can.
 
-    >>> folder_problem("/home/alice/venv/bin")
+    Its folder becomes the first entry of a PATH.
+
+    >>> environment_problem("/home/alice/venv/bin")
     ''
-    >>> folder_problem("venv/bin")
-    'must be an absolute path on the node, or empty'
+    >>> environment_problem("torch-2.13")
+    ''
+    >>> environment_problem("venv/bin")
+    'must be an absolute path on the node, the name of a conda environment, or empty'
     """
-    if len(folder) > MOST_FOLDER_CHARACTERS or not folder.isprintable():
+    if len(name) > MOST_FOLDER_CHARACTERS or not name.isprintable():
         return sentence(
             "must be at most {most_folder_characters} printable characters",
             most_folder_characters=MOST_FOLDER_CHARACTERS,
         )
-    if folder and not folder.startswith("/"):
-        return sentence("must be an absolute path on the node, or empty")
-    if ":" in folder:
+    if name and not name.startswith("/") and not CONDA_NAME.fullmatch(name):
+        return sentence(
+            "must be an absolute path on the node, the name of a conda environment, "
+            "or empty"
+        )
+    if ":" in name:
         return sentence("cannot hold a colon: it separates the folders of a PATH")
     return ""

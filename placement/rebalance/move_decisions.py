@@ -317,6 +317,7 @@ def _carry_out(row: MoveDecision, now: datetime) -> bool:
         may_move=job.may_move,
         restart=job.restart,
         retries=job.retries,
+        retry_failed=job.retry_failed,
         now=now,
         array=job.array,
         array_index=job.array_index,

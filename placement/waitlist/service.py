@@ -13,12 +13,13 @@ from typing import Any
 
 from django.db import transaction
 from django.db.models import Exists, OuterRef
+from django.utils import timezone
 from pydantic import ValidationError
 
-from placement.jobs import job_broadcast
+from placement.jobs import job_broadcast, predecessor
 from placement.jobs import service as jobs
 from placement.jobs.job_transitions import PORTAL, end_before_start
-from placement.jobs.launch_checks import checked_form
+from placement.jobs.launch_checks import checked_form, retry_problems
 from placement.jobs.nodes import checkpoint_relay
 from placement.models import Job, JobEvent, StoredPlan, WaitingLaunch
 from placement.planner.launch.recipes import BY_TORCHRUN, RECIPES, check_needs_no_plan
@@ -71,14 +72,9 @@ def check(user: User, job: Mapping[str, Any]) -> dict[str, Any]:
     plan = jobs._plan_of(user, wanted.plan, wanted.kind)
     if plan is None and wanted.recipe in BY_TORCHRUN:
         check_needs_no_plan(checked["recipe_settings"])
-    if not 0 <= wanted.retries <= jobs.MOST_RETRIES:
-        raise LaunchInvalid(
-            {
-                "retries": sentence(
-                    "must be 0 to {most_retries}", most_retries=jobs.MOST_RETRIES
-                )
-            }
-        )
+    predecessor.checked_predecessor(user, wanted.after, None, now=timezone.now())
+    if wrong := retry_problems(wanted.retries, wanted.retry_failed):
+        raise LaunchInvalid(wrong)
     launch = wanted.wanted()
     return {name: value for name, value in launch.items() if name != "reservation_id"}
 
@@ -120,8 +116,9 @@ def choices(user: User) -> JobChoices:
 
 
 def starts(row: Reservation) -> bool:
-    """Say whether a Job is queued in a Reservation."""
-    return Job.objects.filter(reservation=row, state=Job.State.QUEUED).exists()
+    """Say whether a Job starts with a Reservation."""
+    queued = Job.objects.filter(reservation=row, state=Job.State.QUEUED)
+    return queued.filter(predecessor.FREE).exists()
 
 
 CARRIER = WaitingJobHooks(
@@ -220,7 +217,7 @@ def _bring(job: Job, now: datetime) -> None:
 def _place_in(job: Job, reservation_id: int, now: datetime) -> None:
     reservation = jobs.locked_reservation(job.owner, reservation_id, now)
     node = jobs._node_of_job(reservation, job.plan, "")
-    jobs._check_counts(reservation, node, job.gpu_count, job.retries)
+    jobs._check_counts(reservation, node, job.gpu_count, job.retries, job.retry_failed)
     facts = {"kind": job.kind, "recipe": job.recipe}
     jobs._check_rights(job.owner, reservation, node, facts, may_move=False)
     before = job.resume_from

@@ -10,6 +10,7 @@ page "Settings" with the permissions read, book and job. Then:
     gp.py mine                                  lists your reservations
     gp.py run train.py --reservation 17 --follow -- --epochs 3
     gp.py run train.py --reservation 17 --env /home/you/venv --launcher torchrun
+    gp.py run test.py --reservation 17 --after 5
     gp.py run --recipe burn-in --set seconds=60 --reservation 17
     gp.py jobs | log 5 --follow | stop 5
     gp.py files 5 | files 5 --get --to results/
@@ -305,7 +306,9 @@ def run(args):
         "reservation": args.reservation,
         "gpus": args.gpus,
         "retries": args.retries,
+        "retry_failed": args.retry_failed,
         "plan": args.plan,
+        "after": args.after,
     }
     if args.gaps:
         wish = {
@@ -498,14 +501,24 @@ def parser():
         name={"default": "", "help": "name of the job"},
         gpus={"type": int, "help": "how many of its GPUs (default: all)"},
         retries={"type": int, "default": 0, "help": "restarts if the node fails"},
+        retry_failed={
+            "action": "store_true",
+            "help": "restart also when the script failed",
+        },
         launcher={
             "choices": LAUNCHERS,
             "help": "what starts the script (default: python for .py)",
         },
         env={
             "default": "",
-            "metavar": "FOLDER",
-            "help": "folder of a virtual or conda environment on the node",
+            "metavar": "ENVIRONMENT",
+            "help": "folder of a venv, conda environment or uv project on the node, "
+            "or a conda environment's name",
+        },
+        after={
+            "type": int,
+            "metavar": "JOB",
+            "help": "begin once that job is done",
         },
         plan={"type": int, "metavar": "NUMBER", "help": "number of a saved plan"},
         follow={"action": "store_true", "help": "print the log until the job ends"},

@@ -120,6 +120,15 @@ def _python_as_typed(tmp_path, made):
     assert launched(script, *here, "--launcher", "none") == ("", "")
     script.write_text("#!/usr/bin/env python3\nprint(1)\n")
     assert launched(script, *here) == ("", "")
+    last = Job.objects.latest("pk")
+    assert launched(script, *here, "--after", last.pk) == ("", "")
+    assert Job.objects.latest("pk").after == last
+    launched(script, *here, "--retries", 2, "--retry-failed")
+    made = Job.objects.latest("pk")
+    assert (made.retries, made.retry_failed) == (2, True)
+    assert f"waits until job {last.pk} is done" in gp(tmp_path, "jobs")[1]
+    status, text = gp(tmp_path, "run", script, *here, "--after", 10**9)
+    assert status == 2 and "after: there is no job" in text, text
     status, text = gp(tmp_path, "run", script, *here, "--plan", 99)
     assert status == 1 and "plan #99" in text, text
     recipe = ("run", "--recipe", "burn-in", *here, *venv)

@@ -16,17 +16,14 @@ from pathlib import Path
 from typing import NoReturn
 
 from placement.agent.process import private_mounts, process_tree, unix_user
-from placement.agent.process.program_lookup import (
-    checked_argv,
-    program_folder,
-    search_path,
-)
+from placement.agent.process.named_environment import program_folder
+from placement.agent.process.program_lookup import checked_argv, search_path
 from placement.agent.process.unix_user import UnixIdentity
 from placement.agent.storage import folder_tree
 from placement.protocol.commands import JobLimits
+from placement.protocol.job_lifecycle import CANNOT_START
 from placement.protocol.launchers import Launcher, programs
 
-CANNOT_START = 126
 CHECKPOINT = "checkpoint"
 """The checkpoint's folder in a Job's folder. The resuming Job copies it."""
 OURS = Path(__file__).resolve().parents[3]

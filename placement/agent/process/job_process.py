@@ -19,13 +19,14 @@ from typing import NoReturn
 
 from placement.agent.job_folder import RESULTS
 from placement.agent.process import rank_rendezvous
-from placement.agent.process.job_exec import CANNOT_START, JobStart, write_log
+from placement.agent.process.job_exec import JobStart, write_log
 from placement.agent.process.job_files import SCRIPT
-from placement.agent.process.program_lookup import SYSTEM_PATH, free_port, search_path
+from placement.agent.process.program_lookup import SYSTEM_PATH, free_port
 from placement.agent.process.unix_user import UnixIdentity
 from placement.agent.storage.results_reader import NotThere, open_inside
 from placement.planner.launch.recipes import recipe_command
 from placement.protocol.commands import Order
+from placement.protocol.job_lifecycle import CANNOT_START
 from placement.protocol.launchers import (
     FILES,
     Launcher,
@@ -115,7 +116,7 @@ def environment(
     name = identity.name if identity else ""
     run_name, _, run_value = run_entry(order.nonce).partition("=")
     facts = {
-        "PATH": search_path(order.environment_folder),
+        "PATH": SYSTEM_PATH,  # JobStart puts the environment before it
         "HOME": str(home),
         "LANG": "C.UTF-8",
         "PYTHONUNBUFFERED": "1",

@@ -18,16 +18,6 @@ OTHER_NAMES = {"python": ("python", "python3")}
 """Systems that have no ``python`` call it ``python3``."""
 
 
-def program_folder(environment: str) -> str:
-    """Return the folder of an environment's programs; "" for "".
-
-    A virtual environment and a conda environment keep them in ``bin``. Its owner may
-    name either folder. Call it as the Job's user: perhaps no other user can see it.
-    """
-    inner = Path(environment, "bin")
-    return str(inner) if environment and inner.is_dir() else environment
-
-
 def search_path(environment_folder: str) -> str:
     """Return the Job's PATH."""
     return f"{environment_folder}:{SYSTEM_PATH}" if environment_folder else SYSTEM_PATH

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from django.db.models import Q
 
+from placement.jobs.predecessor import FREE
 from placement.jobs.site_clock import clock_text
 from placement.models import Job, JobPart
 from reservations.booking.unclean_start import FOREIGN_RULES
@@ -113,13 +114,17 @@ def _on_nodes(node_ids: Sequence[int]) -> Q:
 
 
 def _ahead(job: Job) -> int | None:
-    """Return a Job of the same Reservation and node that was launched before."""
+    """Return a Job of the same Reservation and node that was launched before.
+
+    One that waits for another Job is not in line yet.
+    """
     earlier = Q(created_at__lt=job.created_at) | Q(
         created_at=job.created_at, pk__lt=job.pk
     )
     return (
         Job.objects.filter(
             earlier,
+            FREE,
             _on_nodes(job.node_ids()),
             reservation_id=job.reservation_id,
             state=Job.State.QUEUED,

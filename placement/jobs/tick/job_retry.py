@@ -1,6 +1,6 @@
-"""Restart Jobs that were lost with their node, from their last checkpoint.
+"""Restart Jobs from their last checkpoint: lost with their node, or failed.
 
-The restart is a new Job that names the Job it resumes from. The lost Job keeps its
+The restart is a new Job that names the Job it resumes from. The earlier Job keeps its
 state.
 """
 
@@ -13,7 +13,6 @@ from django.db.models import Q
 from placement.jobs import job_broadcast
 from placement.jobs.nodes import checkpoint_relay, job_nodes
 from placement.models import Job, JobEvent, JobPart
-from reservations.rules.lifecycle import State
 from telemetry.protocol.sentences import sentence
 
 MOST_ROWS = 100
@@ -33,6 +32,7 @@ SAME = (
     "recipe_settings",
     "node",
     "gpu_count",
+    "retry_failed",
     "array",
     "array_index",
     "parameters",
@@ -43,24 +43,15 @@ SAME = (
 
 
 def due(now: datetime) -> Iterable[Job]:
-    """Return lost Jobs that may restart, whose nodes and Reservations are there."""
-    rows = Job.objects.select_related("node", "owner", "reservation")
+    """Return Jobs that may restart, whose nodes and Reservations are there."""
+    rows = Job.objects.to_restart(now).select_related("node", "owner", "reservation")
     silent = JobPart.objects.filter(
         Q(node__last_seen_at=None)
         | Q(node__last_seen_at__lte=now - timedelta(seconds=HEARD_SECONDS))
     )
-    return (
-        rows.exclude(pk__in=silent.values("job"))
-        .filter(
-            state=Job.State.LOST,
-            retries__gt=0,
-            continued_by=None,
-            node__last_seen_at__gt=now - timedelta(seconds=HEARD_SECONDS),
-            reservation__state=State.ACTIVE,
-            reservation__end__gt=now,
-        )
-        .exclude(kind=Job.Kind.SERVE)[:MOST_ROWS]
-    )
+    return rows.exclude(pk__in=silent.values("job")).filter(
+        node__last_seen_at__gt=now - timedelta(seconds=HEARD_SECONDS)
+    )[:MOST_ROWS]
 
 
 def queue_retry(job: Job, now: datetime) -> bool:
@@ -78,12 +69,17 @@ def queue_retry(job: Job, now: datetime) -> bool:
             job_nodes.divide(again, names)
     except IntegrityError:  # one Job goes on from each
         return False
-    reason = sentence(
-        "job #{job} was lost with {node}; {left} more retries",
-        job=job.pk,
-        node=job.node.name,
-        left=left,
-    )
+    if job.state == Job.State.LOST:
+        reason = sentence(
+            "job #{job} was lost with {node}; {left} more retries",
+            job=job.pk,
+            node=job.node.name,
+            left=left,
+        )
+    else:
+        reason = sentence(
+            "job #{job} failed; {left} more retries", job=job.pk, left=left
+        )
     JobEvent.objects.create(
         job=again, at=now, old="", new=Job.State.QUEUED, actor="portal", reason=reason
     )

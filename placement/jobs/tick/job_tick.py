@@ -1,19 +1,20 @@
 """The tick of Jobs. Each second it derives from the database what should run.
 
 0. request the checkpoints of Jobs that resume on other nodes
-1. order due Jobs: QUEUED, Reservation ACTIVE, first in order, Gpus free. For a Job over
+1. free Jobs whose predecessor is done, and end those whose predecessor is not
+2. order due Jobs: QUEUED, Reservation ACTIVE, first in order, Gpus free. For a Job over
    several nodes, order the other nodes once the first one has reported the rendezvous
-2. send the order again if the node has not confirmed it for 20 s (same attempt: the
+3. send the order again if the node has not confirmed it for 20 s (same attempt: the
    node executes it once)
-3. send shims the new end of a Reservation
-4. stop Jobs without a running Reservation, or without the right to run in it
-5. order the stop, and again each 5 s, until the node reports the end; also for a Job
+4. send shims the new end of a Reservation
+5. stop Jobs without a running Reservation, or without the right to run in it
+6. order the stop, and again each 5 s, until the node reports the end; also for a Job
    that has ended in the database and still runs on the node
-6. warn owners ten minutes and one minute before the Reservation's end
-7. restart Jobs that were lost with their node, up to their limit
-8. give up Jobs whose node is silent a minute after the Reservation's end: the
+7. warn owners ten minutes and one minute before the Reservation's end
+8. restart Jobs that were lost with their node, up to their limit
+9. give up Jobs whose node is silent a minute after the Reservation's end: the
    shim has already stopped them
-9. check that Gpus are free after Jobs; notify the next holder if one is not
+10. check that Gpus are free after Jobs; notify the next holder if one is not
 
 Safe to run twice and at the same time: a row is taken by compare-and-set before
 its order is sent. One bad row is logged and skipped.
@@ -26,6 +27,7 @@ from datetime import datetime, timedelta
 from django.db import transaction
 from django.db.models import Exists, F, OuterRef, Q
 
+from placement.jobs import predecessor
 from placement.jobs.job_transitions import PORTAL, end_before_start, move
 from placement.jobs.nodes import checkpoint_relay, command_queue, job_nodes
 from placement.jobs.tick import (
@@ -63,6 +65,7 @@ def tick(now: datetime) -> dict[str, int]:
     """Run every step once. Return how many rows each step changed."""
     return {
         "carried": _request_checkpoints(now),
+        "settled": _each(predecessor.waiting(), predecessor.settle, now),
         "ordered": _each(_jobs_to_start(now), _order, now),
         "joined": _each(job_nodes.joining(now), _send_start, now),
         "ordered_again": _each(_unheard(now), _order_again, now),
@@ -93,13 +96,14 @@ def _jobs() -> JobQuerySet:
     )
 
 
-# --- 1 and 2: start orders ---
+# --- 2 and 3: start orders ---
 
 
 def _jobs_to_start(now: datetime) -> Iterable[Job]:
     return (
         _jobs()
         .filter(
+            predecessor.FREE,
             state=Job.State.QUEUED,
             reservation__state=State.ACTIVE,
             reservation__end__gt=now,
@@ -195,7 +199,7 @@ def _order_again(job: Job, now: datetime) -> bool:
     return _send_start(job, now, again=True)
 
 
-# --- 3: a new end ---
+# --- 4: a new end ---
 
 
 def _end_moved() -> Iterable[Job]:
@@ -222,7 +226,7 @@ def _tell_end(job: Job, now: datetime) -> bool:
     return command_queue.send(command_queue.start_order(job, now=now), now=now)
 
 
-# --- 4 and 5: stop orders ---
+# --- 5 and 6: stop orders ---
 
 
 _WITHOUT_RIGHT = ~Q(owner=F("reservation__user")) & ~Q(
@@ -305,7 +309,7 @@ def _send_stop(job: Job, now: datetime) -> bool:
     return sent
 
 
-# --- 8: silent nodes ---
+# --- 9: silent nodes ---
 
 
 def _jobs_to_give_up(now: datetime) -> Iterable[Job]:

@@ -127,6 +127,8 @@ class Command(BaseCommand):
             "node": options["node"],
             "gpu_count": options["gpus"],
             "retries": options["retries"],
+            "retry_failed": options["retry_failed"],
+            "after": options["after"],
             "now": timezone.now(),
         }
         if options["backfill"]:
@@ -253,6 +255,9 @@ def _add_submit(parser: argparse.ArgumentParser) -> None:
         help="setting of the recipe",
     )
     parser.add_argument(
+        "--after", type=int, metavar="JOB", help="begin once that job is done"
+    )
+    parser.add_argument(
         "--argument", action="append", default=[], help="argument of the script"
     )
     parser.add_argument(
@@ -264,12 +269,16 @@ def _add_submit(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--environment-folder",
         default="",
-        metavar="DIR",
-        help="folder that comes first on the PATH of the job",
+        metavar="ENVIRONMENT",
+        help="its programs come first on the PATH: the folder of a venv, conda "
+        "environment or uv project on the node, or a conda environment's name",
     )
     parser.add_argument("--node", default="")
     parser.add_argument("--gpus", type=int)
     parser.add_argument("--retries", type=int, default=0)
+    parser.add_argument(
+        "--retry-failed", action="store_true", help="restart it when it failed, too"
+    )
     parser.add_argument(
         "--sweep", action="append", default=[], metavar="NAME=VALUE,VALUE"
     )

@@ -77,11 +77,14 @@ def test_a_sweep_is_one_row_that_opens_and_can_be_stopped(student, bob, reservat
 
 
 def test_a_job_is_run_again_with_what_it_was_and_goes_on_from_it(student, reservation):
-    student.post("/jobs/new/", launching(reservation, gpu_count="1", retries="2"))
+    chosen = {"gpu_count": "1", "retries": "2", "retry_failed": "on"}
+    student.post("/jobs/new/", launching(reservation, **chosen))
     first = Job.objects.get()
+    assert (first.retries, first.retry_failed) == (2, True)
     Job.objects.update(state="done", ended_at=timezone.now())
     assert f"/jobs/new/?again={first.pk}" in text_of(student, f"/jobs/{first.pk}/")
     page = text_of(student, f"/jobs/new/?again={first.pk}")
+    assert 'name="retry_failed" checked' in page
     assert 'name="burn-in.seconds" id="id_burn-in.seconds"' in page
     assert 'value="30.0"' in page and "Continue from the checkpoint of job" in page
     ticked = 'name="resume_from" value="{}" checked'
@@ -96,6 +99,20 @@ def test_a_job_is_run_again_with_what_it_was_and_goes_on_from_it(student, reserv
     page = text_of(student, f"/jobs/new/?again={second.pk}")
     assert ticked.format(second.pk) in page
     assert student.get("/jobs/new/?again=999999").status_code == 200
+
+
+def test_a_job_waits_for_another_one_by_its_number(student, alice, reservation):
+    student.post("/jobs/new/", launching(reservation))
+    first = Job.objects.get()
+    answer = student.post("/jobs/new/", launching(reservation, after=first.pk))
+    page = text_of(student, answer["Location"])
+    assert f'begins after <a href="/jobs/{first.pk}/">job {first.pk}</a>' in page
+    assert f"Waits until job {first.pk} is done." in page
+    assert f"waits until job {first.pk} is done" in text_of(student, "/jobs/")
+    for wrong, words in ((999_999, "there is no job #999999"), ("x", "whole number")):
+        answer = student.post("/jobs/new/", launching(reservation, after=wrong))
+        assert answer.status_code == 422 and words in answer.content.decode()
+    assert Job.objects.count() == 2
 
 
 def test_a_wrong_sweep_is_said_at_its_field_and_launches_nothing(student, reservation):
@@ -130,6 +147,7 @@ def test_a_bad_setting_is_named_at_its_field_and_stays_typed(student, reservatio
         ({"what": "script", "script": "ls", "arguments": "'"}, "cannot be split"),
         ({"plan": "424242"}, "This plan does not exist"),
         ({"plan": "x"}, "whole number"),
+        ({"retry_failed": "on"}, "needs at least one restart"),
         ({"retries": "6"}, "must be a whole number from 0 to 5"),
         ({"name": "a\x07b"}, "printable"),
     ],

@@ -173,6 +173,8 @@ def test_more_gpus_than_are_held_and_too_many_retries_are_refused_by_field(
     with pytest.raises(LaunchInvalid) as refused:
         launch(alice, reservation, gpu_count=3, retries=6)
     assert set(refused.value.fields) == {"gpu_count", "retries"}
+    with pytest.raises(LaunchInvalid, match="at least one restart"):
+        launch(alice, reservation, retry_failed=True)
 
 
 def make_plan(user, strategy, task="train"):

@@ -9,7 +9,7 @@ from placement.protocol.commands import parse_order
 from placement.protocol.launchers import (
     Launcher,
     LaunchPlace,
-    folder_problem,
+    environment_problem,
     programs,
     script_command,
 )
@@ -76,16 +76,20 @@ def test_deepspeeds_configuration_is_handed_on_unless_the_arguments_name_one():
     assert own[-1] == "--deepspeed=my.json"
 
 
-@pytest.mark.parametrize("folder", ["bin", "/a:/b", "/a\nb", "/" + "a" * 300])
+@pytest.mark.parametrize(
+    "folder",
+    ["a/bin", "../a", "~/a", "-n", "..", "a b", "/a:/b", "/a\nb", "/" + "a" * 300],
+)
 def test_what_cannot_stand_on_a_path_is_no_folder_of_an_order(folder):
-    assert folder_problem(folder)
+    assert environment_problem(folder)
     payload = make_order(environment_folder=folder).payload()
     with pytest.raises(OrderRefused, match="environment_folder"):
         parse_order(payload)
 
 
 def test_an_order_names_a_launcher_that_there_is():
-    order = make_order(launcher="torchrun", environment_folder="/home/a/bin")
-    assert parse_order(order.payload()) == order
+    for environment in ("/home/a/bin", "torch-2.13"):
+        order = make_order(launcher="torchrun", environment_folder=environment)
+        assert parse_order(order.payload()) == order
     with pytest.raises(OrderRefused, match="launcher"):
         parse_order(make_order(launcher="mpirun").payload())

@@ -144,17 +144,25 @@ def test_an_environment_without_the_launcher_does_not_run_the_systems(
 def test_what_is_missing_or_open_to_everybody_is_said_in_one_line(
     node, serve, tmp_path
 ):
-    own, shared = tmp_path / "own", tmp_path / "shared"
-    for folder in (own, shared):
+    own, shared, project = (tmp_path / name for name in ("own", "shared", "project"))
+    for folder in (own, shared, project):
         folder.mkdir()
         (folder / "python").symlink_to(sys.executable)
+    (project / "uv.lock").touch()
     shared.chmod(0o777)
     web = serve("print('never')")
     for number, (launcher, folder, words) in enumerate(
         [
             ("deepspeed", own, f"deepspeed is not installed: it is not in {own}"),
             ("python", shared, f"everybody may write {shared}: it is not used"),
-            ("python", tmp_path / "none", "cannot be entered"),
+            (
+                "python",
+                tmp_path / "none",
+                f"no environment folder {tmp_path}/none on this node. Make it there: "
+                f"python3 -m venv {tmp_path}/none",
+            ),
+            ("python", project, f"cd {project} && uv sync"),
+            ("python", "no-such", "conda create -n no-such python"),
         ]
     ):
         begun = launched(

@@ -251,6 +251,47 @@ def test_a_job_lost_with_its_node_starts_again_as_often_as_it_may(
     assert Job.objects.count() == 2
 
 
+def test_a_job_that_failed_starts_again_where_its_owner_chose_so(
+    job, orders, reservation
+):
+    failed = {"state": JobState.FAILED, "exit_code": 1, "ended_at": NOW, "retries": 2}
+    Job.objects.filter(pk=job.pk).update(attempt=1, started_at=NOW, **failed)
+    assert job_tick.tick(NOW)["retried"] == 0, "only if it is chosen"
+    chosen = Job.objects.filter(pk=job.pk)
+    chosen.update(retry_failed=True, exit_code=126)
+    assert job_tick.tick(NOW)["retried"] == 0, "its program could not be started"
+    chosen.update(exit_code=None, exit_signal=None)
+    assert job_tick.tick(NOW)["retried"] == 0, "its node refused it"
+    chosen.update(exit_code=1, ended_at=NOW - timedelta(hours=2))
+    assert job_tick.tick(NOW)["retried"] == 0, "long ago"
+    chosen.update(ended_at=NOW)
+    assert job_tick.tick(NOW)["retried"] == 1
+    again = Job.objects.get(resume_from=job)
+    assert (again.retries, again.retry_failed) == (1, True)
+    assert again.events.get().reason == f"job #{job.pk} failed; 1 more retries"
+    job_tick.tick(NOW)
+    (order,) = orders()
+    assert (order.job, order.resume_job) == (again.pk, job.pk)
+    signal = failed | {"exit_code": None, "exit_signal": 9, "retries": 1}
+    Job.objects.filter(pk=again.pk).update(started_at=NOW, **signal)
+    assert job_tick.tick(NOW)["retried"] == 1
+    last = Job.objects.get(resume_from=again)
+    Job.objects.filter(pk=last.pk).update(started_at=NOW, **failed | {"retries": 0})
+    assert job_tick.tick(NOW)["retried"] == 0, "as often as it may"
+
+
+def test_a_job_that_a_person_stopped_does_not_start_again(job):
+    Job.objects.filter(pk=job.pk).update(
+        state=JobState.STOPPED,
+        started_at=NOW,
+        ended_at=NOW,
+        exit_signal=15,
+        retries=1,
+        retry_failed=True,
+    )
+    assert job_tick.tick(NOW)["retried"] == 0
+
+
 def test_owners_hear_how_their_jobs_ended_and_of_an_array_once(
     job, orders, reservation, alice
 ):
