@@ -8,7 +8,10 @@ import { gettext, locale } from "./words.js";
 
 const root = document.documentElement;
 export const siteZone = root.dataset.timeZone || "UTC";
-const offsetMs = Number(root.dataset.now) * 1000 - Date.now() || 0;
+// The server wrote its time when it answered, perhaps long before this script came.
+const [visit] = performance.getEntriesByType("navigation");
+const answeredMs = visit?.responseStart ? performance.timeOrigin + visit.responseStart : Date.now();
+const offsetMs = Number(root.dataset.now) * 1000 - answeredMs || 0;
 
 /** Now, by the server's clock, in milliseconds. */
 export function serverNow() {

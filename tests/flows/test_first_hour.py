@@ -117,12 +117,8 @@ def train(page: Page) -> None:
 def give_back(page: Page, address: str, reservation: int) -> None:
     """Give the rest of a running reservation back."""
     page.goto(f"{address}/reservations/{reservation}/")
-    page.get_by_role("button", name=re.compile("Give back|Release")).first.click()
-    sure = page.get_by_role("dialog").get_by_role(
-        "button", name=re.compile("Give back|Release")
-    )
-    if sure.count():
-        sure.click()
+    page.get_by_role("button", name="Give back now").first.click()
+    page.get_by_role("dialog").get_by_role("button", name="Give back now").click()
 
 
 @pytest.mark.timeout(300)

@@ -107,11 +107,9 @@ def test_a_stale_gpu_says_when_it_was_last_seen(board: Page, live_cluster: LiveC
 
 def test_late_data_is_said_when_frames_stop(board: Page, live_cluster: LiveCluster):
     live_cluster.stop()
-    expect(board.locator("#live")).to_have_text(
-        re.compile(r"^late, \d s$"), timeout=9000
-    )
+    expect(board.locator("#live")).to_have_text(re.compile(r"^late, \d+ s$"))
     expect(board.locator("#live-banner")).to_contain_text(
-        "Live data is late: the newest reading is", timeout=9000
+        "Live data is late: the newest reading is"
     )
     live_cluster.start()
     expect(board.locator("#live")).to_have_text(re.compile(r"^live"), timeout=5000)
@@ -323,8 +321,21 @@ def test_try_now_does_not_wait(page, live_asgi, live_cluster, alice, sign_in):
     expect(page.locator("#live-words")).to_contain_text(
         re.compile("in [3-9] s"), timeout=15_000
     )
-    page.get_by_role("button", name="Try now").click()
-    expect(page.locator("#live")).to_have_text(re.compile("^live"), timeout=2000)
+    made = page.evaluate(
+        """() => {
+          let made = 0;
+          const construct = (...all) => {
+            made += 1;
+            return Reflect.construct(...all);
+          };
+          window.WebSocket = new Proxy(window.WebSocket, { construct });
+          const named = (one) => one.textContent.trim() === "Try now";
+          [...document.querySelectorAll("button")].find(named).click();
+          return made;
+        }"""
+    )
+    assert made == 1
+    expect(page.locator("#live")).to_have_text(re.compile("^live"))
 
 
 def test_who_is_signed_out_is_led_to_the_login_page(

@@ -44,6 +44,25 @@ def test_a_menu_that_is_opened_before_its_script_is_there_takes_the_focus(
     expect(button).to_have_attribute("aria-expanded", "true")
 
 
+def test_times_count_from_the_answer_however_late_the_script_comes(
+    page: Page, live_asgi: str, sign_in, alice
+):
+    sign_in(alice)
+    let_come = hold_back(page, "js/time.js")
+    page.goto(f"{live_asgi}/me/", wait_until="commit")
+    page.wait_for_timeout(4000)
+    let_come()
+    page.wait_for_load_state()
+    # Portal and browser read one clock here.
+    ahead_ms = page.evaluate(
+        """async () => {
+          const { serverNow } = await import("/static/js/time.js");
+          return serverNow() - Date.now();
+        }"""
+    )
+    assert abs(ahead_ms) < 2000
+
+
 def test_the_first_tab_skips_to_the_content(page: Page, live_asgi, alice, sign_in):
     sign_in(alice)
     page.goto(f"{live_asgi}/me/")
