@@ -322,7 +322,10 @@ def wait(story: Story) -> None:
     story.go("Calendar")
     page.get_by_role("link", name="Waitlist").click()
     story.heading("Waitlist")
-    # More than anybody gets soon, so that the request waits.
+    # In three days, so that the request waits however empty the demo lab is now.
+    day = (datetime.now(UTC) + timedelta(days=3)).date()
+    page.get_by_label("Not before", exact=True).fill(day.isoformat())
+    page.get_by_label("Not before, time (24 h)").fill("10:00")
     page.get_by_label("GPUs", exact=True).fill("4")
     page.get_by_label("Hours", exact=True).fill("20")
     big = page.locator("#wait-class option", has_text="A100").inner_text()

@@ -222,7 +222,9 @@ def test_a_refusal_says_rule_numbers_and_next_slot_and_loses_nothing(
         page.fill("#purpose", "long run")
         notice = page.locator("#verdict .notice")
         expect(notice).to_contain_text("Firm is not possible")
-        expect(notice).to_contain_text("60 of your 30 credits")
+        expect(notice).to_contain_text(
+            "would cost 60 credits. Your quota is 30 credits."
+        )
         page.click("#book")
         expect(notice).to_contain_text("Firm is not possible")
         expect(page.locator("#purpose")).to_have_value("long run")
