@@ -43,10 +43,15 @@ function keepAddress() {
 }
 
 let waiting = 0;
+// Counts what was typed. A whole answer has all that an estimate of the same has, and
+// knows the file too, so an estimate that comes after it is not shown.
+let typed = 0;
+let planned = -1;
 
 /** Sends the form and puts the answer's parts in place; true if there was an answer.
- *  box: is marked as busy meanwhile. id: the part that is shown there. */
-async function send(url, data, box, id) {
+ *  box: is marked as busy meanwhile. id: the part that is shown there.
+ *  wanted: whether the answer is still of use when it comes. */
+async function send(url, data, box, id, wanted = () => true) {
   setAttr(box, "aria-busy", "true");
   const found = await fetchPage(url, { method: "POST", body: data, headers: { "X-Fragment": id } });
   setAttr(box, "aria-busy", null);
@@ -54,6 +59,7 @@ async function send(url, data, box, id) {
     setText(document.getElementById("announcer"), gettext("The portal cannot be reached. The result shown is older than what you typed."));
     return false;
   }
+  if (!wanted()) return false;
   const { answer, page } = found;
   if (answer.redirected) { location.reload(); return false; }
   // Too many plans are being computed: the answer says so, and this page asks again.
@@ -70,7 +76,9 @@ async function send(url, data, box, id) {
 
 /** Plans: the whole answer. */
 const again = oneAtATime(async () => {
+  const asked = typed;
   if (!(await send(form.action, new FormData(form), document.getElementById("plan-layout-result"), "plan-result"))) return;
+  planned = asked;
   // From now on the number of the stored model travels, and not the file.
   if (upload.files.length && form.elements.model?.value && !document.getElementById("e-upload").textContent) upload.value = "";
   showParts();
@@ -83,15 +91,17 @@ const again = oneAtATime(async () => {
 
 /** Estimates on one GPU, while the person types. No file is sent. */
 const estimate = oneAtATime(async () => {
+  const asked = typed;
   const data = new FormData(form);
   data.delete("upload");
   if (upload.files.length) data.set("uploading", "1");
-  if (!(await send(form.dataset.now, data, document.getElementById("plan-one"), "plan-now"))) return;
+  if (!(await send(form.dataset.now, data, document.getElementById("plan-one"), "plan-now", () => planned < asked))) return;
   showErrors();
   // The whole answer came first: the file has been read meanwhile.
   if (document.querySelector("#plan-now [data-working]") && !upload.files.length) estimate();
 });
 
+form.addEventListener("input", () => { typed += 1; });
 form.addEventListener("input", showParts);
 form.addEventListener("input", settled(estimate, ESTIMATE_MS));
 form.addEventListener("input", settled(again, PLAN_MS));

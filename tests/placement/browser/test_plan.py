@@ -115,11 +115,29 @@ def test_a_bad_file_is_named_at_its_field_and_what_was_typed_stays(
     open_plan(page, live_asgi, sign_in, alice, "?batch=12")
     page.get_by_text("Your file").click()
     page.get_by_label("File", exact=True).set_input_files(path)
-    expect(page.locator("#e-upload")).to_contain_text(
-        "not a known family", timeout=15_000
-    )
+    expect(page.locator("#e-upload")).to_contain_text("not a known family")
     expect(page.get_by_label("Batch", exact=True)).to_have_value("12")
     expect(page.locator("[aria-busy=true]")).to_have_count(0)
+
+
+def test_an_estimate_that_comes_late_does_not_hide_the_error_of_a_file(
+    page: Page, live_asgi, live_cluster, sign_in, alice, tmp_path
+):
+    path = tmp_path / "config.json"
+    path.write_text('{"model_type": "nosuch"}')
+    open_plan(page, live_asgi, sign_in, alice)
+    expect(page.locator("[aria-busy=true]")).to_have_count(0)
+    held = []
+    page.route("**/plan/now/", lambda route: held.append(route))
+    page.get_by_text("Your file").click()
+    page.get_by_label("File", exact=True).set_input_files(path)
+    expect(page.locator("#e-upload")).to_contain_text("not a known family")
+    assert held
+    for route in held:
+        with page.expect_response("**/plan/now/"):
+            route.continue_()
+    expect(page.locator("[aria-busy=true]")).to_have_count(0)
+    expect(page.locator("#e-upload")).to_contain_text("not a known family")
 
 
 def test_a_sharded_models_files_go_together_as_headers(

@@ -384,7 +384,7 @@ class TestDeepSpeed:
         made_files = launch_files(made, gpt2_large)
         assert "deepspeed.json" in {file.name for file in made_files.files}
         notes = [one for one in made_files.notes if one.startswith("With deepspeed")]
-        assert "lab-a:0 holds" in notes[0] and "fp32 moments" in notes[0]
+        assert "lab-a:0 needs" in notes[0] and "fp32 moments" in notes[0]
 
     def test_a_pipeline_that_offloads_has_no_file_that_forgets_it(self, gpt2_large):
         made = plan_of(gpt2_large, "pipeline", 9, 9, batch=4, sequence_length=256)
