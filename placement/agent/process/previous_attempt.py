@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from placement.agent.job_folder import JobFolder
 from placement.agent.local_runner import shim_lives
 from placement.agent.process.job_exec import CHECKPOINT
 from placement.agent.storage import disk_space, folder_size, folder_tree
-from placement.planner.values.humanize import gib_at_least
 from placement.protocol.commands import Order, parse_order
 from placement.protocol.node_refusals import OrderRefused
 
@@ -57,22 +55,6 @@ def size_of(folder: Path) -> int:
         ) from error
 
 
-def check_room(needed_bytes: int, folder: Path, job: int) -> None:
-    """Refuse if the disk has too little space, before it is full.
-
-    Raises:
-        OrderRefused: ``storage``, with the available space.
-    """
-    disk = os.statvfs(folder)
-    free = disk.f_bavail * disk.f_frsize - disk_space.FULL_BYTES
-    if needed_bytes > free:
-        raise OrderRefused(
-            "storage",
-            f"the node has no room for the checkpoint of job {job}: it takes "
-            f"{gib_at_least(needed_bytes)}, {max(0, free) // 2**20} MiB are free",
-        )
-
-
 def check(order: Order, jobs: Path) -> None:
     """Refuse for now if the previous attempt still runs, or there is too little space.
 
@@ -84,11 +66,11 @@ def check(order: Order, jobs: Path) -> None:
     sizes = [part.size_bytes for part in order.checkpoints]
     if sizes:
         # Each part is there packed while it is unpacked.
-        check_room(sum(sizes) + max(sizes), jobs, order.resume_job)
+        disk_space.check_room(sum(sizes) + max(sizes), jobs, order.resume_job)
         return
     left = previous_folder(order, jobs)
     if shim_lives(left):
         raise OrderRefused(
             "busy", f"job {order.resume_job}, which it resumes from, has not ended"
         )
-    check_room(size_of(checkpoint_of(left)), jobs, order.resume_job)
+    disk_space.check_room(size_of(checkpoint_of(left)), jobs, order.resume_job)

@@ -163,7 +163,7 @@ def _packed(folder: JobFolder, target: Path, asked: dict[str, Any]) -> str:
     except OrderRefused as refusal:  # no room that may come can mend that
         raise CheckpointUnreadable(refusal.detail) from refusal
     if size <= most_bytes:
-        previous_attempt.check_room(size, folder.path, folder.job)
+        disk_space.check_room(size, folder.path, folder.job)
     try:
         identity = unix_user.identity_of(parse_order(payload), allow_scripts=True)
     except OrderRefused as refusal:

@@ -1,7 +1,8 @@
-"""Disk space on the node: a reserve for a Job's end, and errors for a full disk.
+"""Disk space on the node: whether a Job has room, a reserve for its end, a full disk.
 
-A full disk may only harm the Job that filled it. The shim reserves the space for its
-last status files in advance, and a log that cannot be written does not end a Job.
+`check_room` refuses a Job before it starts if its checkpoint would not fit. A full disk
+may only harm the Job that filled it. The shim reserves the space for its last status
+files in advance, and a log that cannot be written does not end a Job.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from placement.agent.job_folder import write_json
+from placement.planner.values.humanize import gib_at_least
+from placement.protocol.node_refusals import OrderRefused
 
 KEPT_BYTES = {"status": 32 * 1024, "stop": 4096}
 """More than ``<name>.json`` takes, with the twenty last lines of a status."""
@@ -23,6 +26,22 @@ FULL_BYTES = 64 * 1024
 """With less than this free a disk is called full."""
 LAST_WORDS_SECONDS = 30.0
 LOOK_SECONDS = 0.2
+
+
+def check_room(needed_bytes: int, folder: Path, job: int) -> None:
+    """Refuse if the disk has too little space, before it is full.
+
+    Raises:
+        OrderRefused: ``storage``, with the available space.
+    """
+    disk = os.statvfs(folder)
+    free = disk.f_bavail * disk.f_frsize - FULL_BYTES
+    if needed_bytes > free:
+        raise OrderRefused(
+            "storage",
+            f"the node has no room for the checkpoint of job {job}: it takes "
+            f"{gib_at_least(needed_bytes)}, {max(0, free) // 2**20} MiB are free",
+        )
 
 
 def reserve_space(folder: Path) -> None:
