@@ -9,6 +9,9 @@ from typing import BinaryIO
 
 from gpuportal.backup.backup_refusals import BackupDamaged
 
+MEDIA = "media.tar"
+"""Name of the file in a backup."""
+
 
 class _FixedLength:
     """Reads as many bytes as a file had when it was opened.

@@ -1,26 +1,24 @@
-"""Make, verify and restore a backup."""
+"""Make and restore a backup. ``verification.py`` compares a copy with the original."""
 
 import errno
 import shutil
 import tempfile
-import tomllib
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from django.conf import settings
 from django.db import connection
-from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.recorder import MigrationRecorder
 
 from gpuportal.backup import (
     database_copy,
-    facts,
     manifest,
     media_archive,
     sealed_secrets,
+    verification,
 )
 from gpuportal.backup.backup_refusals import (
     BackupKeyWrong,
@@ -28,10 +26,16 @@ from gpuportal.backup.backup_refusals import (
     BackupUnusable,
     SiteNotEmpty,
 )
+from gpuportal.backup.backup_version import (
+    known_migrations,
+    portal_version,
+    refuse_newer,
+)
 from gpuportal.backup.manifest import Manifest
+from gpuportal.backup.media_archive import MEDIA
 from telemetry import paths
 
-MEDIA, SECRETS = "media.tar", "secrets.age"
+SECRETS = "secrets.age"
 PARTIAL = ".partial"
 NAME = "%Y-%m-%dT%H%M%SZ"
 
@@ -82,7 +86,7 @@ def make_backup(
             sealed_secrets.write_secrets(secrets_of_site(), partial / SECRETS, key)
         made = Manifest(
             format=manifest.FORMAT,
-            version=version(),
+            version=portal_version(),
             made_at=now.astimezone(UTC).isoformat(),
             vendor=connection.vendor,
             migrations=sorted(MigrationRecorder(connection).applied_migrations()),
@@ -98,12 +102,6 @@ def make_backup(
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return BackupSummary(target, made, files)
-
-
-def version() -> str:
-    """Return the version of this checkout from pyproject.toml."""
-    with (settings.BASE_DIR / "pyproject.toml").open("rb") as file:
-        return str(tomllib.load(file)["project"]["version"])
 
 
 def secrets_of_site() -> dict[str, str]:
@@ -135,59 +133,6 @@ def remove_old(folder: Path, keep: int) -> list[Path]:
     return gone
 
 
-# --- verify and restore --------------------------------------------------------------
-
-
-def verify_backup(folder: Path) -> list[str]:
-    """Restore a backup into a scratch database and compare it with the original.
-
-    The books are checked too. The site's data are not touched.
-
-    Returns:
-        a line for each difference; an empty list if both are equal.
-
-    Raises:
-        BackupDamaged: a file is missing, cut short or changed.
-        BackupUnusable: a newer portal made it.
-        BackupNotMade: PostgreSQL's server programs are not installed.
-    """
-    made = manifest.read_manifest(folder)
-    _refuse_newer(made)
-    with tempfile.TemporaryDirectory(prefix="gpuportal-verify-") as place:
-        scratch = Path(place)
-        scratch.chmod(0o711)
-        media_archive.read_archive(folder / MEDIA, scratch / "media")
-        var = scratch / "var"
-        var.mkdir()
-        copy = folder / database_copy.FILES[made.vendor]
-        # A separate address, because the settings of this process name the site's
-        # database.
-        environ = {"GPUPORTAL_VAR": str(var), "DATABASE_URL": ""}
-        with ExitStack() as stack:
-            if made.vendor == "sqlite":
-                database_copy.unpack_sqlite(copy, var / "db.sqlite3")
-            else:
-                url = stack.enter_context(
-                    database_copy.scratch_server(scratch / "server")
-                )
-                server = {"HOST": str(scratch / "server"), **_SCRATCH}
-                database_copy.restore_postgresql(copy, server, roles=False)
-                environ["DATABASE_URL"] = url
-            return _compared(made, environ)
-
-
-_SCRATCH = {"PORT": "", "USER": "gpuportal", "PASSWORD": "", "NAME": "postgres"}
-
-
-def _compared(made: Manifest, environ: dict[str, str]) -> list[str]:
-    """Migrate a restored database, check its books, and compare its figures."""
-    same = sorted(made.migrations) == sorted(_known())
-    if not same:
-        database_copy.run_here("manage.py", "migrate", "-v0", **environ)
-    found, wrong = database_copy.facts_of(made.made_at, **environ)
-    return [*wrong, *facts.differences(made.facts, found, same_schema=same)]
-
-
 def restore_backup(folder: Path, key_file: Path | None) -> list[str]:
     """Restore a backup into this site, which must be empty.
 
@@ -205,7 +150,7 @@ def restore_backup(folder: Path, key_file: Path | None) -> list[str]:
         BackupDamaged, BackupUnusable, BackupKeyWrong: see their sentences.
     """
     made = manifest.read_manifest(folder)
-    _refuse_newer(made)
+    refuse_newer(made)
     media = Path(settings.MEDIA_ROOT)
     if not database_copy.is_empty():
         raise SiteNotEmpty(
@@ -232,7 +177,7 @@ def restore_backup(folder: Path, key_file: Path | None) -> list[str]:
             media.rmdir()
         unpacked.rename(media)
     sealed_secrets.put_secrets(secrets, paths.var_dir() / "secret")
-    return _compared(made, {})
+    return verification.differences_from(made, {})
 
 
 def _restore_database(made: Manifest, folder: Path) -> None:
@@ -249,7 +194,7 @@ def _restore_database(made: Manifest, folder: Path) -> None:
             path.unlink(missing_ok=True)
         database_copy.unpack_sqlite(copy, name)
         return
-    if sorted(made.migrations) != sorted(_known()):
+    if sorted(made.migrations) != sorted(known_migrations()):
         raise BackupUnusable(
             f"The backup was made by version {made.version}. To change the database, "
             "restore it into SQLite with this version first, and back that up."
@@ -274,24 +219,3 @@ def _fresh(media: Path) -> Iterator[Path]:
         yield path
     finally:
         shutil.rmtree(path, ignore_errors=True)
-
-
-def _known() -> set[tuple[str, str]]:
-    """Return every migration that this version has."""
-    return set(MigrationLoader(None).disk_migrations)
-
-
-def _refuse_newer(made: Manifest) -> None:
-    known = _known()
-    apps = {app for app, _ in known}
-    unknown = [
-        f"{app}.{name}"
-        for app, name in made.migrations
-        if app in apps and (app, name) not in known
-    ]
-    if unknown:
-        raise BackupUnusable(
-            f"The backup was made by version {made.version} of the portal, which is "
-            f"newer than this one ({version()}). It does not know {unknown[0]}. "
-            "Upgrade the portal first."
-        )

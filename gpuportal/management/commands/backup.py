@@ -7,7 +7,7 @@ from django.core.management.base import CommandError
 from django.db import connection
 from django.utils import timezone
 
-from gpuportal.backup import last_backup, sealed_secrets, service
+from gpuportal.backup import last_backup, sealed_secrets, service, verification
 from telemetry.protocol.coded_error import CodedError
 from telemetry.web.plain_commands import CommandInvalid, PlainCommand
 
@@ -107,7 +107,7 @@ class Command(PlainCommand):
             self.stdout.write(f"{path} was deleted.")
 
     def _verify(self, folder: Path) -> None:
-        found = service.verify_backup(folder)
+        found = verification.verify_backup(folder)
         if found:
             for line in found[:SHOWN]:
                 self.stderr.write(line)

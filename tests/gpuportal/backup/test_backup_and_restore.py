@@ -21,6 +21,7 @@ from gpuportal.backup import (
     media_archive,
     sealed_secrets,
     service,
+    verification,
 )
 from gpuportal.backup.backup_refusals import (
     BackupDamaged,
@@ -28,6 +29,7 @@ from gpuportal.backup.backup_refusals import (
     BackupNotMade,
     BackupUnusable,
 )
+from gpuportal.backup.backup_version import portal_version
 from tests.factories import make_user
 from tests.gpuportal.running import ROOT, environ_for, manage
 from tests.gpuportal.test_operations_page import BLOCKS
@@ -152,20 +154,20 @@ def test_a_damaged_file_is_named(copy, site, name, fault):
         path.unlink()
         words = "is missing"
     with pytest.raises(BackupDamaged) as error:
-        service.verify_backup(copy)
+        verification.verify_backup(copy)
     assert str(path) in str(error.value) and words in str(error.value)
 
 
 def test_a_backup_that_ended_early_has_no_manifest_and_is_refused(copy):
     (copy / manifest.FILE).unlink()
     with pytest.raises(BackupDamaged, match="not a whole backup"):
-        service.verify_backup(copy)
+        verification.verify_backup(copy)
 
 
 def test_a_manifest_that_is_cut_short_is_refused(copy):
     os.truncate(copy / manifest.FILE, 1000)
     with pytest.raises(BackupDamaged, match="is damaged"):
-        service.verify_backup(copy)
+        verification.verify_backup(copy)
 
 
 def test_a_changed_manifest_leads_to_no_file_outside_the_backup(copy):
@@ -173,7 +175,7 @@ def test_a_changed_manifest_leads_to_no_file_outside_the_backup(copy):
     outside = {"../key": manifest.FileSum(1, "")}
     manifest.write_manifest(copy, replace(made, files=made.files | outside))
     with pytest.raises(BackupDamaged, match="outside the backup"):
-        service.verify_backup(copy)
+        verification.verify_backup(copy)
 
 
 def test_a_backup_of_a_newer_version_is_refused_with_both_versions(copy):
@@ -181,12 +183,12 @@ def test_a_backup_of_a_newer_version_is_refused_with_both_versions(copy):
     newer = [*made.migrations, ("reservations", "9999_later")]
     manifest.write_manifest(copy, replace(made, migrations=newer, version="9.9"))
     with pytest.raises(BackupUnusable) as error:
-        service.verify_backup(copy)
-    for word in ("version 9.9", service.version(), "9999_later", "Upgrade"):
+        verification.verify_backup(copy)
+    for word in ("version 9.9", portal_version(), "9999_later", "Upgrade"):
         assert word in str(error.value)
     manifest.write_manifest(copy, replace(made, format=manifest.FORMAT + 1))
     with pytest.raises(BackupUnusable, match="Upgrade the portal first"):
-        service.verify_backup(copy)
+        verification.verify_backup(copy)
 
 
 def test_figures_that_are_not_those_of_the_copy_are_found(copy, site):
@@ -195,7 +197,7 @@ def test_figures_that_are_not_those_of_the_copy_are_found(copy, site):
     name, total = next(iter(made.facts["balances"].items()))
     facts = made.facts | {"balances": {**made.facts["balances"], name: total + 60}}
     manifest.write_manifest(copy, replace(made, facts=facts))
-    assert service.verify_backup(copy) == [
+    assert verification.verify_backup(copy) == [
         f"balances: {name} is {total}, not {total + 60}"
     ]
 
