@@ -5,12 +5,12 @@ its members' quotas. A new member would raise this sum, so the group keeps the o
 """
 
 import secrets
-from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from django.db import transaction
 from django.db.models import F
 
+from reservations.accounts.group_quota import sum_of_members
 from reservations.accounts.tree import service as accounts
 from reservations.accounts.tree.tree_edits import Edit, Edited, TreeStale
 from reservations.models import (
@@ -70,22 +70,6 @@ def _quota_kept(account: Account) -> list[Edit]:
     total = sum_of_members(account)
     fields = {"quota_gpu_seconds": total}
     return [Edit("account", account.pk, account.version, fields)]
-
-
-def sum_of_members(account: Account) -> int:
-    """Return what a group without its own quota may hold, in GPU-seconds.
-
-    This is the sum of the quotas of its members and of the groups below it.
-    """
-    default = SitePolicy.current().quota_gpu_seconds
-    own = account.memberships.filter(active=True).order_by()
-    quotas: Iterable[int | None] = own.values_list("quota_gpu_seconds", flat=True)
-    total = sum(default if quota is None else quota for quota in quotas)
-    for below in account.children.filter(archived_at=None):
-        members = sum_of_members(below)
-        quota = below.quota_gpu_seconds
-        total += members if quota is None else min(quota, members)
-    return total
 
 
 def add(*, user: User, account_id: int, username: str, now: datetime) -> TreeChange:

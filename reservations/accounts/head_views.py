@@ -18,7 +18,7 @@ from django.utils.translation import gettext, gettext_lazy
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
 
-from reservations.accounts import group_chat, group_members, head_shares
+from reservations.accounts import group_chat, group_members, group_quota, head_shares
 from reservations.accounts.low_use import LOW_PCT, HeldUse
 from reservations.accounts.low_use_queries import by_member, held_uses
 from reservations.accounts.tree import service as accounts
@@ -383,7 +383,7 @@ def _page(
         **_chat_context(user, account, headed, chat_form, chat_secret),
         "quota": account.quota_gpu_seconds
         if account.quota_gpu_seconds is not None
-        else group_members.sum_of_members(account),
+        else group_quota.sum_of_members(account),
         "low": Paginator(low, LOW_ROWS).get_page(values.get("low") or 1),
         "query": query.urlencode(),
     }

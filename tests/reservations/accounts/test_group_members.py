@@ -6,7 +6,7 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from reservations.accounts import group_members
+from reservations.accounts import group_members, group_quota
 from reservations.models import (
     Account,
     AuditEntry,
@@ -85,7 +85,7 @@ def test_new_members_do_not_raise_the_quota_of_the_group(head, bob, nora) -> Non
     group = vision()
     before = 2 * default + 50
     assert group.quota_gpu_seconds is None
-    assert group_members.sum_of_members(group) == before
+    assert group_quota.sum_of_members(group) == before
     browser(head).post("/group/", {"act": "add", "username": "nora"})
     group.refresh_from_db()
     assert group.quota_gpu_seconds == before
