@@ -4,8 +4,9 @@
    for it, where the Gpus are free (``booking.overstay``).
 2. Note since when a Gpu is lost. Refund Reservations whose Gpu stays lost.
 3. Check in holders whose processes run. Release what nobody came for
-   (``presence.service``).
-4. Warn about idle Reservations and release them, if the site's policy says so.
+   (``presence.no_show_release``).
+4. Warn about idle Reservations and release them, if the site's policy says so
+   (``presence.idle_release``).
 5. End what is over: RELEASE and CHARGE.
 6. Where another person's process was on a Gpu at the start, assign equal Gpus or refund
    everything (``booking.unclean_start``).

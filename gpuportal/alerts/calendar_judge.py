@@ -19,13 +19,13 @@ from redis import Redis, RedisError
 from placement.models import Job
 from reservations.models import SitePolicy, User
 from reservations.presence.attribution import HoldingInfo, OwnerLookup, holder_present
-from reservations.presence.escalation import Suspect
 from reservations.presence.gpu_watch import GpuFacts, Watcher, WatchPolicy
 from reservations.presence.holders import (
     current_holdings,
     next_holdings,
     recent_holdings,
 )
+from reservations.presence.intruder_escalation import Suspect
 from telemetry.ingest.complaints import Complaints
 from telemetry.live.broadcast import CALENDAR_CHANGED
 from telemetry.models import Alert, Gpu, TelemetryPolicy

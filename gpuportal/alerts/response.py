@@ -1,9 +1,9 @@
 """Respond to intruders: warn and stop their processes, step by step.
 
 Runs on a thread of the leading ingest. Each look decides again from the newest sample
-(reservations/presence/escalation.py). A step is recorded and audited before it is
-taken, so that none is taken twice or without a record. In a dry run, with which every
-pool begins, nothing else happens.
+(reservations/presence/intruder_escalation.py). A step is recorded and audited before it
+is taken, so that none is taken twice or without a record. In a dry run, with which
+every pool begins, nothing else happens.
 """
 
 import logging
@@ -33,7 +33,7 @@ from placement.protocol.process_commands import (
     parse_process_fact,
 )
 from reservations.models import SitePolicy
-from reservations.presence.escalation import (
+from reservations.presence.intruder_escalation import (
     EscalationCase,
     EscalationStep,
     Suspect,

@@ -24,7 +24,7 @@ from reservations.presence.attribution import (
     holder_present,
     presence,
 )
-from reservations.presence.escalation import Suspect
+from reservations.presence.intruder_escalation import Suspect
 from reservations.rules.booking_alerts import (
     IDLE_HOG,
     INTRUDER,

@@ -1,12 +1,14 @@
-"""Coming releases of running Reservations, from fields that other queries read too."""
+"""Coming releases of running Reservations, and the watched minutes of their Gpus."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from reservations.models import Reservation
 from reservations.presence.release_warnings import PendingRelease, next_release
+from reservations.presence.rules import MinuteInfo
 from reservations.rules.lifecycle import State
 from reservations.store.booking_facts import site_policy
+from telemetry.models import SampleMinute
 
 PRESENCE_FIELDS = (
     "reservation__state",
@@ -61,3 +63,10 @@ def pending_release(row: Reservation, now: datetime) -> PendingRelease | None:
         row.keep_used,
     )
     return pending_releases([fields], now).get(row.pk)
+
+
+def watched_minutes(gpu_ids: Sequence[int], since: datetime) -> list[MinuteInfo]:
+    """Return the minutes with samples of some Gpus since an instant."""
+    rows = SampleMinute.objects.filter(gpu_id__in=gpu_ids, minute_at__gte=since)
+    fields = ("gpu_id", "minute_at", "n", "process_n", "util_n", "util_sum_pct")
+    return [MinuteInfo(*row) for row in rows.order_by().values_list(*fields)]

@@ -121,7 +121,7 @@ IDLE_WARNING = declare(
         sentence("released soon"),
         sentence("The booking is released soon unless it is used or kept."),
         Severity.INFO,
-        found_in="reservations.presence.service.check",
+        found_in="reservations.presence.idle_release.warn_or_release",
     )
 )
 BROKEN_WITH_BOOKINGS = declare(

@@ -14,8 +14,8 @@ from reservations.models import (
 )
 from reservations.notifications.queries import notices_with_text
 from reservations.presence.check_in import check_in, keep_idle
-from reservations.presence.service import IDLE_WARNING
 from reservations.rules import errors
+from reservations.rules.booking_alerts import IDLE_WARNING
 from reservations.rules.lifecycle import State
 from reservations.store import locks
 from telemetry.models import Alert

@@ -10,7 +10,7 @@ from reservations.rules.notice_values import NoticeValues
 from telemetry.protocol.sentences import joined, known, sentence
 
 NOBODY_CAME, IDLE = sentence("nobody came"), sentence("idle")
-"""Reasons of ``presence/service.py``."""
+"""Reasons of ``presence/no_show_release.py`` and ``presence/idle_release.py``."""
 
 
 def released(told: NoticeValues) -> str:

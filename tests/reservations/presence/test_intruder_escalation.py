@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from reservations.presence.attribution import HoldingInfo, OwnerLookup
-from reservations.presence.escalation import (
+from reservations.presence.intruder_escalation import (
     LADDER,
     REACH,
     EscalationCase,
