@@ -19,7 +19,7 @@ from redis import Redis, RedisError
 from placement.models import Job
 from reservations.models import SitePolicy, User
 from reservations.presence.attribution import HoldingInfo, OwnerLookup, holder_present
-from reservations.presence.gpu_watch import GpuFacts, Watcher, WatchPolicy
+from reservations.presence.gpu_findings import GpuFacts, Watcher, WatchPolicy
 from reservations.presence.holders import (
     current_holdings,
     next_holdings,

@@ -1,6 +1,6 @@
 """The alert rules about the bookings of a GPU.
 
-See docs/design/telemetry.md#findings. ``reservations.presence.gpu_watch`` makes the
+See docs/design/telemetry.md#findings. ``reservations.presence.gpu_findings`` makes the
 facts of each reading and checks every rule whose condition is about ``GpuUse``. Rules
 about idleness use the same thresholds as the release of bookings.
 """

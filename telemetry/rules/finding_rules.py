@@ -4,7 +4,7 @@ A cause that lasts one sample is noise. Detectors count, over fresh samples only
 long a cause persists (`persistence.py`), and report it once it passes the policy's
 threshold. Here a reported finding opens at once, and closes when its cause was gone for
 some seconds, so that nothing flickers. See docs/design/telemetry.md#findings.
-reservations/presence/gpu_watch.py decides the state of a Gpu with the calendar,
+reservations/presence/gpu_findings.py decides the state of a Gpu with the calendar,
 hardware_rules.py judges the card's own reports, and alert_rules.py has the rules.
 """
 

@@ -7,7 +7,7 @@ import pytest
 from msgspec import structs
 
 from reservations.presence.attribution import HoldingInfo, OwnerLookup, holder_present
-from reservations.presence.gpu_watch import GpuFacts, Watcher, WatchPolicy
+from reservations.presence.gpu_findings import GpuFacts, Watcher, WatchPolicy
 from reservations.rules import booking_alerts
 from telemetry.protocol.gpu_state import GpuState
 from telemetry.protocol.sample import GpuAnswer, GpuReading, ProcessReading, Throttle
