@@ -25,7 +25,7 @@ from placement.planner.values.plan import Plan
 from placement.plans.views import plan_cards
 from placement.plans.views.outcome_panel import measured_of
 from placement.protocol.multi_node import first_failed_part
-from placement.rules.rebalance_rules import RestartMode
+from placement.rules.rebalance_policy import RestartMode
 from reservations.models import Allocation, SitePolicy, User
 from telemetry.inventory.queries import load_history
 from telemetry.protocol.sentences import sentence

@@ -26,7 +26,7 @@ from placement.planner.values.objective import OBJECTIVE_WORDS, WISHES
 from placement.planner.values.workload import Workload
 from placement.protocol.job_lifecycle import JobState
 from placement.protocol.launchers import MOST_FOLDER_CHARACTERS, Launcher
-from placement.rules.rebalance_rules import RestartMode
+from placement.rules.rebalance_policy import RestartMode
 from placement.rules.sweep import Sweep, read_sweep
 from telemetry.web.plain_forms import PlainForm
 

@@ -15,7 +15,7 @@ from placement.protocol.launchers import (
     why_not_on_nodes,
 )
 from placement.protocol.multi_node import gpus_by_node
-from placement.rules.rebalance_rules import RestartMode
+from placement.rules.rebalance_policy import RestartMode
 from telemetry.models import Node
 from telemetry.protocol.sentences import sentence
 

@@ -11,7 +11,8 @@ from placement.jobs.site_clock import clock_text
 from placement.models import Job, JobEvent, MoveDecision, ResultFile, StoredPlan
 from placement.planner.values.errors import PlanInvalid
 from placement.planner.values.plan import Plan
-from placement.rules.rebalance_rules import GpuTrouble, RestartMode
+from placement.rules.rebalance_policy import RestartMode
+from placement.rules.rebalance_review import GpuTrouble
 from reservations.models import Reservation
 from reservations.rules.booking_alerts import INTRUDER
 from reservations.rules.figures import time_text

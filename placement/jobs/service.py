@@ -93,7 +93,7 @@ def launch_in(
     Args:
         node: the node, if the Reservation has Gpus on several.
         launcher, environment_folder: of a script (``protocol.launchers``).
-        restart: how it may be restarted (``rules.rebalance_rules.Restart``). "": not.
+        restart: how it may be restarted (``rebalance_policy.RestartMode``). "": not.
         gpu_count: how many Gpus it needs. None: all of the Reservation on its node.
         retry_failed: whether it restarts when it failed, too, not only when its node
             was lost.

@@ -13,7 +13,7 @@ from django.utils.translation import gettext_lazy
 from placement.models.plans import StoredPlan
 from placement.protocol.job_lifecycle import CANNOT_START, NEXT, JobState
 from placement.protocol.launchers import MOST_FOLDER_CHARACTERS, Launcher
-from placement.rules.rebalance_rules import RestartMode
+from placement.rules.rebalance_policy import RestartMode
 from reservations.models import User
 from reservations.rules.lifecycle import State
 

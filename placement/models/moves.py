@@ -9,7 +9,7 @@ from simple_history.models import HistoricalRecords
 from placement.models.jobs import Job
 from placement.models.plans import StoredPlan
 from placement.rules.placement_policy import JobFilePolicy, PlanPolicy
-from placement.rules.rebalance_rules import RebalancePolicy
+from placement.rules.rebalance_policy import RebalancePolicy
 from telemetry.models.policy_row import PolicyColumns, PolicyRow
 
 

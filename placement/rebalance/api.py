@@ -9,9 +9,9 @@ from ninja import Router, Schema
 from placement.jobs import queries as snapshots
 from placement.jobs.views.viewer import reader
 from placement.models import Job
-from placement.rebalance import move_decisions
-from placement.rebalance.move_decisions import allow_moves
-from placement.rules.rebalance_rules import RestartMode
+from placement.rebalance import move_proposals
+from placement.rebalance.move_proposals import allow_moves
+from placement.rules.rebalance_policy import RestartMode
 from reservations.rules.errors import NotFound
 from telemetry.protocol.sentences import sentence
 
@@ -63,7 +63,7 @@ def move_decline(request: HttpRequest, job_id: int, move_id: int) -> dict[str, A
 def _decide(
     request: HttpRequest, job_id: int, move_id: int, *, accept: bool
 ) -> dict[str, Any]:
-    row = move_decisions.decide(
+    row = move_proposals.decide(
         job_id=job_id,
         move_id=move_id,
         user=reader(request),

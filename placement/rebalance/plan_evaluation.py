@@ -19,7 +19,7 @@ from placement.jobs.tick.job_progress import progress_of
 from placement.models import Job, PlacementPolicy
 from placement.planner.model.spec import ModelSpec
 from placement.planner.search.memory_savings import PlanLimits
-from placement.planner.search.move_benefit import restart_cost_seconds
+from placement.planner.search.move_or_stay import restart_cost_seconds
 from placement.planner.values.gpu_availability import GpuOffer
 from placement.planner.values.humanize import gib
 from placement.planner.values.plan import Plan
@@ -27,12 +27,8 @@ from placement.planner.values.workload import Workload
 from placement.plans import service as planning
 from placement.plans.available_gpus import BOOKED
 from placement.rules.nearest_place import moved_bytes, nearest_set, renamed
-from placement.rules.rebalance_rules import (
-    GpuTrouble,
-    MoveSnapshot,
-    RebalancePolicy,
-    RestartMode,
-)
+from placement.rules.rebalance_policy import RebalancePolicy, RestartMode
+from placement.rules.rebalance_review import GpuTrouble, MoveSnapshot
 from reservations.models import Allocation
 from reservations.rules.booking_alerts import INTRUDER, SQUATTER
 from telemetry.live import broadcast

@@ -3,7 +3,7 @@
 1. follow the moves: the Job has begun at the new place, or it could not
 2. carry out accepted moves, one at a time for the whole site
 3. review each due Job: its Plan in its place, the best Plan elsewhere, the rule of
-   docs/design/placement.md#moving (`rules/rebalance_rules.py`), and a row with the
+   docs/design/placement.md#moving (`rules/rebalance_review.py`), and a row with the
    reason
 4. withdraw proposals of Jobs that have ended
 
@@ -24,12 +24,9 @@ from placement.jobs import job_broadcast
 from placement.jobs.queries import gpu_troubles
 from placement.jobs.tick.job_progress import measure
 from placement.models import Job, MoveDecision, PlacementPolicy
-from placement.rebalance import move_decisions, plan_evaluation
-from placement.rules.rebalance_rules import (
-    GpuTrouble,
-    RebalanceAction,
-    decide_rebalance,
-)
+from placement.rebalance import move_proposals, plan_evaluation
+from placement.rules.rebalance_policy import RebalanceAction
+from placement.rules.rebalance_review import GpuTrouble, decide_rebalance
 from reservations.models import Allocation
 from reservations.rules.lifecycle import State
 from telemetry.protocol.sentences import sentence
@@ -52,9 +49,9 @@ def rebalance_jobs(now: datetime) -> dict[str, int]:
     policy = PlacementPolicy.current()
     troubles = _troubles()
     return {
-        "followed": _each(move_decisions.in_flight(), move_decisions.advance_move, now),
+        "followed": _each(move_proposals.in_flight(), move_proposals.advance_move, now),
         "carried_out": _each(
-            move_decisions.next_accepted(), move_decisions.carry_out, now
+            move_proposals.next_accepted(), move_proposals.carry_out, now
         ),
         "looked": sum(
             _judge_job(job, troubles.get(job.pk), policy, now)
@@ -153,7 +150,7 @@ def _judge_job(
         return False
     with isolated(logger, "job %s: looking again failed", job.pk):
         measure(job, now)
-        move_decisions.realise(job, now)
+        move_proposals.realise(job, now)
         trouble = troubled[0] if troubled else None
         if trouble is None and not job.may_move:
             return True
@@ -186,24 +183,24 @@ def _record(
     open_row = job.moves.filter(state=MoveDecision.State.PROPOSED).first()
     if verdict.act is RebalanceAction.NEVER:
         if open_row is not None:
-            move_decisions.withdraw(open_row, now, reason=verdict.reason)
+            move_proposals.withdraw(open_row, now, reason=verdict.reason)
         state = MoveDecision.State.STAYS
     else:
-        if open_row is not None and move_decisions.same_offer(open_row, weighed, cause):
-            move_decisions.refresh(open_row, weighed, verdict, now)
+        if open_row is not None and move_proposals.same_offer(open_row, weighed, cause):
+            move_proposals.refresh(open_row, weighed, verdict, now)
             return
         if open_row is not None:
-            move_decisions.withdraw(
+            move_proposals.withdraw(
                 open_row, now, reason=sentence("a better move was found")
             )
         state = MoveDecision.State.PROPOSED
-        why_not = move_decisions.recent_refusal(job, weighed, cause, now)
+        why_not = move_proposals.recent_refusal(job, weighed, cause, now)
         if why_not:
             state = MoveDecision.State.STAYS
             verdict = replace(verdict, reason=f"{verdict.reason} {why_not}")
         elif verdict.act is RebalanceAction.DO:
             state = MoveDecision.State.ACCEPTED
-    row = move_decisions.write(job, weighed, verdict, cause, state, now)
+    row = move_proposals.write(job, weighed, verdict, cause, state, now)
     if row.state != MoveDecision.State.STAYS:
         job_broadcast.publish_job(job.pk)
 
@@ -230,6 +227,6 @@ def _of_ended_jobs(now: datetime) -> Iterable[MoveDecision]:
 
 
 def _withdraw_ended(row: MoveDecision, now: datetime) -> bool:
-    return move_decisions.withdraw(
+    return move_proposals.withdraw(
         row, now, reason=sentence("the job is {state}", state=row.job.state)
     )

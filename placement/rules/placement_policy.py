@@ -1,6 +1,6 @@
 """The site's rules for plans, and for the files that jobs leave behind.
 
-The rules for moving jobs are in ``rebalance_rules``. Only the admin shows them.
+The rules for moving jobs are in ``rebalance_policy``. Only the admin shows them.
 """
 
 from dataclasses import dataclass

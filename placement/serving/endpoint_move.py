@@ -27,7 +27,7 @@ from placement.jobs.job_notices import notify_model_owners
 from placement.jobs.job_transitions import PORTAL, move
 from placement.jobs.queries import gpu_troubles
 from placement.models import Endpoint, Job, ServedModel
-from placement.rules.rebalance_rules import GpuTrouble
+from placement.rules.rebalance_review import GpuTrouble
 from placement.serving import model_states
 from placement.serving.endpoint_places import (
     EndpointPlace,

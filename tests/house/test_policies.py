@@ -13,7 +13,7 @@ from tests.house.walk import python_files, short, tree
 
 DECLARED_IN = {
     "placement/rules/placement_policy.py",
-    "placement/rules/rebalance_rules.py",
+    "placement/rules/rebalance_policy.py",
     "reservations/rules/policy.py",
     "telemetry/rules/thresholds.py",
     "telemetry/rules/retention.py",

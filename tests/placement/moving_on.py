@@ -14,7 +14,7 @@ from placement.models import Job, MoveDecision, PlacementPolicy
 from placement.planner.model.well_known import well_known_spec
 from placement.plans.service import save_plan
 from placement.rebalance.rebalance_tick import rebalance_jobs
-from placement.rules.rebalance_rules import RebalanceAction, RestartMode
+from placement.rules.rebalance_policy import RebalanceAction, RestartMode
 from reservations.booking.service import book
 from telemetry.alerts.service import open_alert
 from telemetry.models import Gpu, Node

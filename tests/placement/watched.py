@@ -16,9 +16,9 @@ from placement.planner.values.gpu_availability import GpuOffer
 from placement.planner.values.workload import Workload
 from placement.plans.service import make_plans, save_plan
 from placement.protocol.job_lifecycle import JobState
-from placement.rebalance import move_decisions
+from placement.rebalance import move_proposals
 from placement.rebalance.rebalance_tick import rebalance_jobs
-from placement.rules.rebalance_rules import RestartMode
+from placement.rules.rebalance_policy import RestartMode
 from reservations.booking.service import book
 from reservations.models import Reservation
 from telemetry.live import broadcast
@@ -178,6 +178,6 @@ def slow(alice, cards, rules):
 
 def agree(job, user=None, accept=True):
     row = job.moves.filter(state=M.PROPOSED).get()
-    return move_decisions.decide(
+    return move_proposals.decide(
         job_id=job.pk, move_id=row.pk, user=user or job.owner, accept=accept, now=NOW
     )

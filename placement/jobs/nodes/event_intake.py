@@ -31,7 +31,7 @@ from placement.protocol.events import (
     parse_fact,
 )
 from placement.protocol.node_refusals import FactRefused
-from placement.rules.rebalance_rules import RestartMode
+from placement.rules.rebalance_policy import RestartMode
 from reservations.presence.check_in import check_in
 from telemetry.inventory.enrollment import record_channel
 from telemetry.protocol.sentences import sentence

@@ -30,7 +30,7 @@ from placement.planner.reference.case_fields import (
 from placement.planner.search.bottleneck_partition import split_bytes
 from placement.planner.search.chain_split import classes_of
 from placement.planner.search.equal_shards import zero_coalesce
-from placement.planner.search.move_benefit import (
+from placement.planner.search.move_or_stay import (
     MARGIN_RATIO,
     decide_move,
     move_cost_seconds,

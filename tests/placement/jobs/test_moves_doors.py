@@ -9,7 +9,7 @@ from django.utils import timezone
 from placement.jobs import queries as snapshots
 from placement.jobs import service as jobs
 from placement.models import Job, MoveDecision, PlacementPolicy
-from placement.rules.rebalance_rules import (
+from placement.rules.rebalance_policy import (
     RebalanceAction,
     RebalancePolicy,
     RestartMode,

@@ -4,10 +4,10 @@ import pytest
 
 from placement.models import Job, PlacementPolicy
 from placement.rebalance import plan_evaluation
-from placement.rebalance.move_decisions import allow_moves
+from placement.rebalance.move_proposals import allow_moves
 from placement.rebalance.rebalance_tick import rebalance_jobs
 from placement.rules.job_refusals import RestartNotAllowed
-from placement.rules.rebalance_rules import RebalanceAction, RestartMode
+from placement.rules.rebalance_policy import RebalanceAction, RestartMode
 from reservations.models import Reservation
 from tests.placement.lab import GIB, send_frame
 from tests.placement.watched import (

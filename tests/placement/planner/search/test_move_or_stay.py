@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placement.planner.search.move_benefit import (
+from placement.planner.search.move_or_stay import (
     decide_move,
     move_cost_seconds,
 )

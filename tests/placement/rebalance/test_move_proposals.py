@@ -8,10 +8,10 @@ from placement.jobs.tick import job_tick
 from placement.models import Job, JobArray, MoveDecision, PlacementPolicy
 from placement.planner.values.plan import Plan
 from placement.protocol.job_lifecycle import JobState
-from placement.rebalance import move_decisions, plan_evaluation
+from placement.rebalance import move_proposals, plan_evaluation
 from placement.rebalance.rebalance_tick import rebalance_jobs
 from placement.rules.job_refusals import MoveGone
-from placement.rules.rebalance_rules import RebalanceAction, RestartMode
+from placement.rules.rebalance_policy import RebalanceAction, RestartMode
 from reservations.models import Allocation, AuditEntry, Reservation, SitePolicy
 from reservations.rules.booking_alerts import INTRUDER
 from reservations.rules.errors import NotAllowed, NotFound
@@ -46,7 +46,7 @@ def test_a_no_is_heard_and_not_asked_again(slow):
     last = moves(slow)[-1]
     assert last.state == M.STAYS and "declined" in last.reason
     with pytest.raises(MoveGone):
-        move_decisions.decide(
+        move_proposals.decide(
             job_id=slow.pk,
             move_id=moves(slow)[0].pk,
             user=slow.owner,

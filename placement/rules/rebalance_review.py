@@ -3,104 +3,22 @@
 See docs/design/placement.md#moving. If one of its Gpus has a problem (an intruder or a
 fault), the Plan that keeps the Job alive wins. Otherwise, and only if the Job allows
 it, the question is whether a better Plan is worth its transfer
-(`move_benefit.decide_move`). The site's policy determines the result: never, propose,
+(`move_or_stay.decide_move`). The site's policy determines the result: never, propose,
 or move. A Job without a restart setting is never moved.
 """
 
 from dataclasses import dataclass
-from enum import StrEnum
 
-from placement.planner.search.move_benefit import (
-    HOLD_DOWN_FACTOR,
-    MARGIN_RATIO,
-    decide_move,
-    regret_after,
+from placement.planner.search.move_or_stay import decide_move, regret_after
+from placement.rules.rebalance_policy import (
+    RebalanceAction,
+    RebalancePolicy,
+    RestartMode,
 )
 from telemetry.protocol.sentences import counted, joined, sentence
-from telemetry.rules.policy_declaration import rule
 
 SAME_RATIO = 1e-9
 """Step times that differ by less are equal."""
-
-
-class RebalanceAction(StrEnum):
-    """The actions that a policy allows, and the results of a review."""
-
-    NEVER = "never"
-    PROPOSE = "propose"
-    DO = "do"
-
-    @property
-    def label(self) -> str:
-        """Return the words of the policy's form."""
-        return {
-            "never": sentence("never"),
-            "propose": sentence("propose it"),
-            "do": sentence("do it"),
-        }[self.value]
-
-
-class RestartMode(StrEnum):
-    """How a Job may be started again, as its owner set it."""
-
-    NOT = ""
-    FRESH = "fresh"
-    RESUMES = "resumes"
-
-    @property
-    def label(self) -> str:
-        """Return the words of the Job's form."""
-        return {
-            "": sentence("no: it stays where it is"),
-            "fresh": sentence("yes, from its beginning"),
-            "resumes": sentence("yes, it resumes from its own checkpoint"),
-        }[self.value]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RebalancePolicy:
-    """The site's rules for moving running Jobs. Only the admin shows them."""
-
-    look_again_seconds: int = rule(
-        60,
-        "",
-        sentence(
-            "Time between two checks of a running job for faster GPUs. In seconds; "
-            "0: never."
-        ),
-        says_unit=True,
-    )
-    when_faster: RebalanceAction = rule(
-        RebalanceAction.PROPOSE,
-        "",
-        sentence(
-            "What to do when a job would save more time on other GPUs than a move "
-            "costs."
-        ),
-    )
-    when_in_trouble: RebalanceAction = rule(
-        RebalanceAction.PROPOSE,
-        "",
-        sentence("What to do when someone else uses a job's GPU, or the GPU fails."),
-    )
-    margin_ratio: float = rule(
-        MARGIN_RATIO,
-        "",
-        sentence("How much more than its cost a move must save. A ratio; 0.1 is 10 %."),
-    )
-    hold_down_factor: float = rule(
-        HOLD_DOWN_FACTOR,
-        "",
-        sentence(
-            "Pause before the next move, as a multiple of the cost of the last one."
-        ),
-    )
-    pause_seconds: int = rule(
-        30,
-        "",
-        sentence("Time that it takes to stop and restart a job. In seconds."),
-        says_unit=True,
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

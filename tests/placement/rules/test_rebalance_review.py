@@ -8,20 +8,18 @@ from hypothesis import strategies as st
 
 from placement.planner.model.well_known import well_known_spec
 from placement.planner.search.memory_savings import PlanLimits
-from placement.planner.search.move_benefit import regret_after, restart_cost_seconds
+from placement.planner.search.move_or_stay import regret_after, restart_cost_seconds
 from placement.planner.search.plan_validation import validate
 from placement.planner.search.planner import plan
 from placement.planner.values.gpu_availability import GpuOffer
 from placement.planner.values.workload import Workload
 from placement.rules.nearest_place import moved_bytes, nearest_set, renamed
-from placement.rules.rebalance_rules import (
-    GpuTrouble,
-    MoveSnapshot,
+from placement.rules.rebalance_policy import (
     RebalanceAction,
     RebalancePolicy,
     RestartMode,
-    decide_rebalance,
 )
+from placement.rules.rebalance_review import GpuTrouble, MoveSnapshot, decide_rebalance
 
 pytestmark = pytest.mark.pure
 GIB = 2**30

@@ -1,4 +1,7 @@
-"""The life of a decision to move: stored, accepted, carried out, measured.
+"""The life of a proposal to move a Job: stored, answered, carried out, measured.
+
+`placement.rules.rebalance_review` decides whether there is one. Only the Job's owner or
+the operator may answer it.
 
 A move is one transaction: the Reservation's rest is booked on the new Gpus and the
 others are returned (`reservations.booking.relocation.relocate_rest`), a stop is sent to
@@ -25,7 +28,8 @@ from placement.planner.values.errors import LaunchInvalid
 from placement.planner.values.plan import Plan
 from placement.rebalance import plan_evaluation
 from placement.rules.job_refusals import MoveGone, RestartNotAllowed
-from placement.rules.rebalance_rules import MoveVerdict, RebalanceAction, RestartMode
+from placement.rules.rebalance_policy import RebalanceAction, RestartMode
+from placement.rules.rebalance_review import MoveVerdict
 from reservations.booking.relocation import relocate_rest
 from reservations.models import User
 from reservations.rules.errors import NotAllowed, NotFound

@@ -1,4 +1,4 @@
-"""Whether it is worth moving a running Job to a better Plan.
+"""Move or stay: whether moving a running Job to a better Plan is worth its cost.
 
 See docs/design/placement.md#moving.
 
