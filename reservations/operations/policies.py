@@ -1,4 +1,4 @@
-"""The two policies: preview, change, history and undo.
+"""The two policies: preview, change and history. ``policy_undo.py`` undoes a change.
 
 The history is the audit log, with author, time, reason, and each field before and
 after.
@@ -54,7 +54,7 @@ def fields_of(which: str) -> list[PolicyField]:
     Raises:
         NotFound: there is no such policy.
     """
-    row = _current(which)
+    row = current_row(which)
     return [PolicyField(rule, getattr(row, rule.column)) for rule in row.declared.rules]
 
 
@@ -65,11 +65,16 @@ def preview(*, which: str, values: Mapping[str, object]) -> PolicyPreview:
         FieldsInvalid: by field.
         NotFound: there is no such policy.
     """
-    row = _current(which)
-    return _preview(row, values)
+    row = current_row(which)
+    return preview_of(row, values)
 
 
-def _preview(row: PolicyRow, values: Mapping[str, object]) -> PolicyPreview:
+def preview_of(row: PolicyRow, values: Mapping[str, object]) -> PolicyPreview:
+    """Return the effects of these values on a row, which gets them.
+
+    Raises:
+        FieldsInvalid: by field.
+    """
     known = {rule.column for rule in row.declared.rules}
     changes: dict[str, tuple[object, object]] = {}
     for name, value in values.items():
@@ -107,9 +112,9 @@ def save(
         NotFound: there is no such policy.
     """
     with transaction.atomic(durable=True):
-        _current(which)
+        current_row(which)
         row = MODELS[which]._default_manager.select_for_update().get(pk=1)
-        found = _preview(row, values)
+        found = preview_of(row, values)
         if found.mark != mark:
             raise PreviewStale(CHANGED_SINCE)
         if not found.changes:
@@ -136,7 +141,7 @@ def history(which: str) -> models.QuerySet[AuditEntry]:
     Raises:
         NotFound: there is no such policy.
     """
-    name = _current(which)._meta.model_name
+    name = current_row(which)._meta.model_name
     return (
         AuditEntry.objects.filter(subject__in=[f"policy:{which}", f"{name}:1"])
         .select_related("actor")
@@ -144,46 +149,12 @@ def history(which: str) -> models.QuerySet[AuditEntry]:
     )
 
 
-def undo_preview(*, which: str, entry_id: int) -> tuple[AuditEntry, PolicyPreview]:
-    """Return the effects of undoing a change: its fields get their previous values.
+def current_row(which: str) -> PolicyRow:
+    """Return the row of a policy.
 
     Raises:
-        NotFound: no such change, or one without previous values.
-        PreviewStale: one of its fields was changed again since.
-        FieldsInvalid: the previous values do not fit the other fields any more.
+        NotFound: there is no such policy.
     """
-    entry = history(which).filter(pk=entry_id, verb__in=[CHANGED, UNDONE]).first()
-    if entry is None:
-        raise NotFound(what=sentence("change of this policy under that number"))
-    row = _current(which)
-    after = entry.detail["after"]
-    if any(getattr(row, name) != value for name, value in after.items()):
-        raise PreviewStale(CHANGED_SINCE)
-    return entry, _preview(row, entry.detail["before"])
-
-
-def undo(
-    *, which: str, entry_id: int, actor: User, now: datetime, reason: str
-) -> Changes:
-    """Restore a change's fields, unless one was changed again since.
-
-    Raises:
-        NotFound, PreviewStale, FieldsInvalid.
-    """
-    entry, found = undo_preview(which=which, entry_id=entry_id)
-    return save(
-        which=which,
-        values=entry.detail["before"],
-        actor=actor,
-        now=now,
-        reason=reason,
-        mark=found.mark,
-        verb=UNDONE,
-        undoes=entry.pk,
-    )
-
-
-def _current(which: str) -> PolicyRow:
     if which not in MODELS:
         raise NotFound(what=sentence("policy of this name"))
     return MODELS[which].current()

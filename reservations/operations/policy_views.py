@@ -18,7 +18,7 @@ from django.views.decorators.http import (
 )
 
 from reservations.models import AuditEntry
-from reservations.operations import policies
+from reservations.operations import policies, policy_undo
 from reservations.operations.policy_fields import (
     PolicyField,
     exact_duration,
@@ -262,7 +262,7 @@ def undo(request: HttpRequest, which: str, pk: int) -> HttpResponseBase:
     _rules(which)
 
     def act() -> str:
-        changes = policies.undo(
+        changes = policy_undo.undo(
             which=which,
             entry_id=pk,
             actor=reader(request),
