@@ -30,12 +30,14 @@ from placement.planner.model.files.onnx_signature import parse_signature
 from placement.planner.model.files.onnx_weights import external_files, parse_onnx
 from placement.planner.model.files.safetensors import (
     MAX_HEADER_BYTES,
-    index_alone,
-    joined,
     no_twins,
     safetensors_tensors,
-    spec_of_index,
     spec_of_tensors,
+)
+from placement.planner.model.files.safetensors_shards import (
+    index_alone,
+    joined,
+    spec_of_index,
 )
 from placement.planner.model.files.tensor_inventory import TensorInfo
 from placement.planner.model.spec import ModelSpec

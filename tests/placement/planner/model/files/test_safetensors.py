@@ -3,11 +3,13 @@
 import pytest
 
 from placement.planner.model.files.safetensors import (
+    parse_safetensors_header,
+    safetensors_tensors,
+)
+from placement.planner.model.files.safetensors_shards import (
     index_alone,
     joined,
-    parse_safetensors_header,
     read_index,
-    safetensors_tensors,
     spec_of_index,
 )
 from placement.planner.values.errors import SpecInvalid
