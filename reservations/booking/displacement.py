@@ -11,7 +11,7 @@ from reservations.booking.requeue import requeue_displaced
 from reservations.models import Allocation, Notice, Reservation
 from reservations.notifications import live
 from reservations.notifications import service as notices
-from reservations.notifications.text.notice_text import displaced_detail
+from reservations.notifications.text.displacement_text import displaced_detail
 from reservations.rules.errors import GpuTaken
 from reservations.rules.fairness.preemption import Displaced
 from reservations.rules.lifecycle import Kind, State

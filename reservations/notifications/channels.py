@@ -11,7 +11,7 @@ from reservations.notifications.delivery_rules import (
     quiet_until,
 )
 from reservations.notifications.reader_locale import zone_of
-from reservations.notifications.text.notice_text import form_of
+from reservations.notifications.text.notice_forms import form_of
 
 MAIL, WEBHOOK = Delivery.Channel.MAIL, Delivery.Channel.WEBHOOK
 GROUP = Delivery.Channel.GROUP

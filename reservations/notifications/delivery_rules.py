@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, time, timedelta, tzinfo
 
-from reservations.notifications.text.notice_text import CHANNELS, form_of
+from reservations.notifications.text.notice_forms import CHANNELS, form_of
 from telemetry.protocol.back_off import pause_after
 
 RETRY_SECONDS = (60, 300, 1800, 7200, 21_600)

@@ -8,7 +8,7 @@ from django import forms
 from django.utils.translation import gettext, gettext_lazy
 
 from reservations.models import Notice, NoticeSettings
-from reservations.notifications.text.notice_text import CHANNELS
+from reservations.notifications.text.notice_forms import CHANNELS
 from reservations.notifications.webhook_rules import LONGEST
 from telemetry.protocol.sentences import sentence
 from telemetry.web.plain_forms import PlainForm

@@ -12,7 +12,7 @@ from reservations.notifications.channels import settings_of
 from reservations.notifications.delivery_rules import channels_of
 from reservations.notifications.message_rendering import ALL_KINDS
 from reservations.notifications.service import notify
-from reservations.notifications.text.notice_text import CHANNELS
+from reservations.notifications.text.notice_forms import CHANNELS
 from reservations.rules.errors import NotFound
 from reservations.store.audit_log import audit_act
 from telemetry.protocol.sentences import sentence

@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from reservations.models import Notice, Reservation, User
 from reservations.notifications.reader_locale import with_language_of, zone_of
-from reservations.notifications.text.notice_text import form_of, notice_sentence
+from reservations.notifications.text.notice_forms import form_of, notice_sentence
 from reservations.rules.notice_values import NoticeValues
 from reservations.store.booking_facts import site_policy
 from reservations.store.calendar_queries import Reader

@@ -31,7 +31,7 @@ def notify(
 
     Args:
         kind: a value of `Notice.Kind`.
-        detail: JSON values for the text (``notifications/text/notice_text.py``):
+        detail: JSON values for the text (``notifications/text/notice_forms.py``):
             instants as ISO 8601, amounts as integers. ``by``: the number of a
             Reservation whose User is the other person; ``person``: a User's number;
             ``job``: a Job's number; ``url``: a path of this site with details.

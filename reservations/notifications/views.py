@@ -28,7 +28,7 @@ from reservations.notifications.forms import (
 from reservations.notifications.message_rendering import ALL_KINDS, UNSUBSCRIBE_SALT
 from reservations.notifications.queries import notices_with_text
 from reservations.notifications.service import read_all
-from reservations.notifications.text.notice_text import CHANNELS
+from reservations.notifications.text.notice_forms import CHANNELS
 from reservations.notifications.webhook_rules import WebhookRefused
 from reservations.store.access import reader
 from telemetry.protocol.sentences import counted, sentence

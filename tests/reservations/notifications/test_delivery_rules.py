@@ -8,7 +8,7 @@ import pytest
 
 from reservations.models import Notice
 from reservations.notifications.delivery_rules import channels_of, next_try, quiet_until
-from reservations.notifications.text.notice_text import FORMS
+from reservations.notifications.text.notice_forms import FORMS
 from reservations.notifications.webhook_rules import WebhookRefused, allowed, parse
 
 BERLIN = ZoneInfo("Europe/Berlin")

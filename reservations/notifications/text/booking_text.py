@@ -1,4 +1,4 @@
-"""Texts about the portal's own acts: starts, ends, moves and refunds.
+"""Texts about a booking: its start and end, moves, releases and refunds.
 
 Each function takes the stored ``NoticeValues.detail``: instants as ISO 8601, amounts as
 integers.
@@ -159,23 +159,3 @@ def gpus_moved_text(told: NoticeValues) -> str:
         went=joined(went, by=", "),
         reason=known(str(told.detail.get("reason", ""))),
     )
-
-
-def webhook_off(told: NoticeValues) -> str:
-    """Say why the webhook was switched off. detail: failures, why, gone."""
-    if told.detail.get("gone"):
-        return sentence(
-            "Your webhook was switched off: its server answered that it no longer "
-            "exists. Switch it on again in the settings."
-        )
-    return sentence(
-        "Your webhook was switched off: it accepted none of the last {failures} "
-        "messages ({why}). Switch it on again in the settings.",
-        failures=told.detail["failures"],
-        why=known(str(told.detail["why"])),
-    )
-
-
-def trial(told: NoticeValues) -> str:
-    """Say that this is only a test message."""
-    return sentence("This is the test message that you sent. Notices reach you here.")

@@ -1,4 +1,4 @@
-"""The sentences of notices, made from stored numbers.
+"""The form of each kind of notice: its symbol, its sentence and its channels.
 
 A new kind needs a function ``NoticeValues -> str`` in a module of this package, and one
 line in ``FORMS``, which also has its channels.
@@ -6,13 +6,11 @@ line in ``FORMS``, which also has its channels.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, tzinfo
-from typing import Any
 
-from reservations.notifications.text import act_text, waitlist_text
+from reservations.notifications.text import booking_text, channel_text, waitlist_text
 from reservations.notifications.text.closure_text import maintenance_text
+from reservations.notifications.text.displacement_text import displaced_notice
 from reservations.notifications.text.membership_text import ending_text
 from reservations.notifications.text.sharing_text import (
     co_user_text,
@@ -21,86 +19,9 @@ from reservations.notifications.text.sharing_text import (
     question_text,
     series_conflict_text,
 )
-from reservations.rules.fairness.preemption import Displaced, deciding
-from reservations.rules.fairness.rank_advice import used_ratio
-from reservations.rules.figures import credits_text, time_text
-from reservations.rules.lifecycle import Kind
 from reservations.rules.notice_values import NoticeValues, Words
 from reservations.rules.overstay_terms import claimed_text
-from telemetry.protocol.sentences import joined, known, sentence
-
-
-def displaced_detail(one: Displaced, *, kind: Kind, by: int) -> dict[str, Any]:
-    """Return the stored detail of a displacement for its owner.
-
-    Args:
-        kind: the kind of the displacing Reservation; firm needs no comparison.
-        by: its number.
-    """
-    theirs, own = deciding(one.theirs, one.own)
-    level_fs = {"own": theirs.level.level_fs, "other": own.level.level_fs}
-    return {
-        "rule": "1 firm" if kind is Kind.FIRM else "2 flex",
-        "by": by,
-        "refund_gpu_seconds": one.refund_gpu_seconds,
-        "place_before": one.place_before,
-        "place_after": one.place_after,
-        "of_group": not theirs.is_user,
-        **{
-            f"{name}_level_fs": None if value is None else float(value)
-            for name, value in level_fs.items()
-        },
-    }
-
-
-def displaced_text(
-    detail: Mapping[str, Any], *, start: datetime, gpus: str, who: str, zone: tzinfo
-) -> str:
-    """Return the text on a displacement: the time, the taker, the ranks, the refund.
-
-    Args:
-        who: the new holder as the reader may see them: "Bo (vision)" or "vision".
-    """
-    values = {"start": time_text(start, zone), "gpus": gpus, "who": who}
-    if str(detail["rule"]).startswith("1"):
-        went = sentence(
-            "{who} took over your flex booking {start} on {gpus} with a firm booking "
-            "within quota.",
-            **values,
-        )
-        used = ""
-    else:
-        went = sentence(
-            "{who} took over your flex booking {start} on {gpus} with a flex booking.",
-            **values,
-        )
-        own, other = (
-            f"{used_ratio(detail[f'{name}_level_fs']):.1f}" for name in ("own", "other")
-        )
-        used = (
-            sentence(
-                "Your group has used {own} times its share, their group {other} times.",
-                own=own,
-                other=other,
-            )
-            if detail["of_group"]
-            else sentence(
-                "You have used {own} times your share, the other person {other} times.",
-                own=own,
-                other=other,
-            )
-        )
-    back = credits_text(detail["refund_gpu_seconds"])
-    return joined([went, used, sentence("You got {back} back.", back=back)])
-
-
-def _displaced(told: NoticeValues) -> str:
-    if told.start is None:
-        raise ValueError("a displacement is about a Reservation")
-    return displaced_text(
-        told.detail, start=told.start, gpus=told.gpus, who=told.who, zone=told.zone
-    )
-
+from telemetry.protocol.sentences import known, sentence
 
 CHANNELS = ("mail", "webhook")
 
@@ -126,7 +47,7 @@ class NoticeForm:
 
 
 FORMS: dict[str, NoticeForm] = {
-    "displaced": NoticeForm(symbol="displaced", words=_displaced, to_group=True),
+    "displaced": NoticeForm(symbol="displaced", words=displaced_notice, to_group=True),
     "placed": NoticeForm(
         symbol="reserved", words=waitlist_text.placed_text, to_group=True
     ),
@@ -134,24 +55,33 @@ FORMS: dict[str, NoticeForm] = {
     "declined": NoticeForm(symbol="cancelled", words=waitlist_text.lost_text),
     "slot_offered": NoticeForm(words=waitlist_text.short_notice_offer_text),
     "booking_started": NoticeForm(
-        symbol="running", words=act_text.started, channels=(), stale_seconds=3600
+        symbol="running", words=booking_text.started, channels=(), stale_seconds=3600
     ),
     "moved": NoticeForm(
-        symbol="arrow-right", words=act_text.gpus_moved_text, to_group=True
+        symbol="arrow-right", words=booking_text.gpus_moved_text, to_group=True
     ),
-    "released": NoticeForm(symbol="released", words=act_text.released, to_group=True),
+    "released": NoticeForm(
+        symbol="released", words=booking_text.released, to_group=True
+    ),
     "idle_warning": NoticeForm(
-        symbol="idle", words=act_text.idle_warning, to_group=True, stale_seconds=3600
+        symbol="idle",
+        words=booking_text.idle_warning,
+        to_group=True,
+        stale_seconds=3600,
     ),
     "ending_soon": NoticeForm(
         symbol="clock",
-        words=act_text.ending_soon,
+        words=booking_text.ending_soon,
         channels=("webhook",),
         stale_seconds=600,
     ),
     "overstay_claimed": NoticeForm(symbol="clock", words=claimed_text),
-    "refunded": NoticeForm(symbol="refunded", words=act_text.refunded, to_group=True),
-    "token_given": NoticeForm(symbol="key", words=act_text.token_given, to_group=True),
+    "refunded": NoticeForm(
+        symbol="refunded", words=booking_text.refunded, to_group=True
+    ),
+    "token_given": NoticeForm(
+        symbol="key", words=booking_text.token_given, to_group=True
+    ),
     "maintenance": NoticeForm(
         symbol="maintenance", words=maintenance_text, to_group=True
     ),
@@ -171,8 +101,8 @@ FORMS: dict[str, NoticeForm] = {
     "plan_again": NoticeForm(symbol="plan"),
     "job_held": NoticeForm(symbol="alert"),
     "serve_down": NoticeForm(symbol="lost"),
-    "webhook_off": NoticeForm(symbol="link", words=act_text.webhook_off),
-    "trial": NoticeForm(words=act_text.trial),
+    "webhook_off": NoticeForm(symbol="link", words=channel_text.webhook_off),
+    "trial": NoticeForm(words=channel_text.trial),
 }
 """Every kind of ``Notice.Kind``."""
 
