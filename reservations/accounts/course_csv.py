@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from reservations.accounts.tree.csv_table import RowError, SheetRow, too_long
+from reservations.accounts.csv_table import RowError, SheetRow, too_long
 from reservations.accounts.tree.tree_csv import Person, mail_valid
 from reservations.accounts.tree.tree_edits import LOGIN, Edit
 from telemetry.protocol.sentences import sentence

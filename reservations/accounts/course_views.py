@@ -22,9 +22,9 @@ from django.views.decorators.http import (
 
 from reservations.accounts import invitation_mail, invitations, tasks
 from reservations.accounts.course_csv import COLUMNS, Course, course_edits, students_of
+from reservations.accounts.csv_table import SheetInvalid, read_sheet, written
 from reservations.accounts.invitations import UNUSABLE
 from reservations.accounts.logins import people
-from reservations.accounts.tree.csv_table import SheetInvalid, read_sheet, written
 from reservations.accounts.tree.edits_page import EditsPage, EditsRead
 from reservations.accounts.tree.forms import LastDayField, SheetForm
 from reservations.accounts.tree.tree_edits import MOST_SHARES

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from django.db import IntegrityError, transaction
 
-from reservations.booking import displacement, overstay, shared_use, slot_search
+from reservations.booking import co_user_transfer, displacement, overstay, slot_search
 from reservations.booking.counted_returns import (
     allocations_of,
     given_back,
@@ -266,7 +266,7 @@ def _judge_added_part(
         raise decision.why_not_firm
     people = [one.user for one in row.co_users.sharing().select_related("user")]
     if people:
-        shared_use.check_co_users(row, len(asked), window, people, policy=policy)
+        co_user_transfer.check_co_users(row, len(asked), window, people, policy=policy)
     return decision
 
 

@@ -13,7 +13,7 @@ from datetime import datetime
 
 from django.db import IntegrityError, transaction
 
-from reservations.booking import shared_use
+from reservations.booking import co_user_transfer
 from reservations.booking.release import _release
 from reservations.booking.service import (
     judge,
@@ -117,5 +117,5 @@ def _rebook_rest(
     made.overstay, made.created_at = row.overstay, row.created_at
     carried = ["checked_in_at", "keep_used", "kept_at", "overstay", "created_at"]
     made.save(update_fields=carried)
-    shared_use.carry(row, made, now=at)
+    co_user_transfer.carry(row, made, now=at)
     return made

@@ -5,7 +5,7 @@ See docs/design/fair-booking.md#rule-7.
 An intruder's process was on it when the Window began, and stays. The holder gets an
 equal Gpu of the same Node that is free over the whole Window, otherwise a full refund
 and a Token. After the holder's check-in this rule no longer applies. An intruder who
-overran the end of their own booking pays for that time (``overrun``).
+overran the end of their own booking pays for that time (``overrun_charge``).
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from django.db import IntegrityError, transaction
 from django.db.models import F, Q, QuerySet
 
-from reservations.booking import overrun
+from reservations.booking import overrun_charge
 from reservations.booking.overstay import clear_gaps
 from reservations.models import Allocation, Closure, Reservation
 from reservations.notifications import holder_notices
@@ -66,13 +66,13 @@ def reassign_or_refund(
     for allocation in dirty:
         old, new = allocation.gpu, _equal(allocation, row)
         if new is None or not _move_allocation(allocation, new, now):
-            paid = [a for a in dirty if overrun.charge(a, row, now=now)]
+            paid = [a for a in dirty if overrun_charge.charge(a, row, now=now)]
             refund(row, now=now, reason=REASON, policy=policy, never_had=paid)
             return True
         moved[str(old)] = str(new)
     for allocation in dirty:
         # With the previous Gpu, which was read before the move.
-        overrun.charge(allocation, row, now=now)
+        overrun_charge.charge(allocation, row, now=now)
     Reservation.objects.filter(pk=pk).update(version=row.version + 1)
     ledger.audit("moved", row, actor=None, now=now, reason=REASON, gpus=moved)
     holder_notices.moved(row, moved, reason=REASON, now=now)

@@ -9,7 +9,7 @@ from datetime import datetime
 
 from django.db import connection, transaction
 
-from reservations.booking.shared_use import check_co_users
+from reservations.booking.co_user_transfer import check_co_users
 from reservations.models import CoUser, Membership, Notice, Reservation, User
 from reservations.notifications import live
 from reservations.notifications.service import notify

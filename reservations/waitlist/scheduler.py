@@ -24,8 +24,8 @@ from datetime import datetime, timedelta
 from django.db import IntegrityError, transaction
 from django.db.models import F, Max
 
+from reservations.booking import co_user_transfer
 from reservations.booking import service as booking
-from reservations.booking import shared_use
 from reservations.models import (
     AuditEntry,
     Reservation,
@@ -235,7 +235,7 @@ def book_waiting_request(
         )
         _note_placed(row, made, gpu_ids, choice, why or {}, now=now)
         if row.displaced_from is not None:
-            shared_use.carry(row.displaced_from, made, now=now)
+            co_user_transfer.carry(row.displaced_from, made, now=now)
         WaitlistLook.objects.filter(pk=1).update(turn=F("turn") + 1)
         _notify_placed(row, made, actor, now=now, policy=policy)
     return made

@@ -9,7 +9,7 @@ from django.core.management.base import CommandError, CommandParser
 from django.utils import timezone
 
 from reservations.accounts import people
-from reservations.accounts.tree.csv_table import decoded, read_sheet
+from reservations.accounts.csv_table import decoded, read_sheet
 from reservations.models import User
 from telemetry.protocol.coded_error import CodedError
 from telemetry.web.error_answers import message_of

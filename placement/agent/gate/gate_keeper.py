@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from placement.agent.gate.bpf_system_call import GateUnavailable
-from placement.agent.gate.device_gate import (
+from placement.agent.gate.cgroup_gate import (
     DeviceGate,
     DeviceGrant,
     boot_ns,

@@ -8,7 +8,7 @@ from django.core.files.uploadedfile import UploadedFile
 from django.core.validators import RegexValidator, validate_slug
 from django.utils.translation import gettext_lazy
 
-from reservations.accounts.tree.csv_table import MOST_BYTES, SheetInvalid, decoded
+from reservations.accounts.csv_table import MOST_BYTES, SheetInvalid, decoded
 from reservations.accounts.tree.form_rows import read_day
 from reservations.accounts.tree.tree_edits import LOGIN, MOST_SHARES
 from reservations.web.credit_field import HoursField, Unreadable

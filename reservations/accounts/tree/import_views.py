@@ -9,14 +9,14 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_http_methods, require_safe
 
-from reservations.accounts.logins import people
-from reservations.accounts.tree.csv_table import (
+from reservations.accounts.csv_table import (
     MOST_BYTES,
     RowError,
     SheetInvalid,
     read_sheet,
     written,
 )
+from reservations.accounts.logins import people
 from reservations.accounts.tree.edits_page import EditsPage, EditsRead
 from reservations.accounts.tree.forms import REASON_LENGTH, SheetForm
 from reservations.accounts.tree.queries import read_tree

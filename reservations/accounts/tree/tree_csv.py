@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from typing import Any
 
-from reservations.accounts.tree.csv_table import RowError, SheetRow, too_long
+from reservations.accounts.csv_table import RowError, SheetRow, too_long
 from reservations.accounts.tree.tree_edits import LOGIN, Edit
 from reservations.accounts.tree.tree_rows import AccountInfo, MemberInfo, Tree
 from telemetry.protocol.sentences import sentence

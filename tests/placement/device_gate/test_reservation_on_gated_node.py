@@ -11,7 +11,7 @@ import pytest
 
 from placement import tick as placement_tick
 from placement.agent.command_handler import OrderDesk
-from placement.agent.gate.device_gate import DeviceGate
+from placement.agent.gate.cgroup_gate import DeviceGate
 from placement.jobs.nodes import command_queue
 from placement.protocol import signing
 from reservations import tick

@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from reservations.accounts import invitation_mail
 from reservations.accounts.course_csv import students_of
-from reservations.accounts.tree.csv_table import SheetRow
+from reservations.accounts.csv_table import SheetRow
 from reservations.accounts.tree.tree_csv import Person
 from reservations.models import Account, AuditEntry, Invitation, User
 from tests.factories import make_user

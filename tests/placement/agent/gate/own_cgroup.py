@@ -19,7 +19,7 @@ from typing import Self
 import pytest
 
 from placement.agent.gate.bpf_system_call import GateUnavailable
-from placement.agent.gate.device_gate import DeviceGate, root_cgroup
+from placement.agent.gate.cgroup_gate import DeviceGate, root_cgroup
 from placement.agent.gate.device_program import GatedMajor
 
 MEMORY_MAJOR = 1

@@ -12,7 +12,7 @@ import pytest
 
 from gpuportal.node_settings import NodeSettings
 from placement.agent.gate import gate_keeper
-from placement.agent.gate.device_gate import DeviceGate
+from placement.agent.gate.cgroup_gate import DeviceGate
 from placement.agent.gate.gate_keeper import GateKeeper
 from placement.agent.gate.gate_self_test import Verdict, try_card
 from placement.agent.gate.grant_file import keep_order, read_order

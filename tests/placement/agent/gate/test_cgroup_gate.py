@@ -11,7 +11,7 @@ import pytest
 
 from placement.agent.gate import bpf_system_call
 from placement.agent.gate.bpf_system_call import GateUnavailable, reason
-from placement.agent.gate.device_gate import (
+from placement.agent.gate.cgroup_gate import (
     DeviceGate,
     DeviceGrant,
     boot_ns,
@@ -101,7 +101,7 @@ KILLED_WORKER = """
 import os, signal, sys
 from pathlib import Path
 from placement.agent.gate import bpf_system_call
-from placement.agent.gate.device_gate import DeviceGate
+from placement.agent.gate.cgroup_gate import DeviceGate
 from tests.placement.agent.gate.own_cgroup import STAND_INS
 gate = DeviceGate(Path(sys.argv[1]))
 gate.attach(STAND_INS, refuse=True)
@@ -139,7 +139,7 @@ def test_what_the_kernel_refuses_is_named(
     with pytest.raises(GateUnavailable, match="not attached"):
         gate.grants()
     monkeypatch.setattr(
-        "placement.agent.gate.device_gate.device_program",
+        "placement.agent.gate.cgroup_gate.device_program",
         lambda majors, **_: b"\x95\0\0\0\0\0\0\0",
     )
     with pytest.raises(GateUnavailable, match="R0 !read_ok"):

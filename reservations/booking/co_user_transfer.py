@@ -1,4 +1,4 @@
-"""The co-users of a changed Reservation: their limit, and their transfer."""
+"""The co-users of a Reservation that changes: their limit, and their transfer."""
 
 from collections.abc import Sequence
 from datetime import datetime
