@@ -5,14 +5,19 @@ from django.urls import path
 from placement.job_pages import job_list, job_page, launch_page
 from placement.jobs.nodes import checkpoint_channel, node_channel, results_channel
 from placement.jobs.views import result_downloads, run_charts
-from placement.plans.views import measured_error_page, plan_page, saved_plan_page
+from placement.plans.views import (
+    measured_error_page,
+    plan_choice,
+    plan_page,
+    saved_plan_page,
+)
 from placement.serving import served_models_channel
 from placement.serving import views as serve
 
 urlpatterns = [
     path("plan/", plan_page.plan_show, name="plan"),
     path("plan/now/", plan_page.plan_now, name="plan-now"),
-    path("plan/choose/", plan_page.plan_choose, name="plan-choose"),
+    path("plan/choose/", plan_choice.plan_choose, name="plan-choose"),
     path("plan/kept/", saved_plan_page.saved_plan_list, name="plan-list"),
     path("plan/compare/", saved_plan_page.saved_plan_compare, name="plan-compare"),
     path("plan/<int:pk>/", saved_plan_page.saved_plan_show, name="plan-kept"),

@@ -1,14 +1,15 @@
-"""The planning page: a model and a workload to an estimate and ranked Plans."""
+"""The planning page: a model and a workload to an estimate and ranked Plans.
+
+``plan_choice.py`` saves the Plan that a User clicks.
+"""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
-from urllib.parse import urlencode
 
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import redirect, render
-from django.urls import reverse
+from django.shortcuts import render
 from django.utils import timezone
 from django.utils.translation import gettext
 from django.views.decorators.http import require_http_methods, require_POST
@@ -19,20 +20,17 @@ from placement.jobs.views.viewer import reader
 from placement.planner.memory.estimate import Estimate, estimate
 from placement.planner.model.spec import ModelSpec
 from placement.planner.search.fit_suggestions import Ladder, ladder
-from placement.planner.search.memory_savings import PlanLimits
 from placement.planner.symbolic.torch_check import torch_installed
 from placement.planner.values.errors import BadInput, WorkloadInvalid
 from placement.planner.values.gpu_availability import GpuOffer
 from placement.planner.values.objective import is_recommendable
 from placement.planner.values.plan import Plan, PlanSet
-from placement.planner.values.strategies import TITLES
 from placement.plans import service as planning
 from placement.plans.service import (
     BOOKED,
     AvailableGpus,
     EarliestPlans,
     make_plans,
-    save_plan,
     soonest_plans,
 )
 from placement.plans.views import bar_chart, plan_cards, plan_comparison
@@ -51,7 +49,6 @@ from telemetry.models import Gpu
 
 PLANS_PER_MINUTE = 120
 ESTIMATES_PER_MINUTE = 600
-WALL = "%Y-%m-%dT%H:%M"
 
 
 @dataclass(frozen=True)
@@ -79,7 +76,7 @@ def plan_show(request: HttpRequest) -> HttpResponse:
     posted = request.method == "POST"
     values = request.POST if posted else first_values(request.GET)
     form = plan_form(request, values)
-    return _show(request, form, _planner_result(request, form))
+    return show_page(request, form, planner_result(request, form))
 
 
 @require_POST
@@ -151,7 +148,7 @@ def _class_verdict(name: str, total_bytes: int, one: Estimate) -> dict[str, obje
     }
 
 
-def _show(
+def show_page(
     request: HttpRequest, form: PlanForm, answer: PlanResult | None, status: int = 0
 ) -> HttpResponse:
     """Render the page, or the part of it that static/js/fragment.js fetches."""
@@ -180,7 +177,7 @@ def _show(
     return render(request, template, context, status=200 if part else status or wrong)
 
 
-def _planner_result(request: HttpRequest, form: PlanForm) -> PlanResult | None:
+def planner_result(request: HttpRequest, form: PlanForm) -> PlanResult | None:
     """Run the planner for a form; None: the form has errors."""
     if not form.is_valid():
         return None
@@ -256,7 +253,7 @@ def _is_known(one: EarliestPlans) -> bool:
     return booked or any(offer.usable for offer in one.offered.offers)
 
 
-def _later_key(start: datetime, key: str) -> str:
+def later_key(start: datetime, key: str) -> str:
     """Return the key of a Plan that begins later, different from one that begins
     now.
     """
@@ -284,7 +281,7 @@ def _pictures(answer: PlanResult) -> dict[str, object]:
             now=now.found if now else None,
         ),
         "cards": [
-            replace(card, key=_later_key(offered.start, card.key)) if now else card
+            replace(card, key=later_key(offered.start, card.key)) if now else card
             for card in cards
         ],
         "now_cards": now_cards,
@@ -344,89 +341,3 @@ def _compared(
         return None
     units = plan_cards.units_of_spec(answer.spec)
     return plan_comparison.compare(*chosen, units=(units, units))
-
-
-@require_POST
-def plan_choose(request: HttpRequest) -> HttpResponse:
-    """Save the clicked Plan and redirect to its booking, its Job or its page.
-
-    The browser only names the Plan. The planner makes it again, so that no data from
-    the browser is trusted. If the Gpus changed meanwhile, the page says so.
-    """
-    form = plan_form(request, request.POST)
-    answer = _planner_result(request, form)
-    if answer is None:
-        return _show(request, form, None)
-    kept = "keep" in request.POST
-    wanted = request.POST.get("keep" if kept else "choose", "")
-    found, offered = answer.found, answer.offered
-    if answer.now is not None:
-        prefix = _later_key(offered.start, "")
-        if wanted.startswith(prefix):
-            wanted = wanted.removeprefix(prefix)
-        else:
-            found, offered = answer.now.found, answer.now.offered
-    chosen = _plan_of_key(wanted, found.plans)
-    if chosen is None:
-        # Between two readings of the GPUs a Plan that is nearly as good may take its
-        # place on the page. It still fits.
-        chosen = _plan_of_key(wanted, _plans_of_strategy(wanted, form, answer, offered))
-    if chosen is None:
-        form.add_error(
-            None,
-            gettext(
-                "The GPUs have changed and that plan no longer fits. These are the "
-                "plans that fit now."
-            ),
-        )
-        return _show(request, form, answer, status=409)
-    stored = save_plan(
-        user=reader(request),
-        spec=answer.spec,
-        plan=chosen,
-        now=timezone.now(),
-        address=address_of(form),
-    )
-    if kept:
-        return redirect("plan-kept", pk=stored.pk)
-    return redirect(_next_page(chosen, stored.pk, stored.title, offered))
-
-
-def _plan_of_key(key: str, plans: Sequence[Plan]) -> Plan | None:
-    return next((plan for plan in plans if plan_cards.plan_key(plan) == key), None)
-
-
-def _plans_of_strategy(
-    key: str, form: PlanForm, answer: PlanResult, offered: AvailableGpus
-) -> Sequence[Plan]:
-    """Return the Plans of a key's strategy that fit, also those that others beat."""
-    strategy = plan_cards.strategy_of_key(key)
-    if strategy not in TITLES:
-        return ()
-    return make_plans(
-        spec=answer.spec,
-        workload=answer.asked.workload,
-        offers=offered.offers,
-        max_gpus=form.cleaned_data["max_gpus"],
-        limits=PlanLimits(strategies=(strategy,)),
-        wish=form.cleaned_data["wish"] or None,
-    ).plans
-
-
-def _next_page(plan: Plan, plan_id: int, title: str, offered: AvailableGpus) -> str:
-    """Return the next page of a chosen Plan: its Job, or first its booking."""
-    own = plan_cards.own_reservation(plan, offered.own)
-    if own is not None:
-        query = urlencode({"reservation": own, "plan": plan_id})
-        return f"{reverse('job-new')}?{query}"
-    start, end = (timezone.localtime(at) for at in (offered.start, offered.end))
-    query = urlencode(
-        {
-            "gpus": ",".join(str(offered.ids[uuid]) for uuid in plan.gpu_uuids),
-            "start": start.strftime(WALL),
-            "end": end.strftime(WALL),
-            "purpose": title[:120],
-            "plan": plan_id,
-        }
-    )
-    return f"{reverse('calendar')}?{query}"

@@ -33,7 +33,7 @@ from placement.plans.saved_plans import (
     visible_plan,
 )
 from placement.plans.views import plan_cards, plan_comparison
-from placement.plans.views.plan_page import WALL
+from placement.plans.views.plan_choice import WALL
 from reservations.models import Membership
 from reservations.rules.lifecycle import State
 from reservations.store.membership_rights import payers
