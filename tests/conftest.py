@@ -320,11 +320,9 @@ def browser_type_launch_args(browser_type_launch_args: dict) -> dict:
         if os.environ.get("CI") == "true":
             pytest.fail(reason)
         pytest.skip(reason)
-    from playwright.sync_api import expect
+    from tests.pages import wait_as_on_a_busy_machine
 
-    from tests.pages import WAIT_MS
-
-    expect.set_options(timeout=WAIT_MS)
+    wait_as_on_a_busy_machine()
     return {
         **browser_type_launch_args,
         "executable_path": chromium,

@@ -6,12 +6,17 @@ from pathlib import Path
 from typing import Any
 
 from django.db import connections
-from playwright.sync_api import Page, Route
+from playwright.sync_api import Page, Route, expect
 
 AXE = Path(__file__).resolve().parents[1] / "node_modules/axe-core/axe.min.js"
 WAIT_MS = 20_000
 """How long an expectation waits for its condition, on a busy machine."""
 AXE_RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
+
+
+def wait_as_on_a_busy_machine() -> None:
+    """Give every expectation its time. It goes on as soon as its condition holds."""
+    expect.set_options(timeout=WAIT_MS)
 
 
 def elsewhere(call: Callable[..., Any], *args: Any, **named: Any) -> Any:

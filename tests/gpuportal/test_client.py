@@ -33,6 +33,8 @@ def gp(folder, *words, **more):
     return done.returncode, done.stdout + done.stderr
 
 
+# It starts about 40 processes, one after another.
+@pytest.mark.timeout(600)
 @pytest.mark.django_db(transaction=True)
 def test_a_student_books_runs_follows_extends_and_gives_back(
     live_server, alice, tmp_path, settings
