@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from django.db import connections
-from playwright.sync_api import Page, Route, expect
+from playwright.sync_api import Page, Route, WebSocket, expect
 
 AXE = Path(__file__).resolve().parents[1] / "node_modules/axe-core/axe.min.js"
 WAIT_MS = 20_000
@@ -34,6 +34,48 @@ def elsewhere(call: Callable[..., Any], *args: Any, **named: Any) -> Any:
         return pool.submit(run).result()
 
 
+def eventually(page: Page, holds: Callable[[], bool]) -> None:
+    """Wait till something holds that no expectation of Playwright can read."""
+    for _ in range(WAIT_MS // 50):
+        if holds():
+            return
+        page.wait_for_timeout(50)
+    assert holds()
+
+
+def listens(page: Page, path: str) -> Callable[[], None]:
+    """Return what waits till a page opened from now on hears a socket's first words."""
+    heard: list[object] = []
+
+    def opened(socket: WebSocket) -> None:
+        if path in socket.url:
+            socket.on("framereceived", lambda frame: heard.append(frame))
+
+    # Before the page is opened: the words may come before goto() returns.
+    page.on("websocket", opened)
+    return lambda: eventually(page, lambda: bool(heard))
+
+
+def hold(page: Page, pattern: str) -> Callable[[], None]:
+    """Hold requests; return a function that lets them and all later ones go on."""
+    held: list[Route] | None = []
+
+    def asked(route: Route) -> None:
+        if held is None:
+            route.continue_()
+        else:
+            held.append(route)
+
+    def let_go() -> None:
+        nonlocal held
+        waiting, held = held or [], None
+        for route in waiting:
+            route.continue_()
+
+    page.route(pattern, asked)
+    return let_go
+
+
 def hold_back(page: Page, script: str) -> Callable[[], None]:
     """Hold a script of the coming page back; return a function that lets it come."""
     held: list[Route] = []
@@ -41,10 +83,7 @@ def hold_back(page: Page, script: str) -> Callable[[], None]:
 
     def let_come() -> None:
         # The browser asks for it when it has read that far.
-        for _ in range(600):
-            if held:
-                break
-            page.wait_for_timeout(50)
+        eventually(page, lambda: bool(held))
         (route,) = held
         route.continue_()
 

@@ -1,6 +1,6 @@
 // The list of Jobs, live: its rows are fetched again when one moved, bars follow.
 
-import { redraw } from "../fragment.js";
+import { oneAtATime, redraw } from "../fragment.js";
 import { connect } from "../live.js";
 import { showProgress } from "./progress.js";
 
@@ -41,7 +41,7 @@ function read() {
 const boxes = () => document.querySelectorAll("#job-rows [form=compare][name=job]");
 
 /** Fetches the rows. Jobs ticked for comparing stay ticked, open arrays stay open. */
-async function fetchRows() {
+const fetchRows = oneAtATime(async () => {
   let [open, ticked] = [new Set(), new Set()];
   const remember = () => {
     open = new Set(opened());
@@ -51,7 +51,7 @@ async function fetchRows() {
   for (const box of boxes()) box.checked = ticked.has(box.value);
   for (const node of document.querySelectorAll("#job-rows details[data-array]")) node.open = open.has(node.dataset.array);
   read();
-}
+});
 read();
 setInterval(drawAll, 1000);
 connect("/ws/jobs/", {

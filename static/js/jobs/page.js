@@ -2,7 +2,7 @@
 
 import { api } from "../api.js";
 import { pageData, setText } from "../dom.js";
-import { redraw, settled } from "../fragment.js";
+import { oneAtATime, redraw, settled } from "../fragment.js";
 import { connect } from "../live.js";
 import { ask, toast, toastProblem } from "../toast.js";
 import { Charts, numbersOf } from "./charts.js";
@@ -96,10 +96,11 @@ function show(fresh) {
   if (moved) setText(at("announcer"), gettext("Job {state}. {reason}", { state: stateWord(job.state), reason: job.reason }));
 }
 
-async function refresh() {
+// One after the other: an older answer never comes last.
+const refresh = oneAtATime(async () => {
   const fresh = await json(page.urls.state);
   if (fresh) show(fresh);
-}
+});
 
 at("job-stop")?.addEventListener("click", async () => {
   const sure = await ask({ title: gettext("Stop “{name}”?", { name: job.name }), text: gettext("It gets SIGTERM, and SIGKILL after {seconds} s. Output so far is kept.{more}", { seconds: page.grace_seconds, more: page.in_gaps ? gettext(" It is not started again.") : "" }), yes: gettext("Stop the job"), no: gettext("Keep running") });

@@ -47,6 +47,10 @@ let waiting = 0;
 // knows the file too, so an estimate that comes after it is not shown.
 let typed = 0;
 let planned = -1;
+const result = document.getElementById("plan-layout-result");
+
+/** Marks the result as older than what is typed, before the portal is asked. */
+const markOld = () => setAttr(result, "aria-busy", "true");
 
 /** Sends the form and puts the answer's parts in place; true if there was an answer.
  *  box: is marked as busy meanwhile. id: the part that is shown there.
@@ -77,7 +81,9 @@ async function send(url, data, box, id, wanted = () => true) {
 /** Plans: the whole answer. */
 const again = oneAtATime(async () => {
   const asked = typed;
-  if (!(await send(form.action, new FormData(form), document.getElementById("plan-layout-result"), "plan-result"))) return;
+  const answered = await send(form.action, new FormData(form), result, "plan-result");
+  if (typed !== asked) markOld();
+  if (!answered) return;
   planned = asked;
   // From now on the number of the stored model travels, and not the file.
   if (upload.files.length && form.elements.model?.value && !document.getElementById("e-upload").textContent) upload.value = "";
@@ -101,7 +107,7 @@ const estimate = oneAtATime(async () => {
   if (document.querySelector("#plan-now [data-working]") && !upload.files.length) estimate();
 });
 
-form.addEventListener("input", () => { typed += 1; });
+form.addEventListener("input", () => { typed += 1; markOld(); });
 form.addEventListener("input", showParts);
 form.addEventListener("input", settled(estimate, ESTIMATE_MS));
 form.addEventListener("input", settled(again, PLAN_MS));

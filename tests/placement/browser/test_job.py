@@ -8,6 +8,7 @@ from playwright.sync_api import Page, expect
 
 from placement.jobs.nodes import log_store
 from placement.protocol.job_lifecycle import JobState
+from tests.pages import eventually, listens
 
 MOST_ROWS = 4000
 
@@ -15,9 +16,9 @@ MOST_ROWS = 4000
 def open_job(page: Page, address: str, job, sign_in, user) -> None:
     """Open the page and wait till it listens."""
     sign_in(user)
-    with page.expect_websocket(lambda ws: "/ws/jobs/" in ws.url) as listening:
-        page.goto(f"{address}/jobs/{job.pk}/")
-    listening.value.wait_for_event("framereceived")
+    it_listens = listens(page, f"/ws/jobs/{job.pk}/")
+    page.goto(f"{address}/jobs/{job.pk}/")
+    it_listens()
 
 
 def test_what_a_job_prints_is_on_the_page_within_a_second(
@@ -54,10 +55,8 @@ def test_what_was_missed_is_fetched_and_in_order(
     voice.says("line 6\nline 7\n", told=False)
     voice.says("line 8\n")
     expect(page.locator(".log-line")).to_have_count(8)
-    assert page.locator(".log-line").all_inner_texts() == [
-        f"line {n}" for n in range(1, 9)
-    ]
-    assert page.locator("#log-skip").is_hidden()
+    expect(page.locator(".log-line")).to_have_text([f"line {n}" for n in range(1, 9)])
+    expect(page.locator("#log-skip")).to_be_hidden()
 
 
 def test_a_million_lines_do_not_hurt_the_browser(
@@ -120,8 +119,7 @@ def test_numbers_in_the_log_become_curves(
     chart = page.locator(".chart", has_text="loss")
     expect(chart.locator("canvas")).to_be_visible()
     # Something of the line's colour is drawn: the dark accent, not black.
-    drawn = chart.locator("canvas").evaluate(
-        """(canvas) => {
+    blue = """(canvas) => {
           const {data} = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
           let blue = 0;
           for (let i = 0; i < data.length; i += 4) {
@@ -129,8 +127,8 @@ def test_numbers_in_the_log_become_curves(
           }
           return blue;
         }"""  # noqa: E501
-    )
-    assert drawn > 50
+    # The canvas is there a moment before the line.
+    eventually(page, lambda: chart.locator("canvas").evaluate(blue) > 50)
 
 
 def test_the_gpus_of_the_job_are_live(

@@ -6,7 +6,7 @@ from playwright.sync_api import Page, expect
 
 from placement.jobs import job_broadcast
 from placement.models import Job, MoveDecision, StoredPlan
-from tests.pages import elsewhere, fits
+from tests.pages import elsewhere, fits, listens
 
 REASON = "Someone else uses node-a:0; it can move to node-a:1, at 0.5 s a step."
 
@@ -43,9 +43,9 @@ def test_a_proposal_appears_by_itself_and_a_yes_is_kept(
     page: Page, live_asgi, sign_in, console, alice, planned
 ):
     sign_in(alice)
-    with page.expect_websocket(lambda ws: "/ws/jobs/" in ws.url) as listening:
-        page.goto(f"{live_asgi}/jobs/{planned.pk}/#moves")
-    listening.value.wait_for_event("framereceived")
+    it_listens = listens(page, f"/ws/jobs/{planned.pk}/")
+    page.goto(f"{live_asgi}/jobs/{planned.pk}/#moves")
+    it_listens()
     expect(page.get_by_text("Not checked yet")).to_be_visible()
     expect(page.locator("#job-proposal")).to_be_hidden()
     elsewhere(propose, planned)
@@ -67,7 +67,8 @@ def test_what_may_happen_to_a_job_is_said_on_its_page(
     page.goto(f"{live_asgi}/jobs/{planned.pk}/#moves")
     page.locator("#restart").select_option("")
     expect(page.locator("#move-accept")).to_be_disabled()
-    page.locator("#may-move").check()
+    with page.expect_response("**/moves"):
+        page.locator("#may-move").check()
     noted = page.locator(".toast", has_text="Saved.").last
     expect(noted).to_be_visible()
     axe()

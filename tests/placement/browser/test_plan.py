@@ -12,6 +12,7 @@ from gpuportal.http.handler import OneHopHandler
 from gpuportal.http.planners import PlannerBusy, Planners
 from placement.models import StoredPlan
 from reservations.models import Reservation
+from tests.pages import eventually, hold
 
 
 def open_plan(page: Page, address: str, sign_in, user, query: str = "") -> None:
@@ -36,7 +37,7 @@ def test_from_a_workload_to_a_booking_to_a_job(
     before = page.locator(".card-head .muted strong").inner_text()
     page.get_by_label("Batch", exact=True).fill("64")
     expect(page.locator(".card-head .muted strong")).not_to_have_text(before)
-    assert "batch=64" in page.url
+    expect(page).to_have_url(re.compile("batch=64"))
     page.get_by_label("Batch", exact=True).fill("lots")
     expect(page.locator("#e-batch")).to_contain_text("whole number")
     expect(page.get_by_label("Batch", exact=True)).to_have_attribute(
@@ -67,18 +68,16 @@ def test_a_line_runs_while_the_planner_works(
     open_plan(page, live_asgi, sign_in, alice)
     line = """document.getAnimations().some(
         (one) => one.animationName === "run" && one.playState === "running")"""
-    held = []
-    page.route("**/plan/", lambda route: held.append(route))
+    let_go = hold(page, "**/plan/")
     page.get_by_label("Infer").check(force=True)
     busy = page.locator("#plan-layout-result[aria-busy=true] .plan-busy-words")
     expect(busy).to_have_css("opacity", "1")
     assert page.evaluate(line)
     expect(page.get_by_label("Optimizer", exact=True)).to_be_hidden()
-    for route in held:
-        route.continue_()
+    let_go()
     expect(page.locator("[aria-busy=true]")).to_have_count(0)
     # A line that is not visible gets no frames either.
-    assert not page.evaluate(line)
+    eventually(page, lambda: not page.evaluate(line))
 
 
 def test_of_a_large_file_only_the_header_travels(
@@ -92,14 +91,16 @@ def test_of_a_large_file_only_the_header_travels(
         """() => {
           const send = window.fetch;
           window.fetch = (url, options) => {
-            window.sentBytes ??= options?.body?.get?.("upload")?.size;
+            const size = options?.body?.get?.("upload")?.size;
+            // A form without a file sends an empty one.
+            if (size) (window.sentBytes ??= []).push(size);
             return send(url, options);
           };
         }"""
     )
     page.get_by_label("File", exact=True).set_input_files(path)
     expect(page.locator(".verdict")).to_contain_text("1,048,576 parameters")
-    assert page.evaluate("() => window.sentBytes") == header
+    assert set(page.evaluate("() => window.sentBytes")) == {header}
     expect(page.locator(".verdict")).to_contain_text("Activations are a guess")
     expect(page.locator("#id_model")).to_contain_text("large.safetensors")
     assert page.locator("#id_model").input_value() != ""
@@ -171,8 +172,7 @@ def test_the_top_card_follows_the_file_that_was_chosen(
     open_plan(page, live_asgi, sign_in, alice)
     top = page.locator("#plan-now")
     expect(top).to_contain_text("124,439,808 parameters")
-    held = []
-    page.route("**/plan/", lambda route: held.append(route))
+    let_go = hold(page, "**/plan/")
     page.get_by_text("Your file").click()
     expect(top).not_to_contain_text("124,439,808")
     config = tmp_path / "config.json"
@@ -181,9 +181,7 @@ def test_the_top_card_follows_the_file_that_was_chosen(
     )
     page.get_by_label("File", exact=True).set_input_files(config)
     expect(top).to_contain_text("Working…")
-    for route in held:
-        route.continue_()
-    page.unroute("**/plan/")
+    let_go()
     expect(top.locator("#now-likely")).to_be_visible()
     expect(top).to_contain_text("3,382,080 parameters")
     assert "124,439,808" not in page.locator("main").inner_text()
@@ -195,7 +193,7 @@ def test_the_top_card_follows_the_file_that_was_chosen(
 def test_a_plan_that_has_to_wait_says_so_and_comes_by_itself(
     page: Page, live_asgi, live_cluster, sign_in, alice, settings, monkeypatch, console
 ):
-    """The planner refuses the first request. The page shows why, and repeats it."""
+    """The planner refuses requests for a while. The page shows why, and repeats."""
     settings.PLANNER_PROCESS = True
     words = "The planner is busy with other plans. Try again in 2 seconds."
     refusals = []
@@ -203,7 +201,6 @@ def test_a_plan_that_has_to_wait_says_so_and_comes_by_itself(
 
     async def answer(_planners, request, _user_pk):
         if request.method == "POST" and request.path == "/plan/" and wanted["refuse"]:
-            wanted["refuse"] = False
             refusals.append(request.path)
             raise PlannerBusy(words, 2)
         handler = OneHopHandler()
@@ -218,7 +215,9 @@ def test_a_plan_that_has_to_wait_says_so_and_comes_by_itself(
     expect(page.locator("#plan-result [role=alert]")).to_contain_text(words)
     expect(page.locator("#plan-result")).to_contain_text("Waiting for a turn")
     expect(page.locator("#announcer")).to_contain_text("The planner is busy")
-    expect(page.locator("#verdict")).to_contain_text("Fits on", timeout=15_000)
-    assert refusals == ["/plan/"]
-    # The browser itself notes the 429.
-    assert len(console) == 1 and "429" in console.pop()
+    wanted["refuse"] = False
+    expect(page.locator("#verdict")).to_contain_text("Fits on")
+    # The browser itself notes each 429.
+    eventually(page, lambda: len(console) == len(refusals) > 0)
+    assert all("429" in line for line in console)
+    console.clear()

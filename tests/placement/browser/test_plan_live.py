@@ -13,7 +13,7 @@ from placement.models import Refinement, StoredPlan
 from reservations.models import Reservation
 from reservations.rules.lifecycle import State
 from tests.factories import make_reservation
-from tests.pages import elsewhere, fits
+from tests.pages import elsewhere, eventually, fits, hold
 
 GIB = 2**30
 
@@ -32,12 +32,12 @@ def told(**fields: object) -> None:
 
 def asked_for(page: Page, *, length: int) -> None:
     """Wait till the page has asked for a Refinement with sequences that long."""
-    for _ in range(50):
+
+    def asked() -> bool:
         row = elsewhere(Refinement.objects.first)
-        if row is not None and row.case["input"]["seq"] == length:
-            return
-        page.wait_for_timeout(100)
-    raise AssertionError("nothing was asked")
+        return row is not None and row.case["input"]["seq"] == length
+
+    eventually(page, asked)
 
 
 def test_figures_come_while_typing_and_refined_ones_over_the_socket(
@@ -47,8 +47,7 @@ def test_figures_come_while_typing_and_refined_ones_over_the_socket(
     page.goto(f"{live_asgi}/plan/")
     likely = page.locator("#now-likely")
     before = likely.inner_text()
-    held = []
-    page.route("**/plan/", lambda route: held.append(route))
+    let_go = hold(page, "**/plan/")
     batch = page.get_by_label("Batch", exact=True)
     batch.fill("")
     batch.press_sequentially("64", delay=30)
@@ -56,9 +55,7 @@ def test_figures_come_while_typing_and_refined_ones_over_the_socket(
     expect(likely).not_to_have_text(before)
     expect(batch).to_have_value("64")
     expect(batch).to_be_focused()
-    for route in held:
-        route.continue_()
-    page.unroute("**/plan/")
+    let_go()
     expect(page).to_have_url(re.compile("batch=64"))
     page.get_by_label("Sequence length").fill("2x")
     expect(page.locator("#e-sequence_length")).to_contain_text("whole number")
@@ -108,10 +105,14 @@ def test_two_plans_are_compared_and_one_is_booked_from_the_earliest_start(
     sign_in(alice)
     page.goto(f"{live_asgi}/plan/?batch=64")
     boxes = page.get_by_label("compare")
+    # Each mark draws the cards again.
     boxes.nth(0).check()
+    expect(page).to_have_url(re.compile("compare="))
+    expect(page.locator("[aria-busy=true]")).to_have_count(0)
     boxes.nth(1).check()
     expect(page.locator("#compare .compare-verdict")).to_contain_text("times as fast")
     expect(page).to_have_url(re.compile("compare=.*compare="))
+    expect(page.locator("[aria-busy=true]")).to_have_count(0)
     card = page.locator(".plan-card").first
     card.get_by_role("button", name="Save, share, files").click()
     page.wait_for_url(re.compile(r"/plan/\d+/$"))

@@ -9,8 +9,9 @@ from django.utils import timezone
 from playwright.sync_api import Page, expect
 
 from placement.models import Job
+from reservations.notifications.live import user_group
 from reservations.notifications.service import notify
-from tests.pages import elsewhere, fits
+from tests.pages import elsewhere, eventually, fits
 from tests.placement.browser.test_job import open_job
 
 LOOKS = [("light", 1440), ("dark", 390)]
@@ -60,10 +61,12 @@ def test_curves_can_be_smoothed_and_read_without_a_pointer(
     expect(loss.locator(".u-legend")).to_contain_text("as logged")
     page.get_by_label("Logarithmic axis").check()
     expect(loss.locator("canvas")).to_be_visible()
-    box = loss.locator(".u-over").bounding_box()
-    page.mouse.move(box["x"] + 40, box["y"] + 40)
+    over = loss.locator(".u-over")
+    # It waits till the curve stays where it is.
+    over.hover(position={"x": 40, "y": 40})
     page.mouse.down()
-    page.mouse.move(box["x"] + 120, box["y"] + 40, steps=4)
+    over.hover(position={"x": 80, "y": 40})
+    over.hover(position={"x": 120, "y": 40})
     page.mouse.up()
     page.get_by_role("button", name="Reset zoom").click()
     expect(page.get_by_role("button", name="Reset zoom")).to_be_hidden()
@@ -152,7 +155,7 @@ def test_the_forms_use_the_width_that_there_is(
 
 
 def test_the_page_of_a_job_is_not_covered_by_the_news_of_its_end(
-    page: Page, live_asgi, sign_in, alice, running, axe
+    page: Page, live_asgi, sign_in, alice, running, axe, redis_client
 ):
     def news(job_pk: int) -> None:
         notify(
@@ -165,6 +168,8 @@ def test_the_page_of_a_job_is_not_covered_by_the_news_of_its_end(
     page.set_viewport_size({"width": 390, "height": 844})
     open_job(page, live_asgi, running, sign_in, alice)
     expect(page.locator("#bell .badge")).to_have_count(0)
+    listeners = f"*:group:{user_group(alice.pk)}"
+    eventually(page, lambda: bool(redis_client.keys(listeners)))
     elsewhere(lambda: news(running.pk))
     expect(page.locator("#bell .badge")).to_have_text("1")
     expect(page.locator(".toast")).to_have_count(0)
