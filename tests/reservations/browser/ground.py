@@ -9,7 +9,7 @@ import pytest
 from django.conf import settings
 from django.test import Client
 from django.utils import timezone
-from playwright.sync_api import Browser, Locator, Page
+from playwright.sync_api import Browser, FloatRect, Locator, Page
 
 from reservations.models import SitePolicy, User
 from telemetry.models import Gpu
@@ -22,7 +22,7 @@ from tests.factories import (
     make_reservation,
     make_user,
 )
-from tests.pages import faded_in
+from tests.pages import eventually, faded_in
 
 AXE = Path(settings.BASE_DIR) / "node_modules/axe-core/axe.min.js"
 
@@ -118,11 +118,24 @@ def row(page: Page, gpu: Gpu) -> Locator:
     return page.locator(".timeline .ec-body .ec-day").nth(number)
 
 
+def at_rest(place: Locator) -> FloatRect:
+    """Return where an element is, once it stays there. A drawer may move it."""
+    place.scroll_into_view_if_needed()
+    seen: list[FloatRect | None] = [None]
+
+    def stays() -> bool:
+        seen.append(place.bounding_box())
+        return seen[-1] is not None and seen[-1] == seen[-2]
+
+    eventually(place.page, stays)
+    box = seen[-1]
+    assert box is not None
+    return box
+
+
 def point(cell: Locator, hour: float) -> tuple[float, float]:
     """Return where an hour of the day lies in a row, in page coordinates."""
-    cell.scroll_into_view_if_needed()
-    box = cell.bounding_box()
-    assert box is not None
+    box = at_rest(cell)
     return box["x"] + box["width"] * hour / 24, box["y"] + box["height"] / 2
 
 

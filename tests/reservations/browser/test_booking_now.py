@@ -14,6 +14,7 @@ from telemetry.models import Alert
 from tests.factories import make_account, make_membership
 from tests.reservations.browser.ground import (
     Lab,
+    at_rest,
     drag,
     page_of,
     point,
@@ -161,9 +162,7 @@ def test_the_edge_of_what_began_now_can_be_dragged(browser, live_asgi, lab):
         cell = row(page, lab.gpus[0])
         hour_px = point(cell, 1)[0] - point(cell, 0)[0]
         bar = page.locator(f'.ec-event:has([data-reservation="{own.pk}"])').first
-        bar.scroll_into_view_if_needed()
-        box = bar.bounding_box()
-        assert box is not None
+        box = at_rest(bar)
         edge = (box["x"] + box["width"] - 3, box["y"] + box["height"] / 2)
         drag(page, edge, (edge[0] + hour_px, edge[1]))
         expect(page.locator(".toast")).to_contain_text("Changed")

@@ -8,7 +8,16 @@ from django.utils import timezone
 from playwright.sync_api import Browser, Page, expect
 
 from reservations.models import Reservation, SitePolicy
-from tests.reservations.browser.ground import Lab, drag, page_of, point, row, set_when
+from tests.pages import eventually
+from tests.reservations.browser.ground import (
+    Lab,
+    at_rest,
+    drag,
+    page_of,
+    point,
+    row,
+    set_when,
+)
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -147,9 +156,9 @@ def test_a_move_onto_somebody_else_is_refused_and_goes_back(browser, live_asgi, 
         expect(page.locator("#start")).to_have_value(f"{lab.tomorrow}T14:00")
         page.keyboard.press("Escape")
         expect(page.locator("#drawer")).to_be_hidden()
-        page.wait_for_timeout(300)  # the rows take the drawer's room again
-        x, _y = point(cell, 10)
-        assert bar(page, "mine").bounding_box()["x"] == pytest.approx(x, abs=4)
+        # The rows take the drawer's room again.
+        own_bar = bar(page, "mine")
+        eventually(page, lambda: abs(at_rest(own_bar)["x"] - point(cell, 10)[0]) <= 4)
         own.refresh_from_db()
         assert own.start == lab.at(10)
 
@@ -286,7 +295,7 @@ def test_a_page_that_was_cut_off_catches_up_when_it_reconnects(browser, live_asg
         open_day(page, lab)
         sockets[-1].close(code=1012)
         lab.hold("alice", [0], 10, 12)
-        expect(bar(page, "Alice")).to_be_visible(timeout=8000)
+        expect(bar(page, "Alice")).to_be_visible()
 
 
 def test_a_cancel_can_be_undone(browser, live_asgi, lab):
@@ -356,11 +365,7 @@ def test_the_hours_at_the_top_never_run_into_each_other(browser, live_asgi, lab)
         for press in (None, "#forth", "#back"):
             if press:
                 page.click(press)
-            for _ in range(50):
-                if not page.evaluate(OVERLAPS):
-                    break
-                page.wait_for_timeout(100)
-            assert page.evaluate(OVERLAPS) == []
+            eventually(page, lambda: page.evaluate(OVERLAPS) == [])
 
 
 def test_closed_gpus_are_striped_and_cannot_be_chosen(browser, live_asgi, lab):

@@ -13,8 +13,10 @@ from reservations import tick
 from reservations.models import Closure, Notice, Offer, Reservation, SitePolicy
 from reservations.operations.pools import drain_node
 from tests.factories import PASSWORD, make_reservation
+from tests.pages import eventually
 from tests.reservations.browser.ground import (
     Lab,
+    at_rest,
     axe_findings,
     drag,
     page_of,
@@ -52,9 +54,9 @@ def test_today_begins_six_hours_ago_and_rolls(browser, live_asgi, lab):
     )
     with page_of(browser, live_asgi, lab.people["alice"], viewport=DESK) as page:
         open_calendar(page)
-        cell = row(page, lab.gpus[0]).bounding_box()
+        cell = at_rest(row(page, lab.gpus[0]))
         line = page.locator(".ec-bg-event.is-now").first.bounding_box()
-        assert cell is not None and line is not None
+        assert line is not None
         share = (line["x"] + line["width"] - cell["x"]) / cell["width"]
         assert 0.25 <= share <= 0.25 + 1 / 24 + 0.01
         bar = page.locator(f'[data-reservation="{running.pk}"]').bounding_box()
@@ -101,8 +103,8 @@ def test_a_short_bar_opens_at_its_middle_and_has_a_card(browser, live_asgi, lab)
     with page_of(browser, live_asgi, lab.people["alice"], viewport=DESK) as page:
         open_calendar(page, f"?view=week&date={lab.tomorrow}")
         bar = page.locator(f'.ec-event:has([data-reservation="{own.pk}"])')
-        box = bar.bounding_box()
-        assert box is not None and box["width"] < 12
+        box = at_rest(bar)
+        assert box["width"] < 12
         middle = (box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
         page.mouse.move(*middle)
         card = page.locator(".hover-card")
@@ -351,7 +353,7 @@ def test_the_label_at_midnight_is_not_cut(browser, live_asgi, lab):
         for width in range(1000, 1600, 40):
             page.set_viewport_size({"width": width, "height": 900})
             page.wait_for_timeout(100)
-            assert page.evaluate(LABELS_CUT) == [], width
+            eventually(page, lambda: page.evaluate(LABELS_CUT) == [])
 
 
 @pytest.mark.parametrize("size", [DESK, PHONE])
