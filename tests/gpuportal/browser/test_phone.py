@@ -21,7 +21,7 @@ from tests.factories import (
     make_reservation,
     make_user,
 )
-from tests.pages import fits
+from tests.pages import eventually, fits
 
 pytestmark = pytest.mark.django_db(transaction=True)
 PHONE = {"width": 390, "height": 844}
@@ -114,9 +114,7 @@ def test_messages_take_one_line_until_they_are_opened(
     aside = page.locator("#banners")
     more = page.get_by_role("button", name="Show all messages in full")
     expect(more).to_have_attribute("aria-expanded", "false")
-    box = aside.bounding_box()
-    assert box
-    assert box["height"] < 40
+    eventually(page, lambda: aside.bounding_box()["height"] < 40)
     axe()
     picture(page, "banner-folded")
     more.click()
@@ -197,11 +195,7 @@ def test_the_first_gpu_is_in_sight_and_the_filters_open(
     # Those that came a second ago may still be on their way.
     # (The policy of the page forbids what wait_for_function does.)
     counts = page.locator("#counts")
-    for _ in range(50):
-        if counts.bounding_box()["height"] < 75:
-            break
-        page.wait_for_timeout(100)
-    assert counts.bounding_box()["height"] < 75
+    eventually(page, lambda: counts.bounding_box()["height"] < 75)
     first = page.locator(".gpu:not(.gpu-ghost)").first
     expect(first).to_be_in_viewport(ratio=0.9)
     picture(page, f"board-{theme}")
