@@ -9,11 +9,19 @@ import { gettext } from "./words.js";
 const AGAIN_MS = 800;
 let timer = null;
 let busy = false;
+let turn = 0;
+const pressed = () => document.querySelector("#mine :active") !== null;
 
-async function refresh() {
+/** unless(): called when the answer is there. If it returns true, the page stays as it is. */
+async function refresh(unless = () => false) {
+  const mine = ++turn;
   const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
+  // A newer request is under way, and its answer is newer too.
+  if (mine !== turn || unless()) return;
   if (!answer.ok || answer.redirected) { location.reload(); return; }
-  const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+  const text = await answer.text();
+  if (mine !== turn || unless()) return;
+  const page = new DOMParser().parseFromString(text, "text/html");
   const [old, fresh] = [document.getElementById("mine"), page.getElementById("mine")];
   if (!fresh) { location.reload(); return; }
   const held = document.activeElement?.closest("#mine [data-act]");
@@ -28,11 +36,17 @@ async function refresh() {
   if (key) (document.querySelector(key) ?? document.getElementById("content")).focus();
 }
 
+const inUse = () => busy || pressed() || document.querySelector("dialog:modal, .term-card:popover-open") !== null;
+
 function later() {
   timer ??= setTimeout(() => {
     timer = null;
-    if (busy || document.querySelector("dialog:modal, .term-card:popover-open")) { later(); return; }
-    refresh().catch(toastProblem);
+    if (inUse()) { later(); return; }
+    refresh(() => {
+      // The button of a press that has begun stays till the press is over.
+      if (inUse()) later();
+      return inUse();
+    }).catch(toastProblem);
   }, AGAIN_MS);
 }
 
