@@ -40,6 +40,7 @@ def test_the_drawer_says_what_goes_before_the_button_and_bob_is_told(
         expect(carol.locator("#drawer")).to_be_hidden()
         expect(bob.locator("#toasts")).to_contain_text("Carol (Nlp) took over")
         bob.locator("#toasts a").click()
+        bob.wait_for_url(f"**/reservations/{flex.pk}/")
         expect(bob.locator("#told-title")).to_be_visible()
         bob.locator("[popovertarget=alerts-menu]").click()
         bob.keyboard.press("Escape")

@@ -32,6 +32,7 @@ def test_a_head_saves_tries_and_removes_the_chat(
         page.get_by_role("button", name="Save chat").click()
         expect(page.get_by_text("cannot call 10.0.0.1")).to_be_visible()
         assert not GroupChat.objects.exists()
+        page.wait_for_load_state()
         page.get_by_label("Address", exact=True).fill(server.url)
         page.get_by_role("button", name="Save chat").click()
         expect(

@@ -1,6 +1,7 @@
 """A series from the drawer, a part given back at a price, an offer accepted."""
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,7 @@ def test_a_series_a_part_and_an_offer_by_hand(browser, live_asgi, lab):
             f"/calendar/?gpus={gpu}&start={lab.tomorrow}T14:00&end={lab.tomorrow}T16:00"
         )
         page.click("#repeat")
+        page.wait_for_url("**/series/new/**")
         expect(page.locator("#start")).to_have_value(f"{lab.tomorrow}T14:00")
         page.fill("#times", "3")
         page.select_option("#repeat", "daily")
@@ -44,10 +46,12 @@ def test_a_series_a_part_and_an_offer_by_hand(browser, live_asgi, lab):
         fits(page, "series-new")
         page.locator("#day-rows input").nth(1).uncheck()
         page.click("#save")
+        page.wait_for_url(re.compile(r"/series/\d+/"))
         expect(page.locator("h1")).to_contain_text("Series")
         expect(page.locator("tbody tr")).to_have_count(3)
         fits(page, "series")
         page.locator("tbody a").first.click()
+        page.wait_for_url("**/reservations/**")
         page.click('summary:has-text("Return some GPUs")')
         page.fill("#give-hours", "1")
         expect(page.locator("[data-price-said]")).to_contain_text("10 credits")

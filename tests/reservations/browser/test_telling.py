@@ -9,7 +9,9 @@ from django.utils import timezone
 from playwright.sync_api import expect
 
 from reservations.models import Membership, Notice, Reservation, Token, WaitingRequest
+from reservations.notifications.live import user_group
 from reservations.notifications.service import notify
+from tests.pages import eventually
 from tests.reservations.browser.ground import Lab, axe_findings, page_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -29,7 +31,7 @@ def release_seen(alice, own) -> None:
     connection.close()
 
 
-def test_the_bell_is_fresh_while_a_page_is_open(browser, live_asgi):
+def test_the_bell_is_fresh_while_a_page_is_open(browser, live_asgi, redis_client):
     lab = Lab()
     alice = lab.people["alice"]
     own = lab.hold("alice", [0], 8, 12)
@@ -38,7 +40,8 @@ def test_the_bell_is_fresh_while_a_page_is_open(browser, live_asgi):
         page.on("websocket", lambda socket: sockets.append(socket.url))
         page.goto("/me/notices/")
         expect(page.locator("#bell .badge")).to_have_count(0)
-        page.wait_for_timeout(600)
+        listeners = f"*:group:{user_group(alice.pk)}"
+        eventually(page, lambda: bool(redis_client.keys(listeners)))
         assert [url for url in sockets if url.endswith("/ws/alerts/")] == sockets
         # In a thread: Playwright keeps a loop running in this one.
         with ThreadPoolExecutor(max_workers=1) as pool:
@@ -48,6 +51,7 @@ def test_the_bell_is_fresh_while_a_page_is_open(browser, live_asgi):
         page.click("#bell")
         page.locator("#alerts-menu a", has_text="All notices").click()
         expect(page.locator(".notice-row.is-unread")).to_have_count(1)
+        page.wait_for_load_state()
         assert axe_findings(page) == []
         page.click("[data-read]")
         expect(page.locator(".notice-row.is-unread")).to_have_count(0)
@@ -80,6 +84,7 @@ def test_a_refusal_shows_its_numbers_and_the_ways_around_it(browser, live_asgi):
         )
         assert WaitingRequest.objects.get().user == bob
         page.click("#toasts .undo")
+        expect(page.locator("#toasts .undo")).to_have_count(0)
         far = (timezone.localdate() + timedelta(days=20)).isoformat()
         page.goto(f"/calendar/?gpus={gpu}&start={far}T10:00&end={far}T11:00")
         expect(refusal).to_have_attribute("data-code", "beyond-horizon")

@@ -47,7 +47,7 @@ def test_a_request_with_a_job_is_asked_for_placed_declined_and_withdrawn(
         page.fill("#wait-settings", defaults)
         page.click("#wait-form button[type=submit]")
         card = page.locator(".wait").first
-        expect(card).to_contain_text("A job waits with it", timeout=15_000)
+        expect(card).to_contain_text("A job waits with it")
         row = WaitingRequest.objects.get()
         assert (row.count, row.has_job) == (2, True)
         kept = WaitingLaunch.objects.get().launch
@@ -66,7 +66,11 @@ def test_a_request_with_a_job_is_asked_for_placed_declined_and_withdrawn(
         expect(card).to_contain_text("declined")
         page.goto("/waiting/")
         page.click("#wait-form button[type=submit]")
-        page.click('.wait button:has-text("Withdraw")')
+        withdraw = page.locator('.wait button:has-text("Withdraw")')
+        expect(withdraw).to_be_visible()
+        # The page was loaded again, and its script has to be there.
+        page.wait_for_load_state()
+        withdraw.click()
         page.click('dialog button:has-text("Withdraw")')
         expect(page.locator("main")).to_contain_text("You have no waiting requests")
     states = set(WaitingRequest.objects.values_list("state", flat=True))
