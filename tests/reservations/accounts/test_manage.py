@@ -156,7 +156,7 @@ def test_the_tree_of_a_large_site_costs_the_same_queries(
     client.force_login(omar)
     with django_assert_max_num_queries(25):
         page = client.get(reverse("manage-accounts"), {"account": lab.root.pk})
-    assert b"Accounts 1 to 50 of 202" in page.content
+    assert b"Groups 1 to 50 of 202" in page.content
     edit = Edit("account", groups[0].pk, 1, {"shares": 7})
     session = client.session
     session["tree_draft"] = [edit.to_json()]

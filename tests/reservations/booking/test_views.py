@@ -137,7 +137,7 @@ def test_the_decision_is_told_in_words(tree, alice):
     }
     made = make_reservation(alice, kind="flex", decision=decision)
     text = as_user(alice).get(f"/reservations/{made.pk}/").text
-    assert "46 of 40 credits" in text
+    assert "the total of 7 days to 46 credits. The quota is 40 credits." in text
     assert "34 of" in text
     assert "Tue 3 Mar 09:00" in text
 

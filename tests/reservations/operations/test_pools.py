@@ -124,7 +124,7 @@ def test_a_pools_quota_binds_on_its_gpus_alone_for_one_and_for_a_group(
     # On other GPUs the site's quota alone counts.
     assert lab.book(alice, lab.gpus[:1], far, 4).kind == Kind.FIRM
     assert lab.book(bob, gpus[1:], far, 1).kind == Kind.FIRM
-    with pytest.raises(PoolQuotaExceeded, match="Vision's"):
+    with pytest.raises(PoolQuotaExceeded, match="bookings of Vision would cost"):
         lab.book(bob, gpus[1:], far + timedelta(hours=1), 1)
     # Near enough it is flex, as beyond any quota.
     soon = lab.book(bob, gpus[1:], at(12, day=4), 1)
