@@ -230,6 +230,12 @@ class Storm:
         self.healthy.begin(Fault("calm"), time.monotonic())
         self._last(seconds, look)
 
+    def wait_until_all_are_well(self, seconds: float, look: Callable[[], None]) -> None:
+        """Stay calm until every Gpu is read again, at most so many seconds."""
+        ends_at = time.monotonic() + seconds
+        while self.healthy.recovering.keys() & EVERY and time.monotonic() < ends_at:
+            self._last(0.4, look)
+
     def close(self) -> None:
         """End the processes of the storm."""
         self._crowd.close()

@@ -28,7 +28,11 @@ POLL_SECONDS = 0.05
 
 
 class _Desk:
-    """Passes work to the lanes and readings back, with one wake-up each way."""
+    """Passes work to the lanes and readings back, with one wake-up each way.
+
+    Under its lock a Gpu is offered, in a lane, or read. So none is read twice for one
+    Sample.
+    """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -46,12 +50,18 @@ class _Desk:
             self._work.extend(uuids)
             self._changed.notify(min(lanes, len(uuids)))
 
-    def take(self) -> str | None:
-        """Wait for the next Gpu to read and return it. None: there will be no more."""
+    def take(self, lane: Lane) -> str | None:
+        """Wait for the next Gpu that a lane reads and return it. None: there will be
+        no more.
+        """
         with self._changed:
             while not self._work and not self._closed:
                 self._changed.wait()
-            return None if self._closed else self._work.popleft()
+            if self._closed:
+                return None
+            uuid = self._work.popleft()
+            lane.busy = (uuid, time.monotonic())
+            return uuid
 
     def close(self) -> None:
         """End the lanes."""
@@ -59,9 +69,10 @@ class _Desk:
             self._closed = True
             self._changed.notify_all()
 
-    def leave(self, reading: GpuReading) -> None:
-        """Store the reading of a Gpu."""
+    def leave(self, reading: GpuReading, lane: Lane) -> None:
+        """Store the reading of a Gpu from the lane that was in it."""
         with self._changed:
+            lane.busy = None
             self._done[reading.uuid] = reading
             self._waited_for.discard(reading.uuid)
             if not self._waited_for:
@@ -78,13 +89,17 @@ class _Desk:
             if not self._waited_for:
                 self._all_done.set()
 
-    def collect(self) -> dict[str, GpuReading]:
-        """Return all readings since the last call. Work that was not begun is
-        withdrawn."""
+    def collect(
+        self, lanes: Iterable[Lane] = ()
+    ) -> tuple[dict[str, GpuReading], set[str]]:
+        """Return all readings since the last call, and the Gpus in which lanes are.
+
+        Work that was not begun is withdrawn.
+        """
         with self._changed:
             self._work.clear()
             done, self._done = self._done, {}
-            return done
+            return done, {busy[0] for lane in lanes if (busy := lane.busy)}
 
 
 class Lane(threading.Thread):
@@ -109,18 +124,16 @@ class Lane(threading.Thread):
     def run(self) -> None:
         """Read Gpu after Gpu until another thread takes over."""
         while not self.replaced:
-            uuid = self._desk.take()
+            uuid = self._desk.take(self)
             if uuid is None:
                 return
-            self.busy = (uuid, time.monotonic())
             try:
                 reading = self._read(uuid)
             except Exception:
                 # A probe does not raise. If one does, only this Gpu is affected.
                 traceback.print_exc()
                 reading = GpuReading(uuid=uuid, state=GpuAnswer.ERROR)
-            self.busy = None
-            self._desk.leave(reading)
+            self._desk.leave(reading, self)
 
     def stuck_in(self, now: float, longer_than: float) -> str | None:
         """Return the UUID that it has been reading for longer than so many seconds."""
@@ -175,9 +188,7 @@ class Lanes:
         """
         ends_at = time.monotonic() + within_seconds
         self._stuck = [lane for lane in self._stuck if lane.busy]
-        threads = [*self._stuck, *self._lanes]
-        inside = {busy[0] for lane in threads if (busy := lane.busy)}
-        found = self._desk.collect()
+        found, inside = self._desk.collect([*self._stuck, *self._lanes])
         self._staff(math.ceil(len(uuids) / GPUS_PER_LANE))
         work = [uuid for uuid in uuids if uuid not in inside and uuid not in found]
         work.sort(key=lambda uuid: self._left_at.get(uuid, float("-inf")))
@@ -187,7 +198,7 @@ class Lanes:
                 break
             self._replace_slow()
             self._desk.give_up(self.hung())
-        found |= self._desk.collect()
+        found |= self._desk.collect()[0]
         # Gpus that were read in the same round keep their order.
         self._left_at.update(dict.fromkeys(found, ends_at))
         for uuid in self.hung():

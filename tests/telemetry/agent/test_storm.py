@@ -9,6 +9,7 @@ from bench.rig.storm_load import EVERY, Storm, rss_kib
 from telemetry.agent.child_supervisor import SamplerSupervisor
 from telemetry.protocol.hardware import NodeInfo
 from telemetry.protocol.sample import NodeSample, read_message
+from tests.telemetry.agent.children import PATIENCE_SECONDS
 from tests.telemetry.agent.test_child_supervisor import Facts
 
 pytestmark = pytest.mark.pure
@@ -72,6 +73,7 @@ def test_a_minute_of_driver_faults_leaves_the_healthy_gpus_alone(
                 pid = supervisor.status.pid or 0
                 grown.append((pid, rss_kib(pid)))
         storm.settle(SETTLE_SECONDS, reader.look)
+        storm.wait_until_all_are_well(PATIENCE_SECONDS, reader.look)
         _come_through(storm, reader)
         assert thread.is_alive()
         same = [kib for pid, kib in grown if pid == supervisor.status.pid]
@@ -90,7 +92,8 @@ def _come_through(storm: Storm, reader: Reader) -> None:
     late = reader.kept_waiting_seconds
     assert reader.samples > 35
     assert healthy.worst_gap[0] <= MOST_GAP_SECONDS + late, healthy.worst_gap
-    assert healthy.worst_recovery[0] <= MOST_RECOVERY_SECONDS, healthy.worst_recovery
+    most = MOST_RECOVERY_SECONDS + late
+    assert healthy.worst_recovery[0] <= most, healthy.worst_recovery
     assert healthy.recovering.keys() & EVERY == set(), "every Gpu is read again"
     newest = max(healthy.seen_at.values())
     assert all(newest - healthy.seen_at[slot] <= 2.0 for slot in EVERY)
