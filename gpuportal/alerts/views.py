@@ -82,7 +82,7 @@ def alert_list(request: HttpRequest) -> HttpResponse:
     form.is_valid()
     asked = {name: word for name, word in form.cleaned_data.items() if word}
     visible = visible_alerts(user, now)
-    # What a person reads stays in the list when it closes, until the person folds it.
+    # An unfolded alert stays in the list after it closes, until the reader folds it.
     unfolded = request.GET.getlist("unfolded")[:PAGE_ROWS]
     read = visible.filter(pk__in=[whole_number(text) for text in unfolded])
     rows = _filtered(visible, asked, now)

@@ -139,7 +139,7 @@ class SiteContext:
 
     @cached_property
     def nodes(self) -> list[tuple[str, bool, str, str]]:
-        """(name, simulated, isolation, why it is none) of every Node."""
+        """(name, simulated, isolation, reason for missing isolation) of each Node."""
         return list(
             Node.objects.in_service().values_list(
                 "name", "simulated", "isolation", "not_isolated"
@@ -169,7 +169,7 @@ class SiteContext:
 
     @property
     def own_scripts_off(self) -> Sentence | None:
-        """What the banner says about own scripts. The operator reads the reasons."""
+        """Return the banner's text about own scripts, with reasons for operators."""
         if not self.not_isolated:
             return None
         if not getattr(self.request.user, "is_operator", False):

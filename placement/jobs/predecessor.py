@@ -130,7 +130,7 @@ def _last_run(job: Job) -> Job:
 
 
 def _may_finish(last: Job, now: datetime) -> bool:
-    """Say whether a last run is live, or the portal will start another one."""
+    """Return whether the last run is live or the portal will restart it."""
     if last.state in Job.State.live():
         return True
     if last.backfill_id is not None:

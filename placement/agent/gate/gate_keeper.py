@@ -419,7 +419,7 @@ class UnixUids:
         self._known: dict[str, int] = {}
 
     def uid(self, name: str) -> int | None:
-        """Return the uid of a person; None if there is none or it is not known yet."""
+        """Return the uid of a person. None: no uid is known (yet)."""
         self._answers.refresh(time.monotonic())
         answer = self._answers.get(name)
         if answer.known:

@@ -35,7 +35,7 @@ SYSTEM_ROOTS = tuple(
 CONDA_LIST = Path(".conda", "environments.txt")
 MOST_LIST_BYTES = 2**20
 OWN_SIGNS = ("pyvenv.cfg", "conda-meta")
-"""What lies in the folder of a virtual environment, and in that of conda's."""
+"""Files that mark a folder as a virtual environment or a conda environment."""
 PROJECT_SIGNS = ("uv.lock", "pyproject.toml")
 
 

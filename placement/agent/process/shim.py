@@ -144,7 +144,7 @@ class Shim:
         return job_process.command(self.order, self.folder.work, self.files)
 
     def _given_up(self) -> bool:
-        """Say whether a Job that has not started must not start any more."""
+        """Return whether a Job that has not started must no longer start."""
         watched = [] if self.supervisor is None else [self.supervisor]
         ended, _, _ = select.select(watched, [], [], 0)
         return self.asked or bool(ended)
