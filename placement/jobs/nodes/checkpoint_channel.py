@@ -14,6 +14,7 @@ from django.utils import timezone
 from placement.jobs.nodes import checkpoint_relay, checkpoint_store
 from placement.jobs.nodes.node_channel import (
     MOST_PIECE_BYTES,
+    body_of,
     for_nodes,
     json_of,
     length_of,
@@ -92,7 +93,7 @@ def piece(request: HttpRequest, node: Node, *, pk: int) -> HttpResponse:
         return refused("not-found", "no checkpoint of such a job was asked for here")
     if not 0 < length_of(request) <= MOST_PIECE_BYTES:
         return refused("too-large", f"1 to {MOST_PIECE_BYTES} bytes a request")
-    data = request.body
+    data = body_of(request)
     if hashlib.sha256(data).hexdigest() != request.headers.get("X-Sha256", ""):
         return refused("unavailable", "the piece was not received as it was sent")
     try:

@@ -155,7 +155,7 @@ def log(request: HttpRequest, node: Node, *, pk: int) -> HttpResponse:
             job,
             attempt=attempt,
             offset=offset,
-            data=request.body,
+            data=body_of(request),
             part=part.number if part else 0,
         )
     except (LogConflict, LogTooLarge) as error:
@@ -167,6 +167,15 @@ def log(request: HttpRequest, node: Node, *, pk: int) -> HttpResponse:
     if attempt == job.attempt and (part is None or part.number == 0):
         Job.objects.filter(pk=pk, attempt=attempt).update(log_bytes=size)
     return JsonResponse({"size": size})
+
+
+def body_of(request: HttpRequest) -> bytes:
+    """Read the body of a request whose length has been checked.
+
+    `request.body` would keep it with the request. Requests are in reference cycles,
+    so many bodies would wait for the garbage collector.
+    """
+    return request.read(length_of(request))
 
 
 def number(request: HttpRequest, name: str) -> int | None:

@@ -7,6 +7,7 @@ from django.utils import timezone
 from placement.jobs.nodes import result_files
 from placement.jobs.nodes.node_channel import (
     MOST_PIECE_BYTES,
+    body_of,
     for_nodes,
     json_of,
     length_of,
@@ -82,7 +83,7 @@ def job_result(
         )
     try:
         size = result_files.append(
-            file=file, offset=offset, data=request.body, now=timezone.now()
+            file=file, offset=offset, data=body_of(request), now=timezone.now()
         )
     except (result_files.ResultMisplaced, result_files.ResultSpoiled) as error:
         return problem_response(error)
