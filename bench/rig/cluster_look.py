@@ -65,7 +65,7 @@ def _prepare(redis_url: str):  # type: ignore[no-untyped-def]
         workload=Workload(batch=32, sequence_length=2048),
         offers=found.offers,
         limits=PlanLimits(strategies=("pipeline",)),
-        wish="fastest",
+        objective="fastest",
     )
     stored = save_plan(user=user, spec=spec, plan=plans.plans[0], now=now)
     job = Job.objects.create(

@@ -24,7 +24,7 @@ from placement.planner.values.errors import PlanInvalid
 from placement.planner.values.plan import Plan
 from placement.plans.views import plan_cards
 from placement.plans.views.outcome_panel import measured_of
-from placement.protocol.multi_node import first_failed_part
+from placement.protocol.job_parts import first_failed_part
 from placement.rules.rebalance_policy import RestartMode
 from reservations.models import Allocation, SitePolicy, User
 from telemetry.inventory.queries import load_history

@@ -22,7 +22,7 @@ from placement.planner.launch.recipes import (
 )
 from placement.planner.model.well_known import WELL_KNOWN
 from placement.planner.values.errors import LaunchInvalid
-from placement.planner.values.objective import OBJECTIVE_WORDS, WISHES
+from placement.planner.values.objective import OBJECTIVE_WORDS, OBJECTIVES
 from placement.planner.values.workload import Workload
 from placement.protocol.job_lifecycle import JobState
 from placement.protocol.launchers import MOST_FOLDER_CHARACTERS, Launcher
@@ -361,7 +361,7 @@ class PlanForm(PlainForm):
     wish = forms.ChoiceField(
         label=gettext_lazy("Optimize for"),
         required=False,
-        choices=[(wish, OBJECTIVE_WORDS[wish]) for wish in ("", *WISHES)],
+        choices=[(one, OBJECTIVE_WORDS[one]) for one in ("", *OBJECTIVES)],
     )
     reservation = forms.TypedChoiceField(
         label=gettext_lazy("Reservation"), required=False, coerce=int, empty_value=None

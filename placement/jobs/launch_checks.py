@@ -8,13 +8,13 @@ from placement.models import Job, StoredPlan
 from placement.planner.launch.backends import FIELD, backend_problem
 from placement.planner.launch.recipes import SERVE, checked_settings, runs_by_plan
 from placement.planner.values.errors import LaunchInvalid, PlanInvalid, SpecInvalid
+from placement.protocol.job_parts import gpus_by_node
 from placement.protocol.launchers import (
     MOST_FILES_BYTES,
     Launcher,
     environment_problem,
     why_not_on_nodes,
 )
-from placement.protocol.multi_node import gpus_by_node
 from placement.rules.rebalance_policy import RestartMode
 from telemetry.models import Node
 from telemetry.protocol.sentences import sentence

@@ -8,7 +8,7 @@ from django.db import models
 
 from placement.models.jobs import Job
 from placement.protocol.job_lifecycle import JobState
-from placement.protocol.multi_node import PartInfo
+from placement.protocol.job_parts import PartInfo
 
 
 class JobPart(models.Model):

@@ -19,7 +19,7 @@ from placement.planner.memory.estimate import estimate
 from placement.planner.model.adaptation import adapted
 from placement.planner.model.spec import ModelSpec
 from placement.planner.values.errors import BadInput
-from placement.planner.values.objective import Wish
+from placement.planner.values.objective import Objective
 from placement.planner.values.plan import Plan
 from placement.planner.values.workload import Workload
 from placement.plans import service as planning
@@ -59,7 +59,7 @@ class NewPlan(Schema):
     max_gpus: int | None = None
     reservation: int | None = None
     """Only the Gpus of this Reservation of one's own."""
-    wish: Wish | Literal[""] = ""
+    wish: Objective | Literal[""] = ""
     """What the Plans are ranked by; "": the order of choice."""
     keep: int | None = None
     """Which of the answer's plans to keep, counted from 0: it gets a number."""
@@ -118,7 +118,7 @@ def plan_make(request: HttpRequest, body: NewPlan) -> dict[str, Any]:
             workload=workload,
             offers=offered.offers,
             max_gpus=body.max_gpus,
-            wish=body.wish or None,
+            objective=body.wish or None,
         )
     return {
         "spec": {"name": spec.name, **_spec_facts(spec)},

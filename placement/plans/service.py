@@ -19,7 +19,7 @@ from placement.planner.search.memory_savings import PlanLimits
 from placement.planner.search.planner import plan as make_plan_set
 from placement.planner.values.errors import WorkloadInvalid
 from placement.planner.values.gpu_availability import GpuOffer, peak_flops_of
-from placement.planner.values.objective import Wish
+from placement.planner.values.objective import Objective
 from placement.planner.values.plan import Plan, PlanSet
 from placement.planner.values.workload import Workload
 from placement.plans.available_gpus import (
@@ -70,7 +70,7 @@ def make_plans(
     offers: Sequence[GpuOffer],
     max_gpus: int | None = None,
     limits: PlanLimits | None = None,
-    wish: Wish | None = None,
+    objective: Objective | None = None,
 ) -> PlanSet:
     """Return ranked Plans and the lost strategies, each with its reason.
 
@@ -87,7 +87,7 @@ def make_plans(
         offers,
         max_gpus=max_gpus,
         limits=allowed,
-        wish=wish,
+        objective=objective,
         learned=learned(policy),
     )
 
@@ -112,7 +112,7 @@ def soonest_plans(
     now: datetime,
     max_gpus: int | None = None,
     limits: PlanLimits | None = None,
-    wish: Wish | None = "soonest",
+    objective: Objective | None = "soonest",
     accept: Callable[[Plan], bool] = lambda _: True,
 ) -> EarliestPlans:
     """Return Plans for the first start at which there is one, ranked soonest first.
@@ -122,7 +122,7 @@ def soonest_plans(
     requested start.
 
     Args:
-        wish: the objective that ranks the Plans of a start.
+        objective: by which the Plans of a start are ranked.
         accept: decides whether the best Plan of a start is good enough. If no start is,
             the answer is that of the requested start.
 
@@ -143,7 +143,7 @@ def soonest_plans(
             offers=there.offers,
             max_gpus=max_gpus,
             limits=limits,
-            wish=wish,
+            objective=objective,
         )
         first = first or EarliestPlans(found, there)
         if found.plans and accept(found.plans[0]):

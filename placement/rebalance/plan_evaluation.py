@@ -219,7 +219,7 @@ def _plans(
             quantization=False,
             beaten_too=True,
         ),
-        wish="fastest",
+        objective="fastest",
     )
     alike = [
         plan

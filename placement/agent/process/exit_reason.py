@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from placement.agent.job_folder import JobFolder
 from placement.protocol.commands import Order, remaining_seconds
-from placement.protocol.multi_node import LOST_PEERS, lost_peers
+from placement.protocol.job_parts import LOST_PEERS, lost_peers
 
 TAIL_BYTES = 64 * 1024
 """More than the tracebacks of all ranks of a node and of their launcher."""

@@ -14,8 +14,8 @@ import os
 import sys
 from collections.abc import Mapping
 
+from placement.protocol.job_parts import ending
 from placement.protocol.launchers import MEETING_SECONDS
-from placement.protocol.multi_node import ending
 
 OWN_MODEL = "own-model"
 FAILED = 1

@@ -20,8 +20,8 @@ from placement.protocol import signing
 from placement.protocol.commands import Addressed, JobLimits, Order, OrderKind
 from placement.protocol.device_grants import GateOrder
 from placement.protocol.events import Running
+from placement.protocol.job_parts import gpus_by_node
 from placement.protocol.launchers import Launcher
-from placement.protocol.multi_node import gpus_by_node
 from placement.protocol.process_commands import ProcessOrder
 from placement.rules.sweep import variables
 from reservations.models import SitePolicy

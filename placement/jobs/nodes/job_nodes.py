@@ -19,8 +19,7 @@ from placement.jobs.job_transitions import MOST_REASON, PORTAL, instant, move
 from placement.models import Job, JobEvent, JobPart, StoredPlan
 from placement.planner.launch.recipes import BY_TORCHRUN, runs_by_plan
 from placement.protocol.events import Belief, JobEventKind, JobFact, Running
-from placement.protocol.launchers import Launcher
-from placement.protocol.multi_node import (
+from placement.protocol.job_parts import (
     BAD,
     ENDS,
     PartInfo,
@@ -29,6 +28,7 @@ from placement.protocol.multi_node import (
     gpus_by_node,
     reason_of,
 )
+from placement.protocol.launchers import Launcher
 from placement.protocol.rendezvous import Meeting
 from telemetry.models import Gpu, Node
 from telemetry.protocol.sentences import sentence

@@ -100,7 +100,7 @@ def _live(question: Question) -> PlanAnswer:
             workload=workload,
             offers=offered.offers,
             limits=question.limits,
-            wish=options["wish"],
+            objective=options["wish"],
         )
     earliest = None
     if found.best is not None:

@@ -27,7 +27,7 @@ from placement.planner.symbolic.torch_check import torch_installed
 from placement.planner.values.errors import BadInput
 from placement.planner.values.gpu_availability import GpuOffer
 from placement.planner.values.gpu_list import offers_from_list
-from placement.planner.values.objective import WISHES
+from placement.planner.values.objective import OBJECTIVES
 from placement.planner.values.plan import PlanSet
 from placement.planner.values.strategies import TITLES
 
@@ -65,7 +65,7 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
         "source",
         help="well-known name, config.json, .safetensors, .onnx, module:callable",
     )
-    parser.add_argument("--wish", choices=WISHES, help="what to rank by")
+    parser.add_argument("--wish", choices=OBJECTIVES, help="what to rank by")
     parser.add_argument("--max-gpus", type=int, metavar="N", help="use at most N GPUs")
     parser.add_argument(
         "--host-memory",
@@ -223,7 +223,7 @@ def plans_for_file(question: Question) -> PlanSet:
         workload_of(options),
         with_host(offers_from_list(json_from(options["gpus"], "gpus")), options),
         limits=question.limits,
-        wish=options["wish"],
+        objective=options["wish"],
     )
 
 

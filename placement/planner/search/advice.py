@@ -27,15 +27,15 @@ MOST_GPUS = 2**15
 """Numbers of Gpus that are tried."""
 
 
-def advice(hunt: SearchContext, usable: Sequence[GpuOffer]) -> str:
+def advice(context: SearchContext, usable: Sequence[GpuOffer]) -> str:
     """Return an alternative to the request, in one sentence.
 
     Args:
-        hunt: the search for the request; its offers are not used.
+        context: the search for the request; its offers are not used.
         usable: the Gpus that a Plan may use.
     """
     ways: list[str] = []
-    lora = _with_lora(hunt, usable) if hunt.asked.trains else None
+    lora = _with_lora(context, usable) if context.asked.trains else None
     if lora is not None:
         ways.append(
             sentence(
@@ -43,9 +43,9 @@ def advice(hunt: SearchContext, usable: Sequence[GpuOffer]) -> str:
                 gpus=counted("{n} GPU", "{n} GPUs", len(lora.shards)),
             )
         )
-    elif not hunt.asked.trains and hunt.limits.quantization:
+    elif not context.asked.trains and context.limits.quantization:
         ways.append(sentence("store the weights in 4 bits"))
-    more = _more_gpus(hunt, usable)
+    more = _more_gpus(context, usable)
     if more:
         ways.append(
             sentence(
@@ -68,23 +68,23 @@ def _roomiest(usable: Sequence[GpuOffer]) -> GpuOffer:
     return max(usable, key=lambda one: (one.free_bytes, one.peak_flops, one.uuid))
 
 
-def _with_lora(hunt: SearchContext, usable: Sequence[GpuOffer]) -> Plan | None:
+def _with_lora(context: SearchContext, usable: Sequence[GpuOffer]) -> Plan | None:
     """Return the best sensible Plan of a Node that trains adapters only."""
     try:
-        spec = with_lora(hunt.spec, rank=LORA_RANK, targets=(ALL_LINEAR,))
+        spec = with_lora(context.spec, rank=LORA_RANK, targets=(ALL_LINEAR,))
     except SpecInvalid:
         return None
     node = _roomiest(usable).node
-    context = replace(
-        hunt,
+    adapters = replace(
+        context,
         spec=spec,
         offers=tuple(offer for offer in usable if offer.node == node),
-        limits=replace(hunt.limits, strategies=(), offload=False),
+        limits=replace(context.limits, strategies=(), offload=False),
         quantize=_quantized if _can_be_quantized(spec) else None,
         caches=Caches(),
         links={},
     )
-    found = [single(context), data_parallel(context, FSDP.key)]
+    found = [single(adapters), data_parallel(adapters, FSDP.key)]
     plans = [
         one
         for made in found
@@ -107,22 +107,22 @@ def _quantized(spec: ModelSpec, weights: Weights) -> ModelSpec:
     return spec if weights == "full" else with_quantized(spec, weights)
 
 
-def _more_gpus(hunt: SearchContext, usable: Sequence[GpuOffer]) -> int:
+def _more_gpus(context: SearchContext, usable: Sequence[GpuOffer]) -> int:
     """Return how many Gpus like the roomiest one hold the model sharded over all of
     them.
 
     0: not even `MOST_GPUS` do.
     """
     card = _roomiest(usable)
-    context = replace(hunt, offers=(card,), links={})
-    workload = hunt.asked
-    if workload.trains and hunt.limits.checkpointing:
+    one_card = replace(context, offers=(card,), links={})
+    workload = context.asked
+    if workload.trains and context.limits.checkpointing:
         workload = workload.but(checkpointing="full")
     count = 2
     while count <= MOST_GPUS:
         setting = Setting(workload.but(batch=max(count, workload.batch)))
         sharding = Sharding(strategy=FSDP.key, data_degree=count)
-        if count > len(usable) and context.need_bytes(setting, sharding) <= (
+        if count > len(usable) and one_card.need_bytes(setting, sharding) <= (
             card.free_bytes
         ):
             return count

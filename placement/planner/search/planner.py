@@ -54,7 +54,7 @@ from placement.planner.values.calibration import UNCORRECTED, Corrections
 from placement.planner.values.errors import SpecInvalid, WorkloadInvalid
 from placement.planner.values.gpu_availability import GpuOffer, check_offers
 from placement.planner.values.humanize import either, gib
-from placement.planner.values.objective import Wish, rank_key
+from placement.planner.values.objective import Objective, rank_key
 from placement.planner.values.plan import LeftOut, Plan, PlanSet, RejectedStrategy
 from placement.planner.values.strategies import (
     DDP,
@@ -88,18 +88,18 @@ Rival = Plan | RejectedStrategy | None
 
 
 def _copies(strategy: Strategy) -> Callable[[SearchContext, Rival], Found]:
-    return lambda hunt, _rival: data_parallel(hunt, strategy.key)
+    return lambda context, _rival: data_parallel(context, strategy.key)
 
 
 SEARCHES: dict[Strategy, Callable[[SearchContext, Rival], Found]] = {
-    SINGLE: lambda hunt, _rival: single(hunt),
+    SINGLE: lambda context, _rival: single(context),
     **{one: _copies(one) for one in (DDP, ZERO1, ZERO2, FSDP)},
-    ZERO1_UNEVEN: lambda hunt, _rival: zero1_uneven(hunt),
-    PIPELINE: lambda hunt, _rival: pipeline(hunt),
-    GPIPE: lambda hunt, _rival: pipeline(hunt, GPIPE.key),
-    INTERLEAVED: lambda hunt, rival: interleaved(hunt, rival),
-    TENSOR: lambda hunt, _rival: tensor(hunt),
-    HYBRID: lambda hunt, _rival: hybrid(hunt),
+    ZERO1_UNEVEN: lambda context, _rival: zero1_uneven(context),
+    PIPELINE: lambda context, _rival: pipeline(context),
+    GPIPE: lambda context, _rival: pipeline(context, GPIPE.key),
+    INTERLEAVED: lambda context, rival: interleaved(context, rival),
+    TENSOR: lambda context, _rival: tensor(context),
+    HYBRID: lambda context, _rival: hybrid(context),
 }
 """The search for the GPUs of each strategy of a Plan."""
 
@@ -111,7 +111,7 @@ def plan(
     *,
     max_gpus: int | None = None,
     limits: PlanLimits | None = None,
-    wish: Wish | None = None,
+    objective: Objective | None = None,
     learned: Corrections = UNCORRECTED,
 ) -> PlanSet:
     """Return ranked Plans and the strategies that lost. Deterministic.
@@ -124,7 +124,7 @@ def plan(
         offers: the Gpus, with their free bytes and their speeds.
         max_gpus: how many Gpus a Plan may use; None: as many as there are.
         limits: the changes allowed to make the model fit; None: all of them.
-        wish: the objective to rank by; None: the order of choice.
+        objective: by which the Plans are ranked; None: the order of choice.
         learned: the measured error of a site, which corrects bytes and seconds.
 
     Raises:
@@ -148,7 +148,7 @@ def plan(
         workload,
         (),
         allowed,
-        wish=wish,
+        objective=objective,
         learned=learned,
         quantize=quantizer_of(spec, workload),
     )
@@ -164,9 +164,9 @@ def plan(
         )
     most_gpus = min(len(usable), allowed.max_gpus or len(usable))
     plans = with_consistent_sense(plans)
-    ranked = _without_twins(sorted(plans, key=lambda one: rank_key(one, wish)))
+    ranked = _without_twins(sorted(plans, key=lambda one: rank_key(one, objective)))
     if not (allowed.beaten_too or allowed.strategies):
-        shown = trade_off(ranked, wish)
+        shown = trade_off(ranked, objective)
         ranked, refusals = shown.plans, [*refusals, *shown.beaten]
     for one in ranked:
         validate(one, offers, spec)
@@ -193,7 +193,7 @@ def plan(
             *unsupported_notes(offered, workload),
             *unknown_speed_notes(usable, learned),
         ),
-        wish=wish or "",
+        wish=objective or "",
         advice=advice(base, usable) if usable and not _sensible(ranked) else "",
     )
 
@@ -227,19 +227,19 @@ def _short_of_host(one: Plan, why: str) -> RejectedStrategy:
 
 
 def _for_want_of_host(
-    hunt: SearchContext, strategy: Strategy, lost: RejectedStrategy, rival: Rival
+    context: SearchContext, strategy: Strategy, lost: RejectedStrategy, rival: Rival
 ) -> RejectedStrategy:
     """Return a Refusal that names the node's memory if only that is too small."""
-    room = host_room(hunt.offers, hunt.limits.offload_memory_bytes)
+    room = host_room(context.offers, context.limits.offload_memory_bytes)
     if room == HostRoom() or strategy not in (SINGLE, FSDP):
         return lost
     wide = replace(
-        hunt,
+        context,
         offers=tuple(
             replace(one, host_free_bytes=None, disk_free_bytes=None)
-            for one in hunt.offers
+            for one in context.offers
         ),
-        limits=replace(hunt.limits, offload_memory_bytes=None),
+        limits=replace(context.limits, offload_memory_bytes=None),
         links={},
         _room=None,
         _near=None,
@@ -248,7 +248,7 @@ def _for_want_of_host(
     found = SEARCHES[strategy](wide, rival)
     if not isinstance(found, list):
         return lost
-    why = shortage(found[-1], hunt.offers, hunt.limits)
+    why = shortage(found[-1], context.offers, context.limits)
     return _short_of_host(found[-1], why) if why else lost
 
 
@@ -269,7 +269,7 @@ def _everywhere(
         by_node.setdefault(offer.node, []).append(offer)
     nodes = list(by_node)
     for here in _unlike_nodes(by_node.values()):
-        for subset in _subsets(here, base.wish):
+        for subset in _subsets(here, base.objective):
             made, lost = plan_among(
                 replace(base, offers=subset, links={}), search_order()
             )
@@ -336,7 +336,7 @@ def _in_place(offers: Iterable[GpuOffer]) -> list[GpuOffer]:
 
 
 def _subsets(
-    here: tuple[GpuOffer, ...], wish: Wish | None
+    here: tuple[GpuOffer, ...], objective: Objective | None
 ) -> list[tuple[GpuOffer, ...]]:
     """Return Gpus that are planned separately: the healthy, the idle, the cheap; and
     all.
@@ -346,7 +346,7 @@ def _subsets(
         tuple(offer for offer in here if not offer.health),
         tuple(offer for offer in here if not offer.compute_processes),
     ]
-    if wish == "cheapest":
+    if objective == "cheapest":
         for weight in sorted({offer.weight for offer in here})[:-1]:
             found.append(tuple(offer for offer in here if offer.weight <= weight))
     return [subset for subset in dict.fromkeys(found) if subset]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from placement.planner.values.humanize import seconds
 from placement.planner.values.objective import (
     SAME_RATIO,
-    Wish,
+    Objective,
     concession,
     noticed_cost,
     noticed_seconds,
@@ -36,7 +36,7 @@ class TradeOff:
     beaten: list[RejectedStrategy]
 
 
-def trade_off(ranked: Sequence[Plan], wish: Wish | None = None) -> TradeOff:
+def trade_off(ranked: Sequence[Plan], objective: Objective | None = None) -> TradeOff:
     """Return the Plans that no Plan ranked before them makes needless, in their order.
 
     Plans that may run out of memory are left out if a Plan without concessions is sure
@@ -46,13 +46,13 @@ def trade_off(ranked: Sequence[Plan], wish: Wish | None = None) -> TradeOff:
         ranked: sorted by `rank_key` for the same objective. By it no Plan beats one
             that is ranked before it by more than `NEAR_RATIO`, so that no kept Plan
             beats another kept one.
-        wish: other criteria besides time and cost.
+        objective: other criteria besides time and cost.
     """
     kept: list[Plan] = []
     beaten: list[RejectedStrategy] = []
     sure = next((one for one in ranked if _is_sure(one)), None)
     for one in ranked:
-        better = [other for other in kept if makes_needless(other, one, wish)]
+        better = [other for other in kept if makes_needless(other, one, objective)]
         if one.fit == "tight" and sure is not None:
             beaten.append(_lost(one, sure))
         elif better:
@@ -81,7 +81,7 @@ def with_consistent_sense(plans: Sequence[Plan]) -> list[Plan]:
     ]
 
 
-def makes_needless(one: Plan, other: Plan, wish: Wish | None = None) -> bool:
+def makes_needless(one: Plan, other: Plan, objective: Objective | None = None) -> bool:
     """Return whether a Plan makes another one needless.
 
     It must be about as fast and as cheap or better, and give up no more: memory that is
@@ -89,16 +89,16 @@ def makes_needless(one: Plan, other: Plan, wish: Wish | None = None) -> bool:
     objective of the fewest Gpus their number.
     """
     mine, theirs = _qualities(one), _qualities(other)
-    if wish == "fewest":
+    if objective == "fewest":
         mine, theirs = (*mine, len(one.shards)), (*theirs, len(other.shards))
     if any(a > b for a, b in zip(mine, theirs, strict=True)):
         return False
     # A Plan on fewer GPUs is needless only if it really is no cheaper and no faster.
     fewer = len(other.shards) < len(one.shards)
     near = 1 + EQUAL_RATIO if fewer else NEAR_RATIO
-    return noticed_seconds(one, wish) <= near * noticed_seconds(
-        other, wish
-    ) and noticed_cost(one, wish) <= near * noticed_cost(other, wish)
+    return noticed_seconds(one, objective) <= near * noticed_seconds(
+        other, objective
+    ) and noticed_cost(one, objective) <= near * noticed_cost(other, objective)
 
 
 def with_trades(plans: Sequence[Plan]) -> tuple[Plan, ...]:

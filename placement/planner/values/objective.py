@@ -21,8 +21,8 @@ from placement.planner.values.strategies import STRATEGIES
 from placement.planner.values.workload import Workload
 from telemetry.protocol.sentences import sentence
 
-Wish = Literal["soonest", "fastest", "fewest", "least_disturbance", "cheapest"]
-WISHES: tuple[Wish, ...] = get_args(Wish)
+Objective = Literal["soonest", "fastest", "fewest", "least_disturbance", "cheapest"]
+OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
 OBJECTIVE_WORDS: dict[str, str] = {
     "": "recommended",
     "soonest": sentence("soonest start"),
@@ -64,10 +64,15 @@ def offloads(one: Plan) -> bool:
     return bool(one.launch["offload_optimizer"]) or one.workload.offload != "none"
 
 
-def rank_key(one: Plan, wish: Wish | None = None) -> Key:
+def rank_key(one: Plan, objective: Objective | None = None) -> Key:
     """Return the sort key of Plans, best first."""
     tight = one.fit == "tight"
-    return (bool(one.absurd), tight, *_wished(one, wish), *_order_of_choice(one))
+    return (
+        bool(one.absurd),
+        tight,
+        *_objective_key(one, objective),
+        *_order_of_choice(one),
+    )
 
 
 def step_cost(one: Plan) -> float:
@@ -90,16 +95,16 @@ def concession(one: Plan) -> int:
     return int(one.workload.optimizer == "adam8bit")
 
 
-def _wished(one: Plan, wish: Wish | None) -> Key:
-    if wish == "soonest":
+def _objective_key(one: Plan, objective: Objective | None) -> Key:
+    if objective == "soonest":
         return (one.wait_seconds,)
-    if wish == "fastest":
+    if objective == "fastest":
         return (one.step_seconds,)
-    if wish == "fewest":
+    if objective == "fewest":
         return (len(one.shards),)
-    if wish == "least_disturbance":
+    if objective == "least_disturbance":
         return (one.disturbance, len(one.shards))
-    if wish == "cheapest":
+    if objective == "cheapest":
         return (one.quota_gpu_seconds,)
     return ()
 
@@ -126,19 +131,19 @@ def _order_of_choice(one: Plan) -> Key:
     )
 
 
-def noticed_seconds(one: Plan, wish: Wish | None = None) -> float:
+def noticed_seconds(one: Plan, objective: Objective | None = None) -> float:
     """Return the seconds of a step by which Plans are compared.
 
-    Without a wish a step shorter than `SHORT_STEP_SECONDS` counts as that long.
+    Without an objective, a step shorter than `SHORT_STEP_SECONDS` counts as that long.
     """
-    return one.step_seconds if wish else max(one.step_seconds, SHORT_STEP_SECONDS)
+    return one.step_seconds if objective else max(one.step_seconds, SHORT_STEP_SECONDS)
 
 
-def noticed_cost(one: Plan, wish: Wish | None = None) -> float:
+def noticed_cost(one: Plan, objective: Objective | None = None) -> float:
     """Return the cost of a step of `noticed_seconds`."""
     if not one.step_seconds:
         return 0.0
-    return step_cost(one) * noticed_seconds(one, wish) / one.step_seconds
+    return step_cost(one) * noticed_seconds(one, objective) / one.step_seconds
 
 
 def _time_times_cost(one: Plan) -> int:

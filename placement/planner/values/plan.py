@@ -301,7 +301,7 @@ class PlanSet(JsonValue):
     left_out: tuple[LeftOut, ...]
     notes: tuple[str, ...] = ()
     wish: str = ""
-    """The objective of the ranking; empty: time x cost."""
+    """The objective of the ranking, under its name in the API; empty: time x cost."""
     advice: str = ""
     """An alternative if no Plan is sensible. It is shown before all Plans."""
 

@@ -157,10 +157,12 @@ def candidates(found: PlanSet) -> list[dict[str, object]]:
 def _against(plan: Plan, found: PlanSet) -> str:
     """Return why a fitting Plan has its place in the ranking."""
     first = found.plans[0]
-    wish = OBJECTIVE_WORDS[found.wish]
+    objective = OBJECTIVE_WORDS[found.wish]
     tight = [gettext("Tight: only the minimum fits.")] if plan.fit == "tight" else []
     if plan is first:
-        first_choice = gettext("First choice: %(wish)s.") % {"wish": translated(wish)}
+        first_choice = gettext("First choice: %(wish)s.") % {
+            "wish": translated(objective)
+        }
         trade = [shown(plan.trade)] if plan.trade else []
         return " ".join([*tight, first_choice, *trade])
     said = []

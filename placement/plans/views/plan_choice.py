@@ -99,7 +99,7 @@ def _plans_of_strategy(
         offers=offered.offers,
         max_gpus=form.cleaned_data["max_gpus"],
         limits=PlanLimits(strategies=(strategy,)),
-        wish=form.cleaned_data["wish"] or None,
+        objective=form.cleaned_data["wish"] or None,
     ).plans
 
 

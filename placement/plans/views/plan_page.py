@@ -197,7 +197,7 @@ def planner_result(request: HttpRequest, form: PlanForm) -> PlanResult | None:
 def _plans(request: HttpRequest, form: PlanForm, asked: PlanRequest) -> PlanResult:
     data, now, user = form.cleaned_data, timezone.now(), reader(request)
     one = estimate(asked.spec, asked.workload)
-    wish = data["wish"] or None
+    objective = data["wish"] or None
 
     def recommendable(plan: Plan) -> bool:
         return is_recommendable(plan, asked.workload)
@@ -211,12 +211,14 @@ def _plans(request: HttpRequest, form: PlanForm, asked: PlanRequest) -> PlanResu
             hours=data["hours"],
             now=now,
             max_gpus=data["max_gpus"],
-            wish=wish or (None if data["at"] is None else "soonest"),
+            objective=objective or (None if data["at"] is None else "soonest"),
             accept=accept,
         )
 
     anywhere = data["reservation"] is None
-    if anywhere and (wish == "soonest" or (wish is None and data["at"] is None)):
+    if anywhere and (
+        objective == "soonest" or (objective is None and data["at"] is None)
+    ):
         # No time was given, so the answer is the soonest good start.
         answer = soonest(recommendable)
         if answer.first is not None and not _is_known(answer.first):
@@ -234,7 +236,7 @@ def _plans(request: HttpRequest, form: PlanForm, asked: PlanRequest) -> PlanResu
         workload=asked.workload,
         offers=offered.offers,
         max_gpus=data["max_gpus"],
-        wish=wish,
+        objective=objective,
     )
     later = None
     booked = any(left.reason.startswith(BOOKED) for left in found.left_out)

@@ -21,13 +21,13 @@ from placement.planner.search.memory_savings import PlanLimits
 from placement.planner.search.planner import plan as make_plans
 from placement.planner.values.workload import Workload
 from placement.protocol.job_lifecycle import JobState
-from placement.protocol.launchers import FILES, Launcher
-from placement.protocol.multi_node import (
+from placement.protocol.job_parts import (
     LOST_PEERS,
     PartInfo,
     first_failed_part,
     reason_of,
 )
+from placement.protocol.launchers import FILES, Launcher
 from placement.protocol.rendezvous import Meeting
 from tests.placement.nodes import (
     Web,

@@ -282,7 +282,7 @@ def test_the_earliest_start_of_a_plan_is_found_in_the_calendar(alice, bob, gpus)
         spec=well_known_spec("gpt2"),
         workload=Workload(batch=32),
         offers=found.offers,
-        wish="fastest",
+        objective="fastest",
     )
     wide = next(one for one in plans.plans if len(one.shards) == 4)
     at = now + timedelta(hours=1)

@@ -172,7 +172,7 @@ def fastest(offers, strategy, count):
         WORK,
         list(offers.values()),
         max_gpus=count,
-        wish="fastest",
+        objective="fastest",
         limits=PlanLimits(strategies=(strategy,)),
     )
     return [one for one in found.plans if len(one.shards) == count]

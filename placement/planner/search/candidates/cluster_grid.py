@@ -185,17 +185,17 @@ def _sharding(**fields: Any) -> Sharding:
     return Sharding(**fields)
 
 
-def cluster_grids(hunt: SearchContext) -> list[Plan]:
+def cluster_grids(search_context: SearchContext) -> list[Plan]:
     """Return the Plans over several nodes that no other such Plan beats."""
-    if not hunt.asked.trains:
+    if not search_context.asked.trains:
         return []
-    pools = _pools(hunt)
-    found, unfit = _fitting(_GridSearch(hunt), pools)
-    if hunt.limits.offload:
-        found += _fitting(_GridSearch(hunt, offload=True), unfit)[0]
+    pools = _pools(search_context)
+    found, unfit = _fitting(_GridSearch(search_context), pools)
+    if search_context.limits.offload:
+        found += _fitting(_GridSearch(search_context, offload=True), unfit)[0]
     if not found:
         # No grid is sure to fit, so use the least possible need.
-        found = _fitting(_GridSearch(replace(hunt, tight=True)), pools)[0]
+        found = _fitting(_GridSearch(replace(search_context, tight=True)), pools)[0]
     plans: list[Plan] = []
     for offloads in (False, True):
         alike = [one for one in found if one[1].setting.offload is offloads]
@@ -252,14 +252,14 @@ def _node_counts(nodes: int, most: int, *, alike: bool) -> list[int]:
     return sorted({2**power for power in range(1, most.bit_length())} | {most})
 
 
-def _pools(hunt: SearchContext) -> list[EqualNodes]:
+def _pools(search_context: SearchContext) -> list[EqualNodes]:
     """Return the pools to search.
 
     They are each kind of Gpu alone, every two kinds together, and all of them, each
     with the tried numbers of nodes.
     """
     by_node: dict[tuple[float, int, str, str], list[GpuOffer]] = {}
-    for offer in hunt.offers:
+    for offer in search_context.offers:
         pace = offer.peak_flops * offer.share_ratio
         room = offer.free_bytes // ROOM_CLASS_BYTES
         key = (pace, room, offer.gpu_class, offer.node)
@@ -283,7 +283,7 @@ def _pools(hunt: SearchContext) -> list[EqualNodes]:
         pool = _pool(groups)
         if pool is None:
             continue
-        most = hunt.most_gpus // pool.each
+        most = search_context.most_gpus // pool.each
         counts = _node_counts(len(pool.nodes), most, alike=len(chosen) == 1)
         made += [pool.first(count) for count in counts]
     return made
@@ -324,14 +324,14 @@ _NO_TIME = StepTime(0.0)
 class _GridSearch:
     """The shared state of the grids of all pools in one search."""
 
-    def __init__(self, hunt: SearchContext, *, offload: bool = False) -> None:
+    def __init__(self, search_context: SearchContext, *, offload: bool = False) -> None:
         """Begin a search. With `offload`, only grids with FSDP's offloading."""
-        self.hunt = hunt
-        self.shape = hunt.spec.shape
+        self.search_context = search_context
+        self.shape = search_context.spec.shape
         freedom = replace(
-            hunt.freedom(parameters=True),
+            search_context.freedom(parameters=True),
             limits=replace(
-                hunt.limits,
+                search_context.limits,
                 small_optimizer=False,
                 quantization=False,
                 offload=offload,
@@ -340,7 +340,9 @@ class _GridSearch:
         # Nodes share what is offloaded, so each number of nodes is checked by itself.
         freedom = replace(freedom, host_fits=lambda _: True)
         self.settings = [
-            one for one in stages(hunt.asked, freedom) if one.offload or not offload
+            one
+            for one in stages(search_context.asked, freedom)
+            if one.offload or not offload
         ]
         if offload:
             self.settings += [
@@ -352,9 +354,9 @@ class _GridSearch:
         self.works: dict[object, tuple[Work, tuple[float, ...]]] = {}
         self.routers = sum(
             any(part.component == "router" for part in layer.parts)
-            for layer in hunt.spec.layers
-        ) or len(hunt.spec.layers)
-        only = hunt.limits.strategies
+            for layer in search_context.spec.layers
+        ) or len(search_context.spec.layers)
+        only = search_context.limits.strategies
         self.allowed = {
             one.key
             for one in ((FSDP, HSDP) if offload else GRIDS)
@@ -363,16 +365,18 @@ class _GridSearch:
 
     def best(self, pool: EqualNodes) -> Grid | None:
         """Return the grid with the shortest step that fits, or None."""
-        hunt = self.hunt
+        search_context = self.search_context
         if not self.settings:
             return None
-        speed = min(hunt.speed((offer,), self.settings[0]) for offer in pool.offers)
+        speed = min(
+            search_context.speed((offer,), self.settings[0]) for offer in pool.offers
+        )
         grids = sorted(self._grids(pool, speed), key=lambda grid: grid.order)
         room = pool.free_bytes
         checks = 0
         for grid in grids:
             sharding = grid.sharding()
-            least = hunt.state_bytes(grid.setting, sharding) / grid.pipeline
+            least = search_context.state_bytes(grid.setting, sharding) / grid.pipeline
             if least > room:
                 continue
             if grid.setting.offload and not self._host_fits(grid, pool, sharding):
@@ -386,29 +390,33 @@ class _GridSearch:
 
     def _host_fits(self, grid: Grid, pool: EqualNodes, sharding: Sharding) -> bool:
         """Return whether each node has room for what its ranks keep off the Gpus."""
-        held, computed = rank_parts(self.hunt.spec, sharding)
+        held, computed = rank_parts(self.search_context.spec, sharding)
         ranks = min(pool.each, grid.size)
         key = (id(pool), grid.setting.workload, held * ranks)
         if key not in self.rooms:
-            room = host_room(pool.offers, self.hunt.limits.offload_memory_bytes)
-            state = self.hunt.offloaded(grid.setting.workload)
+            room = host_room(
+                pool.offers, self.search_context.limits.offload_memory_bytes
+            )
+            state = self.search_context.offloaded(grid.setting.workload)
             self.rooms[key] = room.fits(state.need(held * ranks, computed * ranks))
         return self.rooms[key]
 
     def _grids(self, pool: EqualNodes, speed: float) -> Iterator[Grid]:
-        hunt, batch = self.hunt, self.hunt.asked.batch
-        length = hunt.asked.sequence_length
-        layers = len(hunt.spec.layers)
+        search_context, batch = self.search_context, self.search_context.asked.batch
+        length = search_context.asked.sequence_length
+        layers = len(search_context.spec.layers)
         wide = [1]
         if pool.joined:
             wide += [
-                t for t in tensor_degrees(hunt.spec, pool.each) if not pool.each % t
+                t
+                for t in tensor_degrees(search_context.spec, pool.each)
+                if not pool.each % t
             ]
         for tensor in wide:
             for context in CONTEXT_DEGREES:
                 if context > 1 and (
                     self.shape is None
-                    or hunt.fixed_length
+                    or search_context.fixed_length
                     or length // context < LEAST_CONTEXT_TOKENS
                 ):
                     continue
@@ -430,7 +438,7 @@ class _GridSearch:
         pipeline: int,
         data: int,
     ) -> Iterator[Grid]:
-        batch = self.hunt.asked.batch
+        batch = self.search_context.asked.batch
         plain = tensor == context == pipeline == 1
         if not plain and data * context * tensor * pipeline < 2:
             return
@@ -494,7 +502,7 @@ class _GridSearch:
 
     @property
     def _stateful(self) -> bool:
-        return self.hunt.asked.optimizer != "sgd"
+        return self.search_context.asked.optimizer != "sgd"
 
     def _time(self, pool: EqualNodes, speed: float, grid: Grid) -> StepTime:
         """Return the seconds of one step; see docs/design/placement.md#many-nodes."""
@@ -588,7 +596,7 @@ class _GridSearch:
         assert self.shape is not None
         row = 2 * self.shape.kv_heads * self.shape.head_dim * 2 / grid.tensor
         tokens = self._tokens(grid) * (grid.context - 1) / grid.context
-        layers = len(self.hunt.spec.layers) / grid.pipeline
+        layers = len(self.search_context.spec.layers) / grid.pipeline
         moved = 3 * layers * grid.runs * tokens * row
         if grid.tensor * grid.context <= pool.each:
             return exposed_seconds(moved, pool.fast, busy)
@@ -597,8 +605,12 @@ class _GridSearch:
 
     def _tokens(self, grid: Grid) -> float:
         """Return the tokens of one microbatch, before context ranks share them."""
-        batch = self.hunt.asked.batch
-        length = 1 if self.hunt.fixed_length else self.hunt.asked.sequence_length
+        batch = self.search_context.asked.batch
+        length = (
+            1
+            if self.search_context.fixed_length
+            else self.search_context.asked.sequence_length
+        )
         if self.shape is not None and self.shape.image_tokens:
             length = self.shape.image_tokens
         return batch / (grid.data * grid.runs) * length
@@ -634,9 +646,9 @@ class _GridSearch:
         )
         if key not in self.works:
             whole = grid.whole()
-            costs = self.hunt.costs(grid.setting, whole)
+            costs = self.search_context.costs(grid.setting, whole)
             flops = tuple(layer_flops(cost, workload) for cost in costs)
-            self.works[key] = (self.hunt.work(grid.setting, whole), flops)
+            self.works[key] = (self.search_context.work(grid.setting, whole), flops)
         return self.works[key]
 
     def _stages(self, grid: Grid) -> list[Sharding]:
@@ -644,7 +656,7 @@ class _GridSearch:
         base = grid.sharding()
         _, bounds = self._widest(grid)
         if grid.pipeline == 1:
-            return [replace(base, last_layer=len(self.hunt.spec.layers))]
+            return [replace(base, last_layer=len(self.search_context.spec.layers))]
         return [
             replace(
                 base,
@@ -662,7 +674,7 @@ class _GridSearch:
         made = self._stages(grid)
         looked = dict.fromkeys((0, len(made) - 1, 1, len(made) // 2))
         return all(
-            self.hunt.need_bytes(grid.setting, made[stage]) <= room_bytes
+            self.search_context.need_bytes(grid.setting, made[stage]) <= room_bytes
             for stage in looked
             if stage < len(made)
         )
@@ -692,13 +704,13 @@ class _GridSearch:
         if grid.pipeline > 1:
             launch["bounds"] = list(bounds)
         elif grid.strategy.has_stages:
-            launch["bounds"] = [0, len(self.hunt.spec.layers)]
+            launch["bounds"] = [0, len(self.search_context.spec.layers)]
         if grid.strategy.keeps_model_whole:
             launch["gradient_as_bucket_view"] = True
         if grid.strategy.engine == "deepspeed":
-            costs = self.hunt.costs(grid.setting, made[0])
+            costs = self.search_context.costs(grid.setting, made[0])
             launch["reduce_bucket_size"] = max(cost.elements for cost in costs)
-        return self.hunt.plan(
+        return self.search_context.plan(
             grid.strategy.key,
             grid.setting,
             seats,
@@ -738,12 +750,15 @@ class _GridSearch:
                 each=pool.each,
             )
         )
-        state = self.hunt.state_bytes(grid.setting, grid.sharding()) / grid.pipeline
+        state = (
+            self.search_context.state_bytes(grid.setting, grid.sharding())
+            / grid.pipeline
+        )
         why.append(
             sentence(
                 "{parameters} parameters over {cut} GPUs, with gradients and optimizer "
                 "state: about {state} a GPU.",
-                parameters=f"{self.hunt.spec.parameter_count:,}",
+                parameters=f"{self.search_context.spec.parameter_count:,}",
                 cut=grid.tensor * grid.pipeline,
                 state=gib(state),
             )

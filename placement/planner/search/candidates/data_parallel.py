@@ -61,25 +61,27 @@ class FoundStrategy:
     time: StepTime
 
 
-def single(hunt: SearchContext) -> list[Plan] | StrategyUnfit:
+def single(context: SearchContext) -> list[Plan] | StrategyUnfit:
     """Plan one Gpu: the least utilized that fits, or the one for the objective if there
     is one.
     """
-    freedom = hunt.freedom(parameters=True)
+    freedom = context.freedom(parameters=True)
 
     def fit(setting: Setting) -> MemoryFit:
-        return _fit(least_utilized(hunt.offers, _alone(hunt, setting)))
+        return _fit(least_utilized(context.offers, _alone(context, setting)))
 
-    setting, nearest = search(hunt.asked, 1, freedom, fit)
+    setting, nearest = search(context.asked, 1, freedom, fit)
     if setting is None:
-        return StrategyUnfit(lambda: refuse(hunt, SINGLE.key, 1, nearest, freedom, fit))
-    if hunt.greedy:
-        options = as_mild(hunt.asked, setting, 1, freedom, fit)
-        setting = min(options, key=lambda one: _price(hunt, one))
-    need = _alone(hunt, setting)
-    offer = _one(hunt, setting, need)
+        return StrategyUnfit(
+            lambda: refuse(context, SINGLE.key, 1, nearest, freedom, fit)
+        )
+    if context.greedy:
+        options = as_mild(context.asked, setting, 1, freedom, fit)
+        setting = min(options, key=lambda one: _price(context, one))
+    need = _alone(context, setting)
+    offer = _one(context, setting, need)
     sharding = Sharding(offload_optimizer=setting.offload)
-    time = _time(hunt, setting, (offer,), sharding)
+    time = _time(context, setting, (offer,), sharding)
     why = [
         sentence(
             "It fits on one GPU, so nothing has to be sent between GPUs: {offer} "
@@ -89,7 +91,7 @@ def single(hunt: SearchContext) -> list[Plan] | StrategyUnfit:
             need=gib(need),
         ),
     ]
-    if hunt.wish in (None, "soonest", "fewest", "least_disturbance"):
+    if context.objective in (None, "soonest", "fewest", "least_disturbance"):
         why.append(
             sentence("{gpu} is the least busy GPU with enough memory.", gpu=offer.label)
             if offer.util_pct is None
@@ -101,7 +103,7 @@ def single(hunt: SearchContext) -> list[Plan] | StrategyUnfit:
         )
     if offer.compute_processes:
         why.append(sentence("Other processes use {offer} now.", offer=offer.label))
-    partly = [o for o in hunt.offers if o.memory_total_bytes >= need > o.free_bytes]
+    partly = [o for o in context.offers if o.memory_total_bytes >= need > o.free_bytes]
     if partly:
         names = ", ".join(one.label for one in partly)
         why.append(
@@ -112,33 +114,33 @@ def single(hunt: SearchContext) -> list[Plan] | StrategyUnfit:
         )
     launch = {"microbatch": setting.workload.microbatch()}
     seat = RankPlacement(offer, sharding, busy_seconds=time.compute_seconds)
-    return [hunt.plan(SINGLE.key, setting, [seat], time, why=why, launch=launch)]
+    return [context.plan(SINGLE.key, setting, [seat], time, why=why, launch=launch)]
 
 
-def _alone(hunt: SearchContext, setting: Setting) -> int:
-    return hunt.need_bytes(setting, Sharding(offload_optimizer=setting.offload))
+def _alone(context: SearchContext, setting: Setting) -> int:
+    return context.need_bytes(setting, Sharding(offload_optimizer=setting.offload))
 
 
-def _price(hunt: SearchContext, setting: Setting) -> tuple[float, int]:
+def _price(context: SearchContext, setting: Setting) -> tuple[float, int]:
     """Return the cost of a step on the best Gpu for a setting, and its accumulation.
 
     The cost is in seconds, or weighted by the quota for the objective "cheapest".
     """
-    offer = _one(hunt, setting, _alone(hunt, setting))
+    offer = _one(context, setting, _alone(context, setting))
     sharding = Sharding(offload_optimizer=setting.offload)
-    seconds = _time(hunt, setting, (offer,), sharding).total_seconds
-    weight = offer.weight if hunt.wish == "cheapest" else 1
+    seconds = _time(context, setting, (offer,), sharding).total_seconds
+    weight = offer.weight if context.objective == "cheapest" else 1
     return seconds * weight, setting.workload.accumulation
 
 
-def _one(hunt: SearchContext, setting: Setting, need_bytes: int) -> GpuOffer:
+def _one(context: SearchContext, setting: Setting, need_bytes: int) -> GpuOffer:
     """Return the Gpu of a Plan on one Gpu, by the objective."""
-    fitting = [offer for offer in hunt.offers if offer.free_bytes >= need_bytes]
-    if hunt.wish in ("fastest", "cheapest"):
+    fitting = [offer for offer in context.offers if offer.free_bytes >= need_bytes]
+    if context.objective in ("fastest", "cheapest"):
 
         def cost(offer: GpuOffer) -> tuple[float, float, str, int, str]:
-            pace = hunt.speed((offer,), setting)
-            price = offer.weight / pace if hunt.wish == "cheapest" else 1 / pace
+            pace = context.speed((offer,), setting)
+            price = offer.weight / pace if context.objective == "cheapest" else 1 / pace
             return price, offer.busy_pct, offer.node, offer.index, offer.uuid
 
         return min(fitting, key=cost)
@@ -148,17 +150,17 @@ def _one(hunt: SearchContext, setting: Setting, need_bytes: int) -> GpuOffer:
 
 
 def data_parallel(
-    hunt: SearchContext, strategy: str
+    context: SearchContext, strategy: str
 ) -> list[Plan] | RejectedStrategy | StrategyUnfit:
     """Plan DDP, ZeRO-1, ZeRO-2 or FSDP on N equal ranks, with the best one or two N."""
-    unfit = not_applicable(hunt, strategy)
+    unfit = not_applicable(context, strategy)
     if unfit is not None:
         return unfit
     found: list[FoundStrategy] = []
     nearest: tuple[int, MemoryFit] | None = None
-    for count in even_counts(hunt):
+    for count in even_counts(context):
         sharding = Sharding(strategy=strategy, data_degree=count)
-        one, fit = _equal_ranks(hunt, sharding)
+        one, fit = _equal_ranks(context, sharding)
         if one is not None:
             found.append(one)
         elif nearest is None or fit.missing_bytes < nearest[1].missing_bytes:
@@ -168,20 +170,20 @@ def data_parallel(
         sharding = Sharding(strategy=strategy, data_degree=count)
         return StrategyUnfit(
             lambda: refuse(
-                hunt,
+                context,
                 strategy,
                 count,
                 fit,
-                _freedom(hunt, sharding),
-                lambda setting: fits_equally(hunt, sharding, setting),
-                lambda setting: fits_equally(hunt, sharding, setting, exact=True),
+                _freedom(context, sharding),
+                lambda setting: fits_equally(context, sharding, setting),
+                lambda setting: fits_equally(context, sharding, setting, exact=True),
             )
         )
-    shown = _worth_showing(found, worth_ratio(hunt))
-    return [_data_plan(hunt, strategy, one, found) for one in shown]
+    shown = _worth_showing(found, worth_ratio(context))
+    return [_data_plan(context, strategy, one, found) for one in shown]
 
 
-def counts_of(hunt: SearchContext, most: int) -> list[int]:
+def counts_of(context: SearchContext, most: int) -> list[int]:
     """Return numbers of replicas to try.
 
     They are all up to EVERY, then even steps, the numbers of Gpus that are at least as
@@ -191,23 +193,23 @@ def counts_of(hunt: SearchContext, most: int) -> list[int]:
         return list(range(2, most + 1))
     found = {*range(2, EVERY + 1), *range(EVERY, most, 4), most}
     for value in (_free_class, _pace):
-        ranked = sorted((value(offer) for offer in hunt.offers), reverse=True)
+        ranked = sorted((value(offer) for offer in context.offers), reverse=True)
         found |= {
             place for place in range(EVERY, most) if ranked[place] < ranked[place - 1]
         }
     return sorted(found)
 
 
-def even_counts(hunt: SearchContext) -> list[int]:
+def even_counts(context: SearchContext) -> list[int]:
     """Return numbers of replicas to try that share the batch out evenly.
 
     Inference may share it unevenly, because it has no step for which all wait.
     """
-    batch = hunt.asked.batch
-    most = min(hunt.most_gpus, batch)
-    if not hunt.asked.trains:
-        return counts_of(hunt, most)
-    tried = {*counts_of(hunt, most), *divisors(batch)}
+    batch = context.asked.batch
+    most = min(context.most_gpus, batch)
+    if not context.asked.trains:
+        return counts_of(context, most)
+    tried = {*counts_of(context, most), *divisors(batch)}
     return sorted(n for n in tried if 2 <= n <= most and not batch % n)
 
 
@@ -219,85 +221,87 @@ def _pace(offer: GpuOffer) -> float:
     return offer.peak_flops * offer.share_ratio
 
 
-def not_applicable(hunt: SearchContext, strategy: str) -> RejectedStrategy | None:
+def not_applicable(context: SearchContext, strategy: str) -> RejectedStrategy | None:
     """Return why a strategy makes no sense here, before any memory is counted."""
-    if hunt.most_gpus < 2:
+    if context.most_gpus < 2:
         return refusal(strategy, sentence("It needs at least two GPUs of one node."))
     zero_stage = STRATEGIES[strategy].zero_stage
-    if zero_stage and not hunt.asked.trains:
+    if zero_stage and not context.asked.trains:
         return refusal(
             strategy, sentence("Inference has no gradients or optimizer to share.")
         )
-    if hunt.asked.batch < 2:
+    if context.asked.batch < 2:
         return refusal(
             strategy, sentence("A batch of 1 cannot be shared out; it needs 2 or more.")
         )
-    if zero_stage == 1 and hunt.asked.optimizer == "sgd":
+    if zero_stage == 1 and context.asked.optimizer == "sgd":
         return refusal(
             strategy, sentence("Plain SGD keeps no optimizer state to share out.")
         )
-    if not even_counts(hunt):
+    if not even_counts(context):
         return refusal(
             strategy,
             sentence(
                 "A batch of {batch} cannot be shared out evenly over 2 to {most} GPUs.",
-                batch=hunt.asked.batch,
-                most=min(hunt.most_gpus, hunt.asked.batch),
+                batch=context.asked.batch,
+                most=min(context.most_gpus, context.asked.batch),
             ),
         )
     return None
 
 
-def _freedom(hunt: SearchContext, sharding: Sharding) -> AllowedRemedies:
+def _freedom(context: SearchContext, sharding: Sharding) -> AllowedRemedies:
     """Return the remedies of a strategy.
 
     Copies keep the optimizer once each. FSDP may also offload its weights.
     """
     copies = sharding.data_degree if not sharding.stage else 1
-    return hunt.freedom(parameters=sharding.stage == 3, copies=copies)
+    return context.freedom(parameters=sharding.stage == 3, copies=copies)
 
 
 def _equal_ranks(
-    hunt: SearchContext, sharding: Sharding
+    context: SearchContext, sharding: Sharding
 ) -> tuple[FoundStrategy | None, MemoryFit]:
     """Return the mildest setting with which N Gpus fit, and the N fastest Gpus."""
     setting, nearest = search(
-        hunt.asked,
+        context.asked,
         sharding.data_degree,
-        _freedom(hunt, sharding),
-        lambda s: fits_equally(hunt, sharding, s),
+        _freedom(context, sharding),
+        lambda s: fits_equally(context, sharding, s),
     )
     if setting is None:
         return None, nearest
     options = [setting]
-    if hunt.greedy:
+    if context.greedy:
         options = as_mild(
-            hunt.asked,
+            context.asked,
             setting,
             sharding.data_degree,
-            _freedom(hunt, sharding),
-            lambda s: fits_equally(hunt, sharding, s),
+            _freedom(context, sharding),
+            lambda s: fits_equally(context, sharding, s),
         )
     found = [
-        equal_group(hunt, one, replace(sharding, offload_optimizer=one.offload))
+        equal_group(context, one, replace(sharding, offload_optimizer=one.offload))
         for one in options
     ]
     return min(found, key=lambda one: one.time.total_seconds), nearest
 
 
 def equal_group(
-    hunt: SearchContext, setting: Setting, sharding: Sharding
+    context: SearchContext, setting: Setting, sharding: Sharding
 ) -> FoundStrategy:
     """Return the N Gpus with room and with the shortest step."""
-    need = hunt.need_bytes(setting, sharding)
+    need = context.need_bytes(setting, sharding)
     options: dict[tuple[str, ...], tuple[GpuOffer, ...]] = {}
-    for group in hunt.near():
+    for group in context.near():
         fitting = [offer for offer in group if offer.free_bytes >= need]
         if len(fitting) >= sharding.data_degree:
             chosen = fastest(fitting, sharding.data_degree)
             options.setdefault(tuple(offer.uuid for offer in chosen), chosen)
     tried = [
-        FoundStrategy(setting, chosen, sharding, _time(hunt, setting, chosen, sharding))
+        FoundStrategy(
+            setting, chosen, sharding, _time(context, setting, chosen, sharding)
+        )
         for chosen in options.values()
     ]
     return min(
@@ -311,7 +315,7 @@ def equal_group(
 
 
 def fits_equally(
-    hunt: SearchContext, sharding: Sharding, setting: Setting, *, exact: bool = False
+    context: SearchContext, sharding: Sharding, setting: Setting, *, exact: bool = False
 ) -> MemoryFit:
     """Return whether as many Gpus as replicas have room; if not, the one that lacks it.
 
@@ -322,10 +326,10 @@ def fits_equally(
         sharding = replace(sharding, offload_optimizer=True)
     count = sharding.data_degree
     if not exact:
-        short = room_for(hunt.offers, count, hunt.state_bytes(setting, sharding))
+        short = room_for(context.offers, count, context.state_bytes(setting, sharding))
         if short is not None:
             return _fit(short)
-    return _fit(room_for(hunt.offers, count, hunt.need_bytes(setting, sharding)))
+    return _fit(room_for(context.offers, count, context.need_bytes(setting, sharding)))
 
 
 def _fit(placed: object) -> MemoryFit:
@@ -335,17 +339,17 @@ def _fit(placed: object) -> MemoryFit:
 
 
 def _time(
-    hunt: SearchContext,
+    context: SearchContext,
     setting: Setting,
     chosen: Sequence[GpuOffer],
     sharding: Sharding,
 ) -> StepTime:
     return data_parallel_time(
-        hunt.work(setting, sharding),
+        context.work(setting, sharding),
         setting.workload,
-        slowest=hunt.speed(chosen, setting),
+        slowest=context.speed(chosen, setting),
         degree=len(chosen),
-        link=hunt.link(chosen),
+        link=context.link(chosen),
         strategy=sharding.strategy,
     )
 
@@ -375,14 +379,14 @@ def _time_times_cost(one: FoundStrategy) -> float:
 
 
 def _data_plan(
-    hunt: SearchContext,
+    context: SearchContext,
     strategy: str,
     one: FoundStrategy,
     others: Sequence[FoundStrategy],
 ) -> Plan:
     count = len(one.chosen)
     smallest = min(one.chosen, key=lambda offer: (offer.free_bytes, offer.index))
-    need = hunt.need_bytes(one.setting, one.sharding)
+    need = context.need_bytes(one.setting, one.sharding)
     why = [
         STRATEGIES[strategy].why,
         sentence(
@@ -393,7 +397,7 @@ def _data_plan(
             smallest=smallest.label,
             free=gib(smallest.free_bytes),
         ),
-        sentence("They are joined by {chosen}.", chosen=hunt.link(one.chosen).words),
+        sentence("They are joined by {chosen}.", chosen=context.link(one.chosen).words),
     ]
     if len({offer.peak_flops * offer.share_ratio for offer in one.chosen}) > 1:
         why.append(sentence("The slowest of these GPUs sets the pace of all."))
@@ -413,7 +417,7 @@ def _data_plan(
         "gradient_as_bucket_view": True,
     }
     if STRATEGIES[strategy].engine == "deepspeed":
-        costs = hunt.costs(one.setting, one.sharding)
+        costs = context.costs(one.setting, one.sharding)
         launch["reduce_bucket_size"] = max(cost.elements for cost in costs)
         why.append(sentence("This plan needs DeepSpeed in your environment."))
     busy = one.time.compute_seconds
@@ -421,11 +425,11 @@ def _data_plan(
         RankPlacement(offer, one.sharding, replica=replica, busy_seconds=busy)
         for replica, offer in enumerate(one.chosen)
     ]
-    return hunt.plan(strategy, one.setting, seats, one.time, why=why, launch=launch)
+    return context.plan(strategy, one.setting, seats, one.time, why=why, launch=launch)
 
 
 def refuse(
-    hunt: SearchContext,
+    context: SearchContext,
     strategy: str,
     count: int,
     nearest: MemoryFit,
@@ -439,18 +443,18 @@ def refuse(
     bytes.
     """
     if exact is not None:
-        nearest = search(hunt.asked, count, freedom, exact)[1]
+        nearest = search(context.asked, count, freedom, exact)[1]
 
     def fits_with_remedies(workload: Workload) -> bool:
         return search(workload, count, freedom, fit)[0] is not None
 
     change = ""
-    for words, limits in allowed_again(hunt.limits):
+    for words, limits in allowed_again(context.limits):
         wider = replace(freedom, limits=limits)
-        if search(hunt.asked, count, wider, fit)[0] is not None:
+        if search(context.asked, count, wider, fit)[0] is not None:
             change = words
             break
-    asks = smaller_asks(hunt.asked, hunt.fixed_length)
+    asks = smaller_asks(context.asked, context.fixed_length)
     change = change or first_or_none(asks, fits_with_remedies) or room(nearest)
     return too_small(strategy, nearest.gpu, nearest.missing_bytes, change)
 

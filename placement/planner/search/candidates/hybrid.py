@@ -77,45 +77,45 @@ class Degrees:
         return 1 if self.tensor > 1 and self.data > 1 else 2
 
 
-def hybrid(hunt: SearchContext) -> list[Plan] | RejectedStrategy | StrategyUnfit:
+def hybrid(context: SearchContext) -> list[Plan] | RejectedStrategy | StrategyUnfit:
     """Plan the degrees with the shortest step."""
-    if hunt.most_gpus < 3:
+    if context.most_gpus < 3:
         return refusal(HYBRID.key, sentence("It needs at least four GPUs."))
-    if len(hunt.spec.layers) < 2:
+    if len(context.spec.layers) < 2:
         return refusal(
             HYBRID.key, sentence("A model of one layer cannot be cut into stages.")
         )
-    offers = few_classes(hunt.offers)
-    shapes = list(_degrees(hunt, offers))
+    offers = few_classes(context.offers)
+    shapes = list(_degrees(context, offers))
     if not shapes:
         return refusal(
             HYBRID.key, sentence("There are too few GPUs to combine two strategies.")
         )
     cuts: list[StageCut] = []
-    for stage in stages(hunt.asked, hunt.freedom()):
+    for stage in stages(context.asked, context.freedom()):
         if cuts and stage.severity[:3] > cuts[0].setting.severity[:3]:
             break
         best = min((cut.time.total_seconds for cut in cuts), default=None)
-        if best is not None and least_seconds(hunt, stage) >= best:
+        if best is not None and least_seconds(context, stage) >= best:
             continue
-        cuts += [cut for shape in shapes for cut in _cuts(hunt, stage, shape)]
-        if cuts and not hunt.greedy:
+        cuts += [cut for shape in shapes for cut in _cuts(context, stage, shape)]
+        if cuts and not context.greedy:
             break
     if not cuts:
-        return StrategyUnfit(lambda: _refuse(hunt, shapes))
-    return [_plan(hunt, min(cuts, key=lambda cut: cut.order))]
+        return StrategyUnfit(lambda: _refuse(context, shapes))
+    return [_plan(context, min(cuts, key=lambda cut: cut.order))]
 
 
-def _degrees(hunt: SearchContext, offers: Sequence[GpuOffer]) -> Iterator[Degrees]:
+def _degrees(context: SearchContext, offers: Sequence[GpuOffer]) -> Iterator[Degrees]:
     """Yield every pair of degrees, for every useful way to form cells."""
     groups = fast_groups(offers)
-    widest = min(max((len(group) for group in groups), default=1), hunt.most_gpus)
-    for tensor in (1, *tensor_degrees(hunt.spec, widest)):
+    widest = min(max((len(group) for group in groups), default=1), context.most_gpus)
+    for tensor in (1, *tensor_degrees(context.spec, widest)):
         for cells in _cells(groups, offers, tensor):
-            kept = cells[: hunt.most_gpus // tensor]
-            most = min(len(kept), hunt.asked.batch if hunt.asked.trains else 1)
+            kept = cells[: context.most_gpus // tensor]
+            most = min(len(kept), context.asked.batch if context.asked.trains else 1)
             for data in (count for count in COPIES if count <= most):
-                if hunt.asked.trains and hunt.asked.batch % data:
+                if context.asked.trains and context.asked.batch % data:
                     continue
                 shape = Degrees(tensor, data, kept)
                 if (tensor > 1) + (data > 1) == 0:
@@ -208,72 +208,72 @@ def _worst(cell: Cell) -> GpuOffer:
     return max(cell, key=_room)
 
 
-def _base(hunt: SearchContext, shape: Degrees, pieces: int) -> Sharding:
+def _base(context: SearchContext, shape: Degrees, pieces: int) -> Sharding:
     """Return the Sharding common to all ranks of these degrees."""
-    shares = shape.data > 1 and hunt.asked.trains
-    stateful = hunt.asked.optimizer not in STATELESS
+    shares = shape.data > 1 and context.asked.trains
+    stateful = context.asked.optimizer not in STATELESS
     return Sharding(
         strategy=HYBRID.key,
         tensor_degree=shape.tensor,
         data_degree=shape.data,
         zero_stage=1 if shares and stateful else 0,
-        sequence_parallel=shape.tensor > 1 and hunt.asked.trains,
+        sequence_parallel=shape.tensor > 1 and context.asked.trains,
         microbatches=pieces,
     )
 
 
-def _cuts(hunt: SearchContext, stage: Setting, shape: Degrees) -> Iterator[StageCut]:
+def _cuts(context: SearchContext, stage: Setting, shape: Degrees) -> Iterator[StageCut]:
     """Yield the cuts of a setting and degrees, over the ways to group and to cut
     batches.
     """
     setting, counts = in_pieces(
-        stage, hunt.limits, replicas=shape.data, most_stages=shape.most_stages
+        stage, context.limits, replicas=shape.data, most_stages=shape.most_stages
     )
     for blocks in _blocks(shape):
         # Smaller pieces need less, so if the smallest do not fit, none do.
-        smallest = _base(hunt, shape, counts[-1])
+        smallest = _base(context, shape, counts[-1])
         if shape.most_stages >= 2 and fewest_stages(
-            hunt, setting, blocks, smallest, most=shape.most_stages
+            context, setting, blocks, smallest, most=shape.most_stages
         ):
             for pieces in counts:
                 cut = cut_stages(
-                    hunt,
+                    context,
                     setting,
                     blocks,
-                    _base(hunt, shape, pieces),
+                    _base(context, shape, pieces),
                     most=shape.most_stages,
                     least=2,
                 )
                 if cut is not None:
                     yield cut
         if shape.least_stages == 1:
-            yield from _one_stage(hunt, stage, shape, blocks)
+            yield from _one_stage(context, stage, shape, blocks)
 
 
 def _one_stage(
-    hunt: SearchContext, stage: Setting, shape: Degrees, blocks: Sequence[StageBlock]
+    context: SearchContext, stage: Setting, shape: Degrees, blocks: Sequence[StageBlock]
 ) -> Iterator[StageCut]:
     """Cut tensor x data: the whole model in one StageBlock, in the fewest pieces that
     fit.
     """
-    counts = accumulations(stage.workload, shape.data, hunt.limits)
-    least = hunt.need_bytes(in_runs(stage, counts[-1]), _base(hunt, shape, 1))
+    counts = accumulations(stage.workload, shape.data, context.limits)
+    least = context.need_bytes(in_runs(stage, counts[-1]), _base(context, shape, 1))
     if not any(block.free_bytes >= least for block in blocks):
         return
     for count in counts:
         setting = in_runs(stage, count)
-        base = replace(_base(hunt, shape, 1), offload_optimizer=setting.offload)
-        base = replace(base, last_layer=len(hunt.spec.layers))
-        need = hunt.need_bytes(setting, base)
+        base = replace(_base(context, shape, 1), offload_optimizer=setting.offload)
+        base = replace(base, last_layer=len(context.spec.layers))
+        need = context.need_bytes(setting, base)
         fitting = [block for block in blocks if block.free_bytes >= need]
         for block in fitting:
-            time, busy = staged_time(hunt, setting, (block,), (base,))
+            time, busy = staged_time(context, setting, (block,), (base,))
             yield StageCut(setting, 1, (block,), (base,), time, busy, exact=True)
         if fitting:
             return
 
 
-def _plan(hunt: SearchContext, cut: StageCut) -> Plan:
+def _plan(context: SearchContext, cut: StageCut) -> Plan:
     first = cut.shardings[0]
     degrees = {
         "tensor": first.tensor_degree,
@@ -314,7 +314,7 @@ def _plan(hunt: SearchContext, cut: StageCut) -> Plan:
         )
     why.append(sentence("No other degrees of these GPUs gave a shorter step."))
     starts = [sharding.first_layer for sharding in cut.shardings]
-    return hunt.plan(
+    return context.plan(
         HYBRID.key,
         cut.setting,
         cut.rank_placements(),
@@ -322,18 +322,20 @@ def _plan(hunt: SearchContext, cut: StageCut) -> Plan:
         why=why,
         launch={
             "microbatch": -(-workload.batch // (first.data_degree * runs)),
-            "bounds": [*starts, len(hunt.spec.layers)],
+            "bounds": [*starts, len(context.spec.layers)],
         },
         title=sentence("Hybrid: {told}", told=told),
     )
 
 
-def _refuse(hunt: SearchContext, shapes: Sequence[Degrees]) -> RejectedStrategy:
+def _refuse(context: SearchContext, shapes: Sequence[Degrees]) -> RejectedStrategy:
     """Return what the widest cut of the model lacks with every remedy."""
     widest = max(shapes, key=lambda one: (one.tensor * one.most_stages, -one.data))
-    setting, pieces = _harshest(hunt, hunt.asked, widest)
+    setting, pieces = _harshest(context, context.asked, widest)
     blocks = next(iter(_blocks(widest)))
-    gpu, missing = least_overloaded(hunt, setting, blocks, _base(hunt, widest, pieces))
+    gpu, missing = least_overloaded(
+        context, setting, blocks, _base(context, widest, pieces)
+    )
 
     def fits(among: SearchContext, workload: Workload) -> bool:
         setting, pieces = _harshest(among, workload, widest)
@@ -343,15 +345,15 @@ def _refuse(hunt: SearchContext, shapes: Sequence[Degrees]) -> RejectedStrategy:
         most = widest.most_stages
         return bool(fewest_stages(among, setting, blocks, base, most=most))
 
-    change = cheapest_change(hunt, fits, gpu, missing)
+    change = cheapest_change(context, fits, gpu, missing)
     return too_small(HYBRID.key, gpu, missing, change)
 
 
 def _harshest(
-    hunt: SearchContext, asked: Workload, shape: Degrees
+    context: SearchContext, asked: Workload, shape: Degrees
 ) -> tuple[Setting, int]:
-    *_, last = stages(asked, hunt.freedom())
+    *_, last = stages(asked, context.freedom())
     setting, counts = in_pieces(
-        last, hunt.limits, replicas=shape.data, most_stages=shape.most_stages
+        last, context.limits, replicas=shape.data, most_stages=shape.most_stages
     )
     return setting, counts[-1]

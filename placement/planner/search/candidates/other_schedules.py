@@ -44,7 +44,7 @@ EVERY_ORDER = 3
 NOT_EVEN = sentence("The batch cannot be cut into a multiple of the number of stages.")
 
 
-def gpipe_note(hunt: SearchContext, plan: Plan) -> RejectedStrategy:
+def gpipe_note(context: SearchContext, plan: Plan) -> RejectedStrategy:
     """Return why 1F1B is used and not GPipe: the same time, but all microbatches are
     kept.
     """
@@ -62,7 +62,7 @@ def gpipe_note(hunt: SearchContext, plan: Plan) -> RejectedStrategy:
             pipeline_schedule="gpipe",
             offload_optimizer=setting.offload,
         )
-        missing = hunt.need_bytes(setting, sharding) - shard.free_bytes
+        missing = context.need_bytes(setting, sharding) - shard.free_bytes
         if worst is None or missing > worst[0]:
             worst = (missing, shard.gpu_label, shard.gpu_uuid)
     missing, label, uuid = worst or (0, "", "")
@@ -92,7 +92,7 @@ def gpipe_note(hunt: SearchContext, plan: Plan) -> RejectedStrategy:
 
 
 def interleaved(
-    hunt: SearchContext, rival: Plan | RejectedStrategy | None = None
+    context: SearchContext, rival: Plan | RejectedStrategy | None = None
 ) -> list[Plan] | RejectedStrategy:
     """Plan the shortest step of v pieces per Gpu.
 
@@ -101,20 +101,20 @@ def interleaved(
     with cuts whose longest piece is as short as possible.
     """
     strategy = INTERLEAVED.key
-    unfit = not_staged(hunt, strategy)
+    unfit = not_staged(context, strategy)
     if unfit is not None:
         return unfit
-    if not hunt.asked.trains:
+    if not context.asked.trains:
         return refusal(
             strategy,
             sentence("Inference has no backward pass to fill the pipeline with."),
         )
-    if len(hunt.spec.layers) < 4:
+    if len(context.spec.layers) < 4:
         return refusal(
             strategy, sentence("It needs at least two layers for each of two GPUs.")
         )
     if isinstance(rival, Plan):
-        return _against(hunt, rival)
+        return _against(context, rival)
     if rival is not None:
         return replace(
             rival,
@@ -125,16 +125,16 @@ def interleaved(
             ),
         )
     nearest: MemoryFit | None = None
-    for stage in stages(hunt.asked, hunt.freedom()):
+    for stage in stages(context.asked, context.freedom()):
         cuts = []
-        for cut in _cuts(hunt, stage):
-            short = _shortage(hunt, cut)
+        for cut in _cuts(context, stage):
+            short = _shortage(context, cut)
             if short.fits:
                 cuts.append(cut)
             elif nearest is None or short.missing_bytes < nearest.missing_bytes:
                 nearest = short
         if cuts:
-            return [_plan(hunt, min(cuts, key=lambda cut: cut.order))]
+            return [_plan(context, min(cuts, key=lambda cut: cut.order))]
     if nearest is None:
         return refusal(strategy, NOT_EVEN)
     gpu, missing = nearest.gpu, nearest.missing_bytes
@@ -148,7 +148,7 @@ def interleaved(
     return too_small(strategy, gpu, missing, change)
 
 
-def _against(hunt: SearchContext, rival: Plan) -> list[Plan] | RejectedStrategy:
+def _against(context: SearchContext, rival: Plan) -> list[Plan] | RejectedStrategy:
     """Return the Plan if it is shorter than 1F1B with the same remedies.
 
     It is tried on as many Gpus as 1F1B uses, and on all. For the objective of the
@@ -156,16 +156,16 @@ def _against(hunt: SearchContext, rival: Plan) -> list[Plan] | RejectedStrategy:
     microbatches than 1F1B, so it never fits with milder remedies.
     """
     theirs = Setting(rival.workload, rival.launch["weights"])
-    cuts = list(_cuts(hunt, theirs, rival))
-    few = min(hunt.most_gpus, len(hunt.offers)) <= EVERY_COUNT
-    for stage in stages(hunt.asked, hunt.freedom()) if hunt.greedy else ():
+    cuts = list(_cuts(context, theirs, rival))
+    few = min(context.most_gpus, len(context.offers)) <= EVERY_COUNT
+    for stage in stages(context.asked, context.freedom()) if context.greedy else ():
         mild = stage.severity[:3] <= theirs.severity[:3]
-        if mild and least_seconds(hunt, stage) < rival.step_seconds:
-            cuts += _cuts(hunt, stage, None if few else rival)
+        if mild and least_seconds(context, stage) < rival.step_seconds:
+            cuts += _cuts(context, stage, None if few else rival)
     cuts.sort(key=lambda cut: cut.order)
-    best = next((cut for cut in cuts if _shortage(hunt, cut).fits), None)
+    best = next((cut for cut in cuts if _shortage(context, cut).fits), None)
     if best is None:
-        lacks = [_shortage(hunt, cut) for cut in cuts]
+        lacks = [_shortage(context, cut) for cut in cuts]
         nearest = min(lacks, key=lambda fit: fit.missing_bytes, default=None)
         if nearest is None:
             return refusal(INTERLEAVED.key, NOT_EVEN)
@@ -181,7 +181,7 @@ def _against(hunt: SearchContext, rival: Plan) -> list[Plan] | RejectedStrategy:
             missing_bytes=nearest.missing_bytes,
             cheapest_change=sentence("the 1F1B schedule"),
         )
-    if best.time.total_seconds > worth_ratio(hunt) * rival.step_seconds:
+    if best.time.total_seconds > worth_ratio(context) * rival.step_seconds:
         return refusal(
             INTERLEAVED.key,
             sentence(
@@ -193,35 +193,35 @@ def _against(hunt: SearchContext, rival: Plan) -> list[Plan] | RejectedStrategy:
             ),
             code="not-better",
         )
-    return [_plan(hunt, best)]
+    return [_plan(context, best)]
 
 
 def _cuts(
-    hunt: SearchContext, stage: Setting, rival: Plan | None = None
+    context: SearchContext, stage: Setting, rival: Plan | None = None
 ) -> Iterator[StageCut]:
     """Yield cuts for numbers of Gpus and pieces: the fastest Gpus, roomiest first."""
-    offers = few_classes(hunt.offers)
-    layers = len(hunt.spec.layers)
-    most = min(hunt.most_gpus, len(offers), layers // 2)
+    offers = few_classes(context.offers)
+    layers = len(context.spec.layers)
+    most = min(context.most_gpus, len(offers), layers // 2)
     counts = set(range(2, most + 1))
     if rival is not None:
         counts &= {len(rival.shards), most}
     for count in sorted(counts):
-        setting, tried = in_pieces(stage, hunt.limits, replicas=1, most_stages=count)
+        setting, tried = in_pieces(stage, context.limits, replicas=1, most_stages=count)
         if rival is not None:
             tried = [rival.launch["microbatches"]]
         rounds = {number // count * count for number in tried} - {0}
-        batch = hunt.asked.batch
+        batch = context.asked.batch
         rounds |= {n for n in divisors(batch) if not n % count and n >= min(tried)}
         for pieces in sorted(n for n in rounds if not batch % n):
             for virtual in PIECES:
                 if virtual * count <= layers:
-                    for chosen in _orders(hunt, offers, count):
-                        yield _cut(hunt, setting, chosen, pieces, virtual)
+                    for chosen in _orders(context, offers, count):
+                        yield _cut(context, setting, chosen, pieces, virtual)
 
 
 def _orders(
-    hunt: SearchContext, offers: Sequence[GpuOffer], count: int
+    context: SearchContext, offers: Sequence[GpuOffer], count: int
 ) -> list[tuple[GpuOffer, ...]]:
     """Return useful orders of the fastest Gpus.
 
@@ -231,12 +231,12 @@ def _orders(
     """
     roomy = sorted(offers, key=_room)[:count]
     found: dict[tuple[str, ...], tuple[GpuOffer, ...]] = {}
-    for some in (fastest(offers, count), roomy)[: 2 if hunt.greedy else 1]:
+    for some in (fastest(offers, count), roomy)[: 2 if context.greedy else 1]:
         kinds = {(o.free_bytes, o.peak_flops * o.share_ratio) for o in some}
         if len(kinds) > 1 and count <= EVERY_ORDER:
             ways = [tuple(way) for way in permutations(sorted(some, key=_room))]
         else:
-            keys = (_room, _pace)[: 2 if hunt.greedy else 1]
+            keys = (_room, _pace)[: 2 if context.greedy else 1]
             ways = [tuple(sorted(some, key=key)) for key in keys]
         for way in ways:
             found.setdefault(tuple(offer.uuid for offer in way), way)
@@ -252,7 +252,7 @@ def _pace(offer: GpuOffer) -> tuple[object, ...]:
 
 
 def _cut(
-    hunt: SearchContext,
+    context: SearchContext,
     setting: Setting,
     chosen: Sequence[GpuOffer],
     pieces: int,
@@ -270,7 +270,7 @@ def _cut(
         microbatches=pieces,
         offload_optimizer=setting.offload,
     )
-    bounds = _bounds(hunt, setting, base, chosen)
+    bounds = _bounds(context, setting, base, chosen)
     spans = list(pairwise(bounds))
     shardings = tuple(
         replace(
@@ -283,7 +283,7 @@ def _cut(
         for rank in range(count)
     )
     blocks = tuple(StageBlock(((offer,),)) for offer in chosen)
-    time, busy = staged_time(hunt, setting, blocks, shardings)
+    time, busy = staged_time(context, setting, blocks, shardings)
     return StageCut(setting, pieces, blocks, shardings, time, busy, exact=False)
 
 
@@ -298,20 +298,20 @@ def kept_pieces(rank: int, count: int, virtual: int, pieces: int) -> int:
 
 
 def _bounds(
-    hunt: SearchContext, setting: Setting, base: Sharding, chosen: Sequence[GpuOffer]
+    context: SearchContext, setting: Setting, base: Sharding, chosen: Sequence[GpuOffer]
 ) -> list[int]:
     """Return the first layer of each of the v x p pieces, and the end; no piece is
     empty.
     """
-    costs = hunt.costs(setting, base)
-    ratio = 1e12 * efficiency_ratio(hunt.tokens(setting, base))
+    costs = context.costs(setting, base)
+    ratio = 1e12 * efficiency_ratio(context.tokens(setting, base))
     workload = setting.workload
     layers, count = len(costs), len(chosen)
     # A little for every layer, so that no piece is worth leaving empty.
     total = [0.0]
     for cost in costs:
         total.append(total[-1] + layer_flops(cost, workload) / ratio + 1e-12)
-    speeds = [hunt.speed((offer,), setting) / 1e12 for offer in chosen]
+    speeds = [context.speed((offer,), setting) / 1e12 for offer in chosen]
 
     def load(first: int, last: int, kind: int, stage: int) -> float:
         return (total[last] - total[first]) / speeds[kind]
@@ -328,11 +328,11 @@ def _bounds(
     return bounds
 
 
-def _shortage(hunt: SearchContext, cut: StageCut) -> MemoryFit:
+def _shortage(context: SearchContext, cut: StageCut) -> MemoryFit:
     """Return whether all its ranks fit; if not, the one that lacks most."""
     lacks = [
         (
-            hunt.need_bytes(cut.setting, one) - block.free_bytes,
+            context.need_bytes(cut.setting, one) - block.free_bytes,
             -rank,
             block.offers[0],
         )
@@ -342,7 +342,7 @@ def _shortage(hunt: SearchContext, cut: StageCut) -> MemoryFit:
     return MemoryFit(True) if missing <= 0 else MemoryFit(False, missing, gpu)
 
 
-def _plan(hunt: SearchContext, cut: StageCut) -> Plan:
+def _plan(context: SearchContext, cut: StageCut) -> Plan:
     first = cut.shardings[0]
     virtual, count = first.virtual_stages, len(cut.blocks)
     starts = [one.chunks[piece][0] for piece in range(virtual) for one in cut.shardings]
@@ -371,7 +371,7 @@ def _plan(hunt: SearchContext, cut: StageCut) -> Plan:
             virtual=virtual,
         ),
     ]
-    return hunt.plan(
+    return context.plan(
         INTERLEAVED.key,
         cut.setting,
         cut.rank_placements(),
@@ -379,6 +379,6 @@ def _plan(hunt: SearchContext, cut: StageCut) -> Plan:
         why=why,
         launch={
             "microbatch": -(-cut.setting.workload.batch // cut.pieces),
-            "bounds": [*starts, len(hunt.spec.layers)],
+            "bounds": [*starts, len(context.spec.layers)],
         },
     )

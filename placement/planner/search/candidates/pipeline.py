@@ -47,26 +47,26 @@ MOST_STATES = 6000
 
 
 def pipeline(
-    hunt: SearchContext, strategy: str = PIPELINE.key
+    context: SearchContext, strategy: str = PIPELINE.key
 ) -> list[Plan] | RejectedStrategy | StrategyUnfit:
     """Plan stages of unequal length over Gpus of unequal room and speed: 1F1B, or
     GPipe.
     """
-    unfit = not_staged(hunt, strategy)
+    unfit = not_staged(context, strategy)
     if unfit is not None:
         return unfit
-    offers = few_classes(hunt.offers)
-    cuts = pipeline_cuts(hunt, offers, hunt.asked, strategy)
+    offers = few_classes(context.offers)
+    cuts = pipeline_cuts(context, offers, context.asked, strategy)
     if not cuts:
-        return StrategyUnfit(lambda: _refuse(hunt, offers, strategy))
-    return [_plan(hunt, strategy, cut) for cut in cuts]
+        return StrategyUnfit(lambda: _refuse(context, offers, strategy))
+    return [_plan(context, strategy, cut) for cut in cuts]
 
 
-def not_staged(hunt: SearchContext, strategy: str) -> RejectedStrategy | None:
+def not_staged(context: SearchContext, strategy: str) -> RejectedStrategy | None:
     """Return why no pipeline makes sense here."""
-    if hunt.most_gpus < 2:
+    if context.most_gpus < 2:
         return refusal(strategy, sentence("It needs at least two GPUs of one node."))
-    if len(hunt.spec.layers) < 2:
+    if len(context.spec.layers) < 2:
         return refusal(
             strategy, sentence("A model of one layer cannot be cut into stages.")
         )
@@ -80,7 +80,7 @@ def base_of(strategy: str, pieces: int) -> Sharding:
 
 
 def pipeline_cuts(
-    hunt: SearchContext,
+    context: SearchContext,
     offers: Sequence[GpuOffer],
     asked: Workload,
     strategy: str,
@@ -89,50 +89,50 @@ def pipeline_cuts(
     none fits.
     """
     found: list[list[StageCut]] = []
-    for stage in stages(asked, hunt.freedom()):
+    for stage in stages(asked, context.freedom()):
         if found and stage.severity[:3] > found[0][0].setting.severity[:3]:
             break
-        if found and least_seconds(hunt, stage) >= min(
+        if found and least_seconds(context, stage) >= min(
             cuts[-1].time.total_seconds for cuts in found
         ):
             continue
-        cuts = _cuts_with(hunt, offers, stage, strategy)
-        if cuts and not hunt.greedy:
+        cuts = _cuts_with(context, offers, stage, strategy)
+        if cuts and not context.greedy:
             return cuts
         found += [cuts] if cuts else []
     return min(found, key=lambda cuts: cuts[-1].order, default=[])
 
 
 def _cuts_with(
-    hunt: SearchContext, offers: Sequence[GpuOffer], stage: Setting, strategy: str
+    context: SearchContext, offers: Sequence[GpuOffer], stage: Setting, strategy: str
 ) -> list[StageCut]:
     """Return the cuts with the remedies of one setting."""
     blocks = [StageBlock(((offer,),)) for offer in offers]
     gpipe = strategy == GPIPE.key
-    most = min(hunt.most_gpus, len(blocks))
-    setting, counts = in_pieces(stage, hunt.limits, replicas=1, most_stages=most)
+    most = min(context.most_gpus, len(blocks))
+    setting, counts = in_pieces(stage, context.limits, replicas=1, most_stages=most)
     # Smaller pieces need less, so if the smallest do not fit, none do.
     smallest = base_of(strategy, counts[-1])
-    fewest = fewest_stages(hunt, setting, blocks, smallest, most=most, gpipe=gpipe)
+    fewest = fewest_stages(context, setting, blocks, smallest, most=most, gpipe=gpipe)
     if not fewest:
         return []
     bases = [base_of(strategy, pieces) for pieces in counts]
-    quick = _best(hunt, setting, blocks, bases, fewest, most)
+    quick = _best(context, setting, blocks, bases, fewest, most)
     if quick is None:
         return []
     few = None
     for count in range(fewest, len(quick.blocks)):
-        few = _best(hunt, setting, blocks, bases, fewest, count)
+        few = _best(context, setting, blocks, bases, fewest, count)
         if few is not None:
             break
     if few is None:
         return [quick]
-    worth = worth_ratio(hunt) * few.time.total_seconds
+    worth = worth_ratio(context) * few.time.total_seconds
     return [few, quick] if quick.time.total_seconds <= worth else [few]
 
 
 def _best(
-    hunt: SearchContext,
+    context: SearchContext,
     setting: Setting,
     blocks: Sequence[StageBlock],
     bases: Sequence[Sharding],
@@ -142,7 +142,7 @@ def _best(
     """Return the shortest step of so many stages, over numbers of microbatches."""
     found = [
         cut_stages(
-            hunt,
+            context,
             setting,
             blocks,
             base,
@@ -179,9 +179,9 @@ def few_classes(offers: Sequence[GpuOffer]) -> tuple[GpuOffer, ...]:
     return tuple(sorted(kept, key=lambda offer: (offer.node, offer.index, offer.uuid)))
 
 
-def _plan(hunt: SearchContext, strategy: str, cut: StageCut) -> Plan:
+def _plan(context: SearchContext, strategy: str, cut: StageCut) -> Plan:
     starts = [sharding.first_layer for sharding in cut.shardings]
-    return hunt.plan(
+    return context.plan(
         strategy,
         cut.setting,
         cut.rank_placements(),
@@ -189,7 +189,7 @@ def _plan(hunt: SearchContext, strategy: str, cut: StageCut) -> Plan:
         why=_why(cut, strategy),
         launch={
             "microbatch": -(-cut.setting.workload.batch // cut.pieces),
-            "bounds": [*starts, len(hunt.spec.layers)],
+            "bounds": [*starts, len(context.spec.layers)],
         },
     )
 
@@ -252,16 +252,16 @@ def _why(cut: StageCut, strategy: str) -> list[str]:
 
 
 def _refuse(
-    hunt: SearchContext, offers: Sequence[GpuOffer], strategy: str
+    context: SearchContext, offers: Sequence[GpuOffer], strategy: str
 ) -> RejectedStrategy:
     """Return the least overloaded cut with every remedy: the Gpu and its missing
     bytes.
     """
     blocks = [StageBlock(((offer,),)) for offer in offers]
     gpipe = strategy == GPIPE.key
-    setting, pieces = _harshest(hunt, hunt.asked)
+    setting, pieces = _harshest(context, context.asked)
     gpu, missing = least_overloaded(
-        hunt, setting, blocks, base_of(strategy, pieces), gpipe=gpipe
+        context, setting, blocks, base_of(strategy, pieces), gpipe=gpipe
     )
 
     def fits(among: SearchContext, workload: Workload) -> bool:
@@ -270,14 +270,14 @@ def _refuse(
         most = among.most_gpus
         return bool(fewest_stages(among, setting, blocks, base, most=most, gpipe=gpipe))
 
-    change = cheapest_change(hunt, fits, gpu, missing)
+    change = cheapest_change(context, fits, gpu, missing)
     return too_small(strategy, gpu, missing, change)
 
 
-def _harshest(hunt: SearchContext, asked: Workload) -> tuple[Setting, int]:
+def _harshest(context: SearchContext, asked: Workload) -> tuple[Setting, int]:
     """Return every remedy at once, in the smallest pieces."""
-    *_, last = stages(asked, hunt.freedom())
+    *_, last = stages(asked, context.freedom())
     setting, counts = in_pieces(
-        last, hunt.limits, replicas=1, most_stages=hunt.most_gpus
+        last, context.limits, replicas=1, most_stages=context.most_gpus
     )
     return setting, counts[-1]

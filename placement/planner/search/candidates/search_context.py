@@ -61,7 +61,7 @@ from placement.planner.search.step_time import (
 )
 from placement.planner.values.calibration import UNCORRECTED, Corrections
 from placement.planner.values.gpu_availability import GpuOffer
-from placement.planner.values.objective import Wish
+from placement.planner.values.objective import Objective
 from placement.planner.values.plan import Plan, Shard
 from placement.planner.values.strategies import DDP, TITLES
 from placement.planner.values.workload import Workload
@@ -71,7 +71,7 @@ CLASS_ROUNDING_BYTES = 64 * 2**20
 """Free bytes are rounded down to this, so that equally idle Gpus form one class."""
 WORTH_RATIO = 0.8
 """A second Plan of a strategy is shown if it needs at most this part of the time."""
-GREEDY_WISHES = ("fastest", "cheapest")
+GREEDY_OBJECTIVES = ("fastest", "cheapest")
 """With these objectives it is shown for any gain in speed."""
 _KEYED = tuple(
     name
@@ -125,7 +125,7 @@ class SearchContext:
     """How weights are stored in fewer bits; None: impossible for this model."""
     tight: bool = False
     """Plan by the least possible need instead of the likely one."""
-    wish: Wish | None = None
+    objective: Objective | None = None
     learned: Corrections = UNCORRECTED
     """The site's measured error, by which need and time are corrected."""
     caches: Caches = field(default_factory=Caches)
@@ -142,7 +142,7 @@ class SearchContext:
     @property
     def greedy(self) -> bool:
         """Return whether the objective is the shortest step and not mild remedies."""
-        return self.wish in GREEDY_WISHES
+        return self.objective in GREEDY_OBJECTIVES
 
     @property
     def fixed_length(self) -> bool:
@@ -542,6 +542,6 @@ class SearchContext:
         return float(workload.batch * length)
 
 
-def worth_ratio(hunt: SearchContext) -> float:
+def worth_ratio(context: SearchContext) -> float:
     """Return the part of the time that a second Plan of a strategy may need."""
-    return 1.0 if hunt.greedy else WORTH_RATIO
+    return 1.0 if context.greedy else WORTH_RATIO

@@ -33,7 +33,7 @@ CLOSE_RATIO = 0.005
 
 
 def fewest_stages(
-    hunt: SearchContext,
+    context: SearchContext,
     setting: Setting,
     blocks: Sequence[StageBlock],
     base: Sharding,
@@ -44,9 +44,9 @@ def fewest_stages(
     """Return the smallest number of stages, from 2 up, in which some cut fits; 0 if
     none.
     """
-    problem = problem_of(hunt, setting, blocks, base, gpipe=gpipe)
+    problem = problem_of(context, setting, blocks, base, gpipe=gpipe)
     frees = sorted(problem.free_bytes, reverse=True)
-    most = min(most, len(blocks), len(hunt.spec.layers))
+    most = min(most, len(blocks), len(context.spec.layers))
     groups = classes_of(list(problem.free_bytes))
     memory = SegmentMemory(problem, [problem.free_bytes[group[0]] for group in groups])
     for count in range(2, most + 1):
@@ -81,7 +81,7 @@ def _cut(
 
 
 def least_overloaded(
-    hunt: SearchContext,
+    context: SearchContext,
     setting: Setting,
     blocks: Sequence[StageBlock],
     base: Sharding,
@@ -89,8 +89,8 @@ def least_overloaded(
     gpipe: bool = False,
 ) -> tuple[GpuOffer | None, int]:
     """Return the fullest Gpu of the least overloaded cut, and its missing bytes."""
-    count = min(len(blocks), len(hunt.spec.layers))
-    problem = problem_of(hunt, setting, blocks, base, gpipe=gpipe)
+    count = min(len(blocks), len(context.spec.layers))
+    problem = problem_of(context, setting, blocks, base, gpipe=gpipe)
     frees = [max(1, free) for free in problem.free_bytes]
     groups = classes_of(frees)
 
@@ -124,17 +124,17 @@ def least_overloaded(
 
 
 def cheapest_change(
-    hunt: SearchContext,
+    context: SearchContext,
     fits: Callable[[SearchContext, Workload], bool],
     gpu: GpuOffer | None,
     missing_bytes: int,
 ) -> str:
     """Return a forbidden remedy, a smaller request, or the missing room."""
-    for words, limits in allowed_again(hunt.limits):
-        if fits(replace(hunt, limits=limits), hunt.asked):
+    for words, limits in allowed_again(context.limits):
+        if fits(replace(context, limits=limits), context.asked):
             return words
-    asks = smaller_asks(hunt.asked, hunt.fixed_length)
-    change = first_or_none(asks, lambda workload: fits(hunt, workload))
+    asks = smaller_asks(context.asked, context.fixed_length)
+    change = first_or_none(asks, lambda workload: fits(context, workload))
     if not change and gpu is not None:
         change = sentence(
             "{free} free on {gpu}",

@@ -136,19 +136,19 @@ def in_pieces(
     return whole, counts if limits.accumulation else counts[:1]
 
 
-def least_seconds(hunt: SearchContext, stage: Setting) -> float:
+def least_seconds(context: SearchContext, stage: Setting) -> float:
     """Return a lower bound of the step with a setting: every Gpu is busy all the
     time.
     """
     whole = in_runs(stage, 1)
     batch = stage.workload.batch
-    costs = hunt.costs(whole, Sharding(strategy=PIPELINE.key, microbatches=batch))
+    costs = context.costs(whole, Sharding(strategy=PIPELINE.key, microbatches=batch))
     flops = batch * sum(layer_flops(cost, stage.workload) for cost in costs)
-    return flops / sum(hunt.speed((offer,), stage) for offer in hunt.offers)
+    return flops / sum(context.speed((offer,), stage) for offer in context.offers)
 
 
 def problem_of(
-    hunt: SearchContext,
+    context: SearchContext,
     setting: Setting,
     blocks: Sequence[StageBlock],
     base: Sharding,
@@ -161,17 +161,18 @@ def problem_of(
     `base`: a Sharding with the degrees and the microbatches of every stage.
     """
     workload = setting.workload
-    key = (hunt.cost_key(setting, base), base.data_degree if base.stage else 0)
-    layers = hunt.caches.layers.get(key)
+    key = (context.cost_key(setting, base), base.data_degree if base.stage else 0)
+    layers = context.caches.layers.get(key)
     if layers is None:
-        layers = hunt.caches.layers[key] = _layers(hunt, setting, base)
-    bare = hunt.tight or workload.accelerator == "cpu"
-    learned = 1.0 if bare else hunt.learned_ratio(base.strategy)
+        layers = context.caches.layers[key] = _layers(context, setting, base)
+    bare = context.tight or workload.accelerator == "cpu"
+    learned = 1.0 if bare else context.learned_ratio(base.strategy)
     return PipelineProblem(
         **layers,
         free_bytes=[_rounded(block.free_bytes) for block in blocks],
         speeds=[
-            float(f"{hunt.speed(block.offers, setting) / 1e12:.4g}") for block in blocks
+            float(f"{context.speed(block.offers, setting) / 1e12:.4g}")
+            for block in blocks
         ],
         microbatches=base.microbatches,
         gpipe=gpipe,
@@ -182,10 +183,10 @@ def problem_of(
     )
 
 
-def _layers(hunt: SearchContext, setting: Setting, base: Sharding) -> dict[str, Any]:
+def _layers(context: SearchContext, setting: Setting, base: Sharding) -> dict[str, Any]:
     """Return the layers' part of a PipelineProblem."""
     workload = setting.workload
-    costs = hunt.costs(setting, base)
+    costs = context.costs(setting, base)
     offload = setting.offload
     kept = [_kept_optimizer(cost, base) for cost in costs]
     foreach = workload.optimizer_loop == "foreach"
@@ -204,7 +205,7 @@ def _layers(hunt: SearchContext, setting: Setting, base: Sharding) -> dict[str, 
         per_element += width.gradient + width.moment
         if not offload:
             per_element += owner.optimizer_bytes / max(1, owner.elements)
-    ratio = 1e12 * efficiency_ratio(hunt.tokens(setting, base))
+    ratio = 1e12 * efficiency_ratio(context.tokens(setting, base))
     return {
         "state_bytes": [
             float(c.parameter_bytes + c.gradient_bytes + c.cache_bytes)
@@ -254,7 +255,7 @@ def _rounded(free_bytes: int) -> int:
 
 
 def cut_stages(
-    hunt: SearchContext,
+    context: SearchContext,
     setting: Setting,
     blocks: Sequence[StageBlock],
     base: Sharding,
@@ -267,16 +268,16 @@ def cut_stages(
     extra = 0.0
     for _ in range(MOST_CORRECTIONS):
         problem = problem_of(
-            hunt, setting, blocks, base, extra_bytes=extra, gpipe=gpipe
+            context, setting, blocks, base, extra_bytes=extra, gpipe=gpipe
         )
         split = split_pipeline(
             problem, most_stages=most, least_stages=least, budget=BUDGET
         )
         if split is None:
             return None
-        cut = cut_of(hunt, setting, problem, split, blocks, base)
+        cut = cut_of(context, setting, problem, split, blocks, base)
         over = max(
-            hunt.need_bytes(setting, sharding) - block.free_bytes
+            context.need_bytes(setting, sharding) - block.free_bytes
             for block, sharding in zip(cut.blocks, cut.shardings, strict=True)
         )
         if over <= 0:
@@ -286,7 +287,7 @@ def cut_stages(
 
 
 def cut_of(
-    hunt: SearchContext,
+    context: SearchContext,
     setting: Setting,
     problem: PipelineProblem,
     split: PipelineSplit,
@@ -307,14 +308,14 @@ def cut_of(
         for stage, piece in enumerate(split.pieces)
     )
     chosen = tuple(blocks[piece.gpu] for piece in split.pieces)
-    time, busy = staged_time(hunt, setting, chosen, shardings)
+    time, busy = staged_time(context, setting, chosen, shardings)
     return StageCut(
         setting, base.microbatches, chosen, shardings, time, busy, exact=split.exact
     )
 
 
 def staged_time(
-    hunt: SearchContext,
+    context: SearchContext,
     setting: Setting,
     blocks: Sequence[StageBlock],
     shardings: Sequence[Sharding],
@@ -328,23 +329,23 @@ def staged_time(
     computing, adding, averaging, hosting = [], [], [], []
     for block, one in zip(blocks, shardings, strict=True):
         work = combined(
-            [hunt.work(setting, one, first, last) for first, last in _pieces(one)]
+            [context.work(setting, one, first, last) for first, last in _pieces(one)]
         )
-        computing.append(work.flops / hunt.speed(block.offers, setting))
+        computing.append(work.flops / context.speed(block.offers, setting))
         adding.append(
             max(
-                tensor_seconds(work, workload, degree=len(row), link=hunt.link(row))
+                tensor_seconds(work, workload, degree=len(row), link=context.link(row))
                 for row in block.rows
             )
         )
         moved = all_reduce_bytes(work.gradient_bytes, one.data_degree)
-        columns = [hunt.link(column) for column in zip(*block.rows, strict=True)]
+        columns = [context.link(column) for column in zip(*block.rows, strict=True)]
         slowest = min(columns, key=lambda link: link.bytes_per_second)
         averaging.append(exposed_seconds(moved, slowest, runs * computing[-1]))
         share = 1 / one.data_degree if one.stage else 1.0
         hosting.append(host_seconds(work, workload, share_ratio=share))
     whole = [a + b for a, b in zip(computing, adding, strict=True)]
-    sent = _border_seconds(hunt, setting, blocks, shardings, runs)
+    sent = _border_seconds(context, setting, blocks, shardings, runs)
     sent += max(averaging) + max(hosting)
     time = pipeline_time(whole, runs, sent, first.virtual_stages)
     added = runs * adding[whole.index(max(whole))]
@@ -357,7 +358,7 @@ def staged_time(
 
 
 def _border_seconds(
-    hunt: SearchContext,
+    context: SearchContext,
     setting: Setting,
     blocks: Sequence[StageBlock],
     shardings: Sequence[Sharding],
@@ -368,11 +369,11 @@ def _border_seconds(
     """
     if len(blocks) < 2:
         return 0.0
-    costs = hunt.costs(setting, shardings[0])
+    costs = context.costs(setting, shardings[0])
     ends = [last or len(costs) for one in shardings for _, last in _pieces(one)]
     border = max(costs[end - 1].output_bytes for end in ends if end < len(costs))
     directions = 2 if setting.workload.trains else 1
-    link = hunt.link([block.rows[0][0] for block in blocks])
+    link = context.link([block.rows[0][0] for block in blocks])
     times = (runs + len(blocks) - 1) * shardings[0].virtual_stages
     return times * directions * border / link.bytes_per_second
 

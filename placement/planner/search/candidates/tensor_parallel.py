@@ -29,14 +29,14 @@ NO_FAST_LINKS = sentence(
 )
 
 
-def tensor(hunt: SearchContext) -> list[Plan] | RejectedStrategy:
+def tensor(context: SearchContext) -> list[Plan] | RejectedStrategy:
     """Plan every layer cut over t Gpus, t dividing heads and kv heads.
 
     Training needs fast links between them.
     """
-    if hunt.most_gpus < 2:
+    if context.most_gpus < 2:
         return refusal(TENSOR.key, sentence("It needs at least two GPUs of one node."))
-    shape = hunt.spec.shape
+    shape = context.spec.shape
     if shape is None:
         return refusal(
             TENSOR.key,
@@ -45,16 +45,16 @@ def tensor(hunt: SearchContext) -> list[Plan] | RejectedStrategy:
                 "cut them."
             ),
         )
-    groups = hunt.fast()
-    if not hunt.asked.trains:
+    groups = context.fast()
+    if not context.asked.trains:
         # Decoding sends little, so slow links are priced. The Plan stays inside one
         # node.
-        near = [g for g in hunt.near() if len({offer.node for offer in g}) == 1]
+        near = [g for g in context.near() if len({offer.node for offer in g}) == 1]
         groups = [*groups, *(g for g in near if g not in groups)]
-    widest = min(max((len(group) for group in groups), default=0), hunt.most_gpus)
+    widest = min(max((len(group) for group in groups), default=0), context.most_gpus)
     if widest < 2:
         return refusal(TENSOR.key, NO_FAST_LINKS)
-    degrees = tensor_degrees(hunt.spec, widest)
+    degrees = tensor_degrees(context.spec, widest)
     if not degrees:
         return refusal(
             TENSOR.key,
@@ -69,14 +69,14 @@ def tensor(hunt: SearchContext) -> list[Plan] | RejectedStrategy:
     nearest: MemoryFit | None = None
     made: list[Plan] = []
     for degree in degrees:
-        plan, fit = _tensor_plan(hunt, degree, groups)
+        plan, fit = _tensor_plan(context, degree, groups)
         if plan is not None:
             made.append(plan)
         elif nearest is None or fit.missing_bytes < nearest.missing_bytes:
             nearest = fit
     if made:
         quick = min(made, key=lambda one: (one.step_seconds, len(one.shards)))
-        worth = worth_ratio(hunt) * made[0].step_seconds
+        worth = worth_ratio(context) * made[0].step_seconds
         return [made[0], quick] if quick.step_seconds < worth else made[:1]
     fit = nearest or MemoryFit(False)
     return too_small(TENSOR.key, fit.gpu, fit.missing_bytes, room(fit))
@@ -97,7 +97,7 @@ def tensor_degrees(spec: ModelSpec, widest: int) -> list[int]:
 
 
 def _tensor_plan(
-    hunt: SearchContext, degree: int, groups: Sequence[Sequence[GpuOffer]]
+    context: SearchContext, degree: int, groups: Sequence[Sequence[GpuOffer]]
 ) -> tuple[Plan | None, MemoryFit]:
     wide = [group for group in groups if len(group) >= degree]
     base = Sharding(strategy=TENSOR.key, tensor_degree=degree)
@@ -106,7 +106,7 @@ def _tensor_plan(
         return replace(base, offload_optimizer=setting.offload)
 
     def fit(setting: Setting) -> MemoryFit:
-        need = hunt.need_bytes(setting, sharding_of(setting))
+        need = context.need_bytes(setting, sharding_of(setting))
         short: list[Shortage] = []
         for group in wide:
             lacking = room_for(group, degree, need)
@@ -116,21 +116,21 @@ def _tensor_plan(
         nearest = min(short, key=lambda one: one.missing_bytes)
         return MemoryFit(False, nearest.missing_bytes, nearest.gpu)
 
-    setting, nearest = search(hunt.asked, 1, hunt.freedom(), fit)
+    setting, nearest = search(context.asked, 1, context.freedom(), fit)
     if setting is None:
         return None, nearest
     settings = [setting]
-    if hunt.greedy:
-        settings = as_mild(hunt.asked, setting, 1, hunt.freedom(), fit)
+    if context.greedy:
+        settings = as_mild(context.asked, setting, 1, context.freedom(), fit)
     options = []
     for setting in settings:
         sharding = sharding_of(setting)
-        need = hunt.need_bytes(setting, sharding)
+        need = context.need_bytes(setting, sharding)
         for group in wide:
             fitting = [offer for offer in group if offer.free_bytes >= need]
             if len(fitting) >= degree:
                 chosen = fastest(fitting, degree)
-                time = _time(hunt, setting, sharding, chosen)
+                time = _time(context, setting, sharding, chosen)
                 options.append((time, chosen, setting))
     time, chosen, setting = min(
         options,
@@ -145,7 +145,7 @@ def _tensor_plan(
             "Every layer is cut over {degree} GPUs joined by {link}. Each holds "
             "1/{degree} of the large matrices.",
             degree=degree,
-            link=hunt.link(chosen).words,
+            link=context.link(chosen).words,
         ),
         sentence(
             "Activations are summed between the GPUs several times in every layer."
@@ -157,20 +157,20 @@ def _tensor_plan(
         RankPlacement(offer, sharding, tensor_rank=part, busy_seconds=busy)
         for part, offer in enumerate(chosen)
     ]
-    made = hunt.plan(TENSOR.key, setting, seats, time, why=why, launch=launch)
+    made = context.plan(TENSOR.key, setting, seats, time, why=why, launch=launch)
     return made, MemoryFit(True)
 
 
 def _time(
-    hunt: SearchContext,
+    context: SearchContext,
     setting: Setting,
     sharding: Sharding,
     chosen: Sequence[GpuOffer],
 ) -> StepTime:
     return tensor_parallel_time(
-        hunt.work(setting, sharding),
+        context.work(setting, sharding),
         setting.workload,
-        slowest=hunt.speed(chosen, setting),
+        slowest=context.speed(chosen, setting),
         degree=len(chosen),
-        link=hunt.link(chosen),
+        link=context.link(chosen),
     )

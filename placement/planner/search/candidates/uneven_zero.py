@@ -37,33 +37,35 @@ from telemetry.protocol.sentences import sentence
 MOST_PIECES_PER_GPU = 16
 
 
-def zero1_uneven(hunt: SearchContext) -> list[Plan] | RejectedStrategy:
+def zero1_uneven(context: SearchContext) -> list[Plan] | RejectedStrategy:
     """Plan it on the fewest of the roomiest Gpus with which it fits."""
     strategy = ZERO1_UNEVEN.key
-    unfit = not_applicable(hunt, ZERO1.key)
+    unfit = not_applicable(context, ZERO1.key)
     if unfit is not None:
         return refusal(strategy, unfit.reason)
     nearest: MemoryFit | None = None
     # Offloaded state needs no room on any Gpu, so there is nothing to share.
-    freedom = AllowedRemedies(limits=hunt.limits, quantizable=hunt.quantize is not None)
+    freedom = AllowedRemedies(
+        limits=context.limits, quantizable=context.quantize is not None
+    )
     ranked = sorted(
-        hunt.offers,
+        context.offers,
         key=lambda offer: (-offer.free_bytes, offer.node, offer.index, offer.uuid),
     )
-    for count in even_counts(hunt):
+    for count in even_counts(context):
         even = Sharding(strategy=ZERO1.key, data_degree=count)
         equal, _ = search(
-            hunt.asked,
+            context.asked,
             count,
             freedom,
-            lambda s, even=even: fits_equally(hunt, even, s),  # type: ignore[misc]
+            lambda s, even=even: fits_equally(context, even, s),  # type: ignore[misc]
         )
         chosen = tuple(sorted(ranked[:count], key=lambda o: (o.node, o.index, o.uuid)))
         setting, fit = search(
-            hunt.asked,
+            context.asked,
             count,
             freedom,
-            lambda s, chosen=chosen: _fits(hunt, chosen, s),  # type: ignore[misc]
+            lambda s, chosen=chosen: _fits(context, chosen, s),  # type: ignore[misc]
         )
         if equal and (setting is None or equal.severity <= setting.severity):
             return refusal(
@@ -72,7 +74,7 @@ def zero1_uneven(hunt: SearchContext) -> list[Plan] | RejectedStrategy:
                 code="not-better",
             )
         if setting is not None:
-            return [_plan(hunt, chosen, setting)]
+            return [_plan(context, chosen, setting)]
         if nearest is None or fit.missing_bytes < nearest.missing_bytes:
             nearest = fit
     fit = nearest or MemoryFit(False)
@@ -84,14 +86,14 @@ def _with_share(count: int, share_ratio: float) -> Sharding:
 
 
 def _shares(
-    hunt: SearchContext, chosen: Sequence[GpuOffer], setting: Setting
+    context: SearchContext, chosen: Sequence[GpuOffer], setting: Setting
 ) -> tuple[float, ...] | None:
     """Return shares of the optimizer state per Gpu, with the fewest pieces that fit."""
     count = len(chosen)
-    fixed = hunt.need_bytes(setting, _with_share(count, 0.0))
+    fixed = context.need_bytes(setting, _with_share(count, 0.0))
     if any(offer.free_bytes < fixed for offer in chosen):
         return None
-    state = hunt.need_bytes(setting, _with_share(count, 1.0)) - fixed
+    state = context.need_bytes(setting, _with_share(count, 1.0)) - fixed
     pieces = count
     while pieces <= MOST_PIECES_PER_GPU * count:
         cut = zero_coalesce(
@@ -104,7 +106,8 @@ def _shares(
         if cut is not None:
             shares = tuple(number / pieces for number in cut.shards)
             fit = all(
-                hunt.need_bytes(setting, _with_share(count, share)) <= offer.free_bytes
+                context.need_bytes(setting, _with_share(count, share))
+                <= offer.free_bytes
                 for offer, share in zip(chosen, shares, strict=True)
             )
             if fit:
@@ -114,13 +117,13 @@ def _shares(
 
 
 def _fits(
-    hunt: SearchContext, chosen: Sequence[GpuOffer], setting: Setting
+    context: SearchContext, chosen: Sequence[GpuOffer], setting: Setting
 ) -> MemoryFit:
-    if _shares(hunt, chosen, setting) is not None:
+    if _shares(context, chosen, setting) is not None:
         return MemoryFit(True)
     count = len(chosen)
-    fixed = hunt.need_bytes(setting, _with_share(count, 0.0))
-    whole = hunt.need_bytes(setting, _with_share(count, 1.0)) - fixed
+    fixed = context.need_bytes(setting, _with_share(count, 0.0))
+    whole = context.need_bytes(setting, _with_share(count, 1.0)) - fixed
     smallest = min(chosen, key=lambda offer: offer.free_bytes)
     if smallest.free_bytes < fixed:
         return MemoryFit(False, fixed - smallest.free_bytes, smallest)
@@ -129,16 +132,18 @@ def _fits(
     return MemoryFit(False, max(1, whole - spare), largest)
 
 
-def _plan(hunt: SearchContext, chosen: tuple[GpuOffer, ...], setting: Setting) -> Plan:
-    shares = _shares(hunt, chosen, setting) or ()
+def _plan(
+    context: SearchContext, chosen: tuple[GpuOffer, ...], setting: Setting
+) -> Plan:
+    shares = _shares(context, chosen, setting) or ()
     count = len(chosen)
     even = replace(_with_share(count, 0.0), share_ratio=None)
     time = data_parallel_time(
-        hunt.work(setting, even),
+        context.work(setting, even),
         setting.workload,
-        slowest=hunt.speed(chosen, setting),
+        slowest=context.speed(chosen, setting),
         degree=count,
-        link=hunt.link(chosen),
+        link=context.link(chosen),
         strategy=ZERO1.key,
     )
     parts = ", ".join(
@@ -167,4 +172,4 @@ def _plan(hunt: SearchContext, chosen: tuple[GpuOffer, ...], setting: Setting) -
         )
         for replica, (offer, share) in enumerate(zip(chosen, shares, strict=True))
     ]
-    return hunt.plan(ZERO1_UNEVEN.key, setting, seats, time, why=why, launch=launch)
+    return context.plan(ZERO1_UNEVEN.key, setting, seats, time, why=why, launch=launch)

@@ -109,8 +109,8 @@ def across(bytes_per_second):
 
 def test_plans_span_nodes_only_where_the_networks_speed_is_known():
     spec, workload = well_known_spec("gpt2"), Workload(batch=16, sequence_length=1024)
-    alone = plan(spec, workload, across(0.0), wish="fastest")
-    joined = plan(spec, workload, across(12.5e9), wish="fastest")
+    alone = plan(spec, workload, across(0.0), objective="fastest")
+    joined = plan(spec, workload, across(12.5e9), objective="fastest")
 
     assert not any(one.spans_nodes for one in alone.plans)
     assert any("one by one" in note for note in alone.notes)
@@ -126,7 +126,7 @@ def test_layers_are_never_cut_across_the_network():
         well_known_spec("gpt2"),
         Workload(batch=16, sequence_length=1024),
         across(12.5e9),
-        wish="fastest",
+        objective="fastest",
     )
     for one in found.plans:
         for row in one.launch["rank_grid"]:
@@ -138,7 +138,7 @@ def test_a_slow_network_leaves_plans_on_their_node():
         well_known_spec("gpt2"),
         Workload(batch=16, sequence_length=1024),
         across(1e6),
-        wish="fastest",
+        objective="fastest",
     )
 
     assert not found.best.spans_nodes

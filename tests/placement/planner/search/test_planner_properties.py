@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from placement.planner.search.memory_savings import PlanLimits
 from placement.planner.search.plan_validation import plan_problems
 from placement.planner.search.planner import plan
-from placement.planner.values.objective import WISHES, rank_key
+from placement.planner.values.objective import OBJECTIVES, rank_key
 from placement.planner.values.workload import Workload
 from tests.placement.planner.made import GIB
 from tests.placement.planner.small import LINKS, cards, model, offers_of
@@ -24,24 +24,26 @@ pytestmark = pytest.mark.pure
 @given(
     cards,
     st.sampled_from(LINKS),
-    st.sampled_from(WISHES),
+    st.sampled_from(OBJECTIVES),
     st.integers(1, 6),
     st.sampled_from(["train", "train", "infer"]),
 )
-def test_every_plan_for_every_wish_keeps_its_promises(drawn, links, wish, blocks, task):
+def test_every_plan_for_every_objective_keeps_its_promises(
+    drawn, links, objective, blocks, task
+):
     offers = offers_of(drawn, links)
     offers = [
         replace(one, weight=1 + one.index % 2, compute_processes=one.index % 3)
         for one in offers
     ]
     workload = Workload(task=task, batch=6, sequence_length=256)
-    found = plan(model(blocks), workload, offers, wish=wish)
+    found = plan(model(blocks), workload, offers, objective=objective)
 
     for one in found.plans:
         assert plan_problems(one, offers, model(blocks)) == []
-    keys = [rank_key(one, wish) for one in found.plans]
+    keys = [rank_key(one, objective) for one in found.plans]
     assert keys == sorted(keys)
-    assert found == plan(model(blocks), workload, offers[::-1], wish=wish)
+    assert found == plan(model(blocks), workload, offers[::-1], objective=objective)
 
 
 @settings(max_examples=20, deadline=None)
@@ -54,7 +56,7 @@ def test_every_plan_for_every_wish_keeps_its_promises(drawn, links, wish, blocks
     st.sampled_from(["fastest", "fewest", "cheapest", None]),
 )
 def test_more_room_never_makes_the_best_plan_worse(
-    drawn, links, blocks, which, more, wish
+    drawn, links, blocks, which, more, objective
 ):
     """Remedies that change numbers are excluded: they may be faster, and are not used
     if they are not needed.
@@ -70,24 +72,24 @@ def test_more_room_never_makes_the_best_plan_worse(
     workload = Workload(batch=8, sequence_length=512)
     limits = PlanLimits(small_optimizer=False, quantization=False)
     before, after = (
-        plan(model(blocks), workload, gpus, limits=limits, wish=wish).best
+        plan(model(blocks), workload, gpus, limits=limits, objective=objective).best
         for gpus in (offers, wider)
     )
 
     if before is not None:
         assert after is not None
-        assert value(after, wish) <= value(before, wish)
+        assert value(after, objective) <= value(before, objective)
 
 
-def value(one, wish):
+def value(one, objective):
     """Return the value of the objective; without one the order of choice except
     seconds.
     """
-    if wish is None:
+    if objective is None:
         return rank_key(one)[:-3]
     told = {
         "fastest": one.step_seconds,
         "fewest": len(one.shards),
         "cheapest": one.quota_gpu_seconds,
     }
-    return (one.fit == "tight", round(told[wish], 9))
+    return (one.fit == "tight", round(told[objective], 9))

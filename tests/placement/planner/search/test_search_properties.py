@@ -64,7 +64,7 @@ def planned(strategy, blocks, workload, offers):
         workload,
         offers,
         limits=replace(AS_ASKED, strategies=(strategy,)),
-        wish="fastest",
+        objective="fastest",
     )
     good = [one for one in found.plans if one.fit == "comfortable"]
     return min((one.step_seconds for one in good), default=None)

@@ -75,7 +75,10 @@ def test_a_step_of_milliseconds_is_no_reason_to_take_more_gpus():
 
     assert len(found.best.shards) == 1
     quick = plan(
-        well_known_spec("tiny-gpt"), Workload(), cards(4, nvlink=True), wish="fastest"
+        well_known_spec("tiny-gpt"),
+        Workload(),
+        cards(4, nvlink=True),
+        objective="fastest",
     )
     assert len(quick.best.shards) > 1
 
@@ -122,7 +125,7 @@ def test_a_step_is_absurd_by_its_length_or_its_waiting(task, compute, total, abs
 
 def test_the_trade_is_in_credits_where_gpus_weigh_differently():
     spec, asked = well_known_spec("gpt2-xl"), Workload(batch=16)
-    found = plan(spec, asked, cards(1), wish="fewest")
+    found = plan(spec, asked, cards(1), objective="fewest")
     one = found.best
     double = plan(
         spec,

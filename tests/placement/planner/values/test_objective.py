@@ -17,8 +17,10 @@ GPT2 = well_known_spec("gpt2")
 WORK = Workload(batch=8, sequence_length=512)
 
 
-def best(offers, wish, workload=WORK, **limits):
-    return plan(GPT2, workload, offers, wish=wish, limits=PlanLimits(**limits)).best
+def best(offers, objective, workload=WORK, **limits):
+    return plan(
+        GPT2, workload, offers, objective=objective, limits=PlanLimits(**limits)
+    ).best
 
 
 def test_the_fastest_plan_uses_more_gpus_than_the_recommended_one():
@@ -52,7 +54,7 @@ def test_the_least_disturbing_plan_keeps_off_gpus_where_others_compute():
         for i in range(2)
     ]
     idle = [make_offer(i, util_pct=0.0, peak_flops=20e12) for i in (2, 3)]
-    found = plan(GPT2, WORK, [*shared, *idle], wish="least_disturbance").plans
+    found = plan(GPT2, WORK, [*shared, *idle], objective="least_disturbance").plans
 
     assert found[0].disturbance == 0
     assert any(one.disturbance == pytest.approx(2.1) for one in found)
@@ -62,7 +64,7 @@ def test_the_least_disturbing_plan_keeps_off_gpus_where_others_compute():
 
 def test_the_soonest_plan_is_the_one_that_waits_least():
     offers = make_offers(23, 23)
-    found = plan(GPT2, WORK, offers, wish="soonest")
+    found = plan(GPT2, WORK, offers, objective="soonest")
     late = replace(found.plans[0], wait_seconds=60.0)
 
     assert all(one.wait_seconds == 0 for one in found.plans)
@@ -80,7 +82,7 @@ def test_a_tight_plan_is_never_first_whatever_the_wish():
         GPT2,
         WORK,
         [fast_but_full, make_offer(1)],
-        wish="fastest",
+        objective="fastest",
         limits=PlanLimits(
             accumulation=False, checkpointing=False, fused_optimizer=False
         ),

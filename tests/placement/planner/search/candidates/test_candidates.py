@@ -207,7 +207,7 @@ def test_a_plan_says_what_binds_it_and_what_each_stage_holds():
 
 
 def test_a_planset_survives_json_and_prints_all_it_tried():
-    found = plan(LLAMA, Workload(batch=16), make_offers(*[23] * 4), wish="fastest")
+    found = plan(LLAMA, Workload(batch=16), make_offers(*[23] * 4), objective="fastest")
 
     assert PlanSet.from_json(json.loads(json.dumps(found.to_json()))) == found
     text = found.table()
@@ -217,7 +217,9 @@ def test_a_planset_survives_json_and_prints_all_it_tried():
 
 def test_a_plan_of_version_1_still_loads():
     offers = make_offers(*[23] * 4, link_group="nv")
-    found = plan(well_known_spec("gpt2"), Workload(batch=8), offers, wish="fastest")
+    found = plan(
+        well_known_spec("gpt2"), Workload(batch=8), offers, objective="fastest"
+    )
     for one in found.plans:
         if one.strategy in ("hybrid", "interleaved"):
             continue

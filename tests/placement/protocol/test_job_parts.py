@@ -12,19 +12,19 @@ from placement.agent.runtime import recipe_launch
 from placement.protocol.commands import parse_order
 from placement.protocol.events import parse_fact
 from placement.protocol.job_lifecycle import JobState
-from placement.protocol.launchers import (
-    Launcher,
-    LaunchPlace,
-    script_command,
-    why_not_on_nodes,
-)
-from placement.protocol.multi_node import (
+from placement.protocol.job_parts import (
     LOST_PEERS,
     PartInfo,
     final_state,
     first_failed_part,
     lost_peers,
     reason_of,
+)
+from placement.protocol.launchers import (
+    Launcher,
+    LaunchPlace,
+    script_command,
+    why_not_on_nodes,
 )
 from placement.protocol.node_refusals import FactRefused, OrderRefused
 from placement.protocol.rendezvous import Meeting, StartCheckpoint

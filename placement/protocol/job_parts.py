@@ -32,7 +32,7 @@ ENDS = (JobState.LOST, JobState.FAILED, JobState.STOPPED, JobState.DONE)
 """The Job ends with the first of these states that a part has."""
 BAD = frozenset({JobState.LOST, JobState.FAILED})
 CONSEQUENCE = "SIGABRT"
-"""The messages with which torch ends a rank whose peers are gone. Not the first
+"""The signal with which torch ends a rank whose peers are gone. It is not the first
 cause.
 """
 
