@@ -186,13 +186,15 @@ def preview(request: HttpRequest, wish: PreviewIn) -> dict[str, object]:
     return {**decision_json(decision), "chance": chance, "foreign_gpu_ids": used}
 
 
-@router.patch("/reservations/{int:pk}")
-def change(request: HttpRequest, pk: int, wish: ChangeIn) -> dict[str, object]:
+@router.patch("/reservations/{int:reservation_id}")
+def change(
+    request: HttpRequest, reservation_id: int, wish: ChangeIn
+) -> dict[str, object]:
     """Move, lengthen or shorten it, or change its GPUs or its purpose."""
     user = signed_in(request)
     now = count_request(user, writes=True)
     changed = booking_change.change(
-        reservation_id=pk,
+        reservation_id=reservation_id,
         user=user,
         start=wish.start,
         end=wish.end,
@@ -205,60 +207,69 @@ def change(request: HttpRequest, pk: int, wish: ChangeIn) -> dict[str, object]:
     return _entry(user, changed, now)
 
 
-@router.post("/reservations/{int:pk}/cancel")
+@router.post("/reservations/{int:reservation_id}/cancel")
 def cancel(
-    request: HttpRequest, pk: int, why: ReasonIn | None = None
+    request: HttpRequest, reservation_id: int, why: ReasonIn | None = None
 ) -> dict[str, object]:
     """Give it back before the start. This can be undone for ten seconds."""
     user = signed_in(request)
     now = count_request(user, writes=True)
     gone = giving.cancel(
-        reservation_id=pk, user=user, now=now, reason=why.reason if why else ""
+        reservation_id=reservation_id,
+        user=user,
+        now=now,
+        reason=why.reason if why else "",
     )
     undo_until = now + timedelta(seconds=UNDO_SECONDS)
     return {**_entry(user, gone, now), "undo_until": iso(undo_until)}
 
 
-@router.post("/reservations/{int:pk}/undo")
-def undo(request: HttpRequest, pk: int) -> dict[str, object]:
+@router.post("/reservations/{int:reservation_id}/undo")
+def undo(request: HttpRequest, reservation_id: int) -> dict[str, object]:
     """Undo the cancellation, if nobody took the time meanwhile."""
     user = signed_in(request)
     now = count_request(user, writes=True)
-    back = undo_cancel(reservation_id=pk, user=user, now=now)
+    back = undo_cancel(reservation_id=reservation_id, user=user, now=now)
     return _entry(user, back, now)
 
 
-@router.post("/reservations/{int:pk}/undo-booking")
-def undo_booking(request: HttpRequest, pk: int) -> dict[str, object]:
+@router.post("/reservations/{int:reservation_id}/undo-booking")
+def undo_booking(request: HttpRequest, reservation_id: int) -> dict[str, object]:
     """Undo a new booking at no cost, within ten seconds."""
     user = signed_in(request)
     now = count_request(user, writes=True)
-    gone = booking_undo.undo_booking(reservation_id=pk, user=user, now=now)
+    gone = booking_undo.undo_booking(reservation_id=reservation_id, user=user, now=now)
     return _entry(user, gone, now)
 
 
-@router.post("/reservations/{int:pk}/release")
+@router.post("/reservations/{int:reservation_id}/release")
 def release(
-    request: HttpRequest, pk: int, why: ReasonIn | None = None
+    request: HttpRequest, reservation_id: int, why: ReasonIn | None = None
 ) -> dict[str, object]:
     """Release a running reservation now."""
     user = signed_in(request)
     now = count_request(user, writes=True)
     gone = giving.release(
-        reservation_id=pk, user=user, now=now, reason=why.reason if why else ""
+        reservation_id=reservation_id,
+        user=user,
+        now=now,
+        reason=why.reason if why else "",
     )
     return _entry(user, gone, now)
 
 
-@router.post("/reservations/{int:pk}/keep")
+@router.post("/reservations/{int:reservation_id}/keep")
 def keep(
-    request: HttpRequest, pk: int, why: ReasonIn | None = None
+    request: HttpRequest, reservation_id: int, why: ReasonIn | None = None
 ) -> dict[str, object]:
     """Keep an idle reservation. Works once."""
     user = signed_in(request)
     now = count_request(user, writes=True)
     kept = check_in.keep_idle(
-        reservation_id=pk, user=user, now=now, reason=why.reason if why else ""
+        reservation_id=reservation_id,
+        user=user,
+        now=now,
+        reason=why.reason if why else "",
     )
     return _entry(user, kept, now)
 

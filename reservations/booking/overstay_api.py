@@ -12,15 +12,15 @@ from reservations.web.schemas import OverstayIn
 router = Router(tags=["calendar"])
 
 
-@router.post("/reservations/{int:pk}/overstay")
+@router.post("/reservations/{int:reservation_id}/overstay")
 def overstay(
-    request: HttpRequest, pk: int, wish: OverstayIn | None = None
+    request: HttpRequest, reservation_id: int, wish: OverstayIn | None = None
 ) -> dict[str, object]:
     """Stay on past the end while nobody claims the GPUs, or end that."""
     user = signed_in(request)
     now = count_request(user, writes=True)
     row = set_overstay(
-        reservation_id=pk,
+        reservation_id=reservation_id,
         user=user,
         wanted=wish.wanted if wish else True,
         reason=wish.reason if wish else "",

@@ -120,30 +120,34 @@ def listed(request: HttpRequest) -> dict[str, object]:
     }
 
 
-@router.post("/series/{int:pk}/end")
-def end(request: HttpRequest, pk: int) -> dict[str, object]:
+@router.post("/series/{int:series_id}/end")
+def end(request: HttpRequest, series_id: int) -> dict[str, object]:
     """Book no further day. Booked days stay."""
     user = signed_in(request)
     now = count_request(user, writes=True)
-    return _series(series_end.end(series_id=pk, user=user, now=now))
+    return _series(series_end.end(series_id=series_id, user=user, now=now))
 
 
-@router.post("/series/{int:pk}/skip")
-def skip(request: HttpRequest, pk: int, which: DayIn) -> dict[str, object]:
+@router.post("/series/{int:series_id}/skip")
+def skip(request: HttpRequest, series_id: int, which: DayIn) -> dict[str, object]:
     """Leave one day out. If it is booked, it is cancelled."""
     user = signed_in(request)
     now = count_request(user, writes=True)
-    found = series_end.skip_day(series_id=pk, user=user, day=which.day, now=now)
+    found = series_end.skip_day(series_id=series_id, user=user, day=which.day, now=now)
     return _series_json(found)
 
 
-@router.post("/series/{int:pk}/cancel-from")
-def cancel_from(request: HttpRequest, pk: int, which: DayIn) -> dict[str, object]:
+@router.post("/series/{int:series_id}/cancel-from")
+def cancel_from(
+    request: HttpRequest, series_id: int, which: DayIn
+) -> dict[str, object]:
     """Cancel a day and all that follow."""
     user = signed_in(request)
     now = count_request(user, writes=True)
-    cancelled = series_end.cancel_from(series_id=pk, user=user, day=which.day, now=now)
-    return {"id": pk, "cancelled": cancelled}
+    cancelled = series_end.cancel_from(
+        series_id=series_id, user=user, day=which.day, now=now
+    )
+    return {"id": series_id, "cancelled": cancelled}
 
 
 def _series(row: Series) -> dict[str, object]:

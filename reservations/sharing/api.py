@@ -43,22 +43,32 @@ class AcceptIn(_Strict):
     kind: Line = Field("", max_length=8)
 
 
-@router.post("/reservations/{int:pk}/co-users", response={201: dict[str, Any]})
-def share(request: HttpRequest, pk: int, who: ShareIn) -> Status[dict[str, object]]:
+@router.post(
+    "/reservations/{int:reservation_id}/co-users", response={201: dict[str, Any]}
+)
+def share(
+    request: HttpRequest, reservation_id: int, who: ShareIn
+) -> Status[dict[str, object]]:
     """Let a member of the same account use the caller's reservation."""
     user = signed_in(request)
     now = count_request(user, writes=True)
-    made = co_use.share(reservation_id=pk, user=user, username=who.user, now=now)
+    made = co_use.share(
+        reservation_id=reservation_id, user=user, username=who.user, now=now
+    )
     return Status(201, {"id": made.user.pk, "user": str(made.user)})
 
 
-@router.delete("/reservations/{int:pk}/co-users/{int:user_pk}")
-def unshare(request: HttpRequest, pk: int, user_pk: int) -> dict[str, object]:
+@router.delete("/reservations/{int:reservation_id}/co-users/{int:user_id}")
+def unshare(
+    request: HttpRequest, reservation_id: int, user_id: int
+) -> dict[str, object]:
     """Remove a co-user, or leave a Reservation that is shared with the caller."""
     user = signed_in(request)
     now = count_request(user, writes=True)
-    removed = co_use.unshare(reservation_id=pk, user=user, co_user_id=user_pk, now=now)
-    return {"id": user_pk, "removed": removed}
+    removed = co_use.unshare(
+        reservation_id=reservation_id, user=user, co_user_id=user_id, now=now
+    )
+    return {"id": user_id, "removed": removed}
 
 
 @router.get("/offers")
@@ -104,13 +114,17 @@ class AskIn(_Strict):
     message: Line = Field(min_length=1, max_length=200)
 
 
-@router.post("/reservations/{int:pk}/ask", response={201: dict[str, Any]})
-def ask(request: HttpRequest, pk: int, what: AskIn) -> Status[dict[str, object]]:
+@router.post("/reservations/{int:reservation_id}/ask", response={201: dict[str, Any]})
+def ask(
+    request: HttpRequest, reservation_id: int, what: AskIn
+) -> Status[dict[str, object]]:
     """Send the holder of a reservation a message, as a notice."""
     user = signed_in(request)
     now = count_request(user, writes=True)
-    inquiry.ask_holder(reservation_id=pk, user=user, message=what.message, now=now)
-    return Status(201, {"reservation": pk})
+    inquiry.ask_holder(
+        reservation_id=reservation_id, user=user, message=what.message, now=now
+    )
+    return Status(201, {"reservation": reservation_id})
 
 
 @router.post("/offers", response={201: dict[str, Any]})
@@ -129,29 +143,29 @@ def make(request: HttpRequest, what: OfferIn) -> Status[dict[str, object]]:
     return Status(201, _offer(made, user))
 
 
-@router.post("/offers/{int:pk}/preview")
-def preview(request: HttpRequest, pk: int) -> dict[str, object]:
+@router.post("/offers/{int:offer_id}/preview")
+def preview(request: HttpRequest, offer_id: int) -> dict[str, object]:
     """Return the effect of accepting on the caller, without writing anything."""
     user = signed_in(request)
     sides = offers.outlook(
-        offer_id=pk, user=user, now=count_request(user, writes=False)
+        offer_id=offer_id, user=user, now=count_request(user, writes=False)
     )
-    taker = Offer.objects.filter(pk=pk, taker__user=user).exists()
+    taker = Offer.objects.filter(pk=offer_id, taker__user=user).exists()
     own = sides.taker if taker else sides.maker
     # The other side's numbers are private.
     return {} if own is None else decision_json(own)
 
 
-@router.post("/offers/{int:pk}/accept")
+@router.post("/offers/{int:offer_id}/accept")
 def accept(
-    request: HttpRequest, pk: int, shown: AcceptIn | None = None
+    request: HttpRequest, offer_id: int, shown: AcceptIn | None = None
 ) -> dict[str, object]:
     """Accept an offer. Both sides are judged again and exchanged, or nothing
     changes.
     """
     user = signed_in(request)
     done = offers.accept(
-        offer_id=pk,
+        offer_id=offer_id,
         user=user,
         kind=shown.kind if shown else "",
         now=count_request(user, writes=True),
@@ -159,12 +173,12 @@ def accept(
     return _offer(done, user)
 
 
-@router.post("/offers/{int:pk}/decline")
-def decline(request: HttpRequest, pk: int) -> dict[str, object]:
+@router.post("/offers/{int:offer_id}/decline")
+def decline(request: HttpRequest, offer_id: int) -> dict[str, object]:
     """Decline an offer to the caller, or withdraw the caller's offer."""
     user = signed_in(request)
     now = count_request(user, writes=True)
-    return _offer(offers.decline(offer_id=pk, user=user, now=now), user)
+    return _offer(offers.decline(offer_id=offer_id, user=user, now=now), user)
 
 
 def _offer(row: Offer, user: User) -> dict[str, object]:
@@ -204,12 +218,12 @@ class GiveBackIn(PartIn):
     reason: Line = Field("", max_length=400)
 
 
-@router.post("/reservations/{int:pk}/give-back/preview")
-def price(request: HttpRequest, pk: int, part: PartIn) -> dict[str, object]:
+@router.post("/reservations/{int:reservation_id}/give-back/preview")
+def price(request: HttpRequest, reservation_id: int, part: PartIn) -> dict[str, object]:
     """Return the credits that a partial return gives back, and its price."""
     user = signed_in(request)
     found = partial_release.price(
-        reservation_id=pk,
+        reservation_id=reservation_id,
         user=user,
         gpu_ids=part.gpu_ids,
         last_seconds=int(part.hours * 3600),
@@ -223,12 +237,14 @@ def price(request: HttpRequest, pk: int, part: PartIn) -> dict[str, object]:
     }
 
 
-@router.post("/reservations/{int:pk}/give-back")
-def give_back(request: HttpRequest, pk: int, part: GiveBackIn) -> dict[str, object]:
+@router.post("/reservations/{int:reservation_id}/give-back")
+def give_back(
+    request: HttpRequest, reservation_id: int, part: GiveBackIn
+) -> dict[str, object]:
     """Give a part back. The rest continues."""
     user = signed_in(request)
     left = partial_release.give_back_part(
-        reservation_id=pk,
+        reservation_id=reservation_id,
         user=user,
         gpu_ids=part.gpu_ids,
         last_seconds=int(part.hours * 3600),

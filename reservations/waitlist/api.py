@@ -97,32 +97,36 @@ def ask(request: HttpRequest, wish: WaitIn) -> Status[dict[str, object]]:
     return Status(201, _request_json(user, row))
 
 
-@router.delete("/waiting/{int:pk}")
-def withdraw(request: HttpRequest, pk: int) -> dict[str, object]:
+@router.delete("/waiting/{int:waiting_id}")
+def withdraw(request: HttpRequest, waiting_id: int) -> dict[str, object]:
     """Withdraw a request."""
     user = signed_in(request)
     now = count_request(user, writes=True)
-    return _request_json(user, waiting.withdraw(waiting_id=pk, user=user, now=now))
+    return _request_json(
+        user, waiting.withdraw(waiting_id=waiting_id, user=user, now=now)
+    )
 
 
-@router.post("/waiting/{int:pk}/accept")
-def accept(request: HttpRequest, pk: int) -> dict[str, object]:
+@router.post("/waiting/{int:waiting_id}/accept")
+def accept(request: HttpRequest, waiting_id: int) -> dict[str, object]:
     """Accept the offer. Returns the new reservation."""
     user = signed_in(request)
     now = count_request(user, writes=True)
-    made = waiting.accept(waiting_id=pk, user=user, now=now)
+    made = waiting.accept(waiting_id=waiting_id, user=user, now=now)
     gpu_ids = list(made.allocations.order_by("gpu_id").values_list("gpu_id", flat=True))
     return calendar_entry(
         made, gpu_ids=gpu_ids, reader=Reader.owner(user), policy=site_policy(), now=now
     )
 
 
-@router.post("/waiting/{int:pk}/decline")
-def decline(request: HttpRequest, pk: int) -> dict[str, object]:
+@router.post("/waiting/{int:waiting_id}/decline")
+def decline(request: HttpRequest, waiting_id: int) -> dict[str, object]:
     """Decline an offer (it keeps waiting), or a placement before its freeze."""
     user = signed_in(request)
     now = count_request(user, writes=True)
-    return _request_json(user, waiting.decline(waiting_id=pk, user=user, now=now))
+    return _request_json(
+        user, waiting.decline(waiting_id=waiting_id, user=user, now=now)
+    )
 
 
 def preview_chance(
