@@ -96,7 +96,7 @@ def _entry(
         **calendar_entry(
             reservation, gpu_ids=gpu_ids, reader=reader, policy=policy, now=now
         ),
-        "cost_gpu_hours": hours_of(reservation.cost_gpu_seconds),
+        "cost_credits": hours_of(reservation.cost_gpu_seconds),
         "checked_in": reservation.checked_in_at is not None,
         "keep_used": reservation.keep_used,
     }
@@ -155,7 +155,7 @@ def book(request: HttpRequest, wish: BookIn) -> Status[dict[str, object]]:
         end=wish.end,
         purpose=wish.purpose,
         now=now,
-        token_id=wish.token,
+        token_id=wish.voucher,
         overstay=wish.overstay,
     )
     until = booking.undo_until(made)
@@ -178,7 +178,7 @@ def preview(request: HttpRequest, wish: PreviewIn) -> dict[str, object]:
         end=wish.end,
         now=now,
         ignoring=wish.ignoring,
-        token_id=wish.token,
+        token_id=wish.voucher,
     )
     chance = preview_chance(user, wish, decision, now)
     soon = wish.start < now + timedelta(seconds=SOON_SECONDS) and not wish.ignoring
@@ -315,7 +315,7 @@ def standing(request: HttpRequest) -> dict[str, object]:
                 "reservation": row.reservation_id,
                 "account": row.membership.account.name if row.membership else None,
                 "kind": row.kind,
-                "gpu_hours": hours_of(row.gpu_seconds),
+                "credits": hours_of(row.gpu_seconds),
                 "reason": row.reason,
             }
             for row in found.ledger
@@ -336,7 +336,7 @@ def _standing_json(own: MembershipStanding) -> dict[str, object]:
                 "title": level.title,
                 "shares": level.shares,
                 "level_fs": level.level_fs,
-                "usage_gpu_hours": round(level.usage_gpu_hours, 3),
+                "usage_credits": round(level.usage_gpu_hours, 3),
             }
             for level in own.path
         ],
@@ -348,11 +348,11 @@ def _quota(quota: QuotaStanding) -> dict[str, object]:
     return {
         "account": quota.account,
         "own": quota.own,
-        "quota_gpu_hours": hours_of(quota.quota_gpu_seconds),
-        "held_gpu_hours": hours_of(quota.held_gpu_seconds),
-        "left_gpu_hours": hours_of(quota.left_gpu_seconds),
+        "quota_credits": hours_of(quota.quota_gpu_seconds),
+        "held_credits": hours_of(quota.held_gpu_seconds),
+        "left_credits": hours_of(quota.left_gpu_seconds),
         "band": [
-            {"at": iso(point.at), "left_gpu_hours": hours_of(point.left_gpu_seconds)}
+            {"at": iso(point.at), "left_credits": hours_of(point.left_gpu_seconds)}
             for point in quota.band
         ],
     }

@@ -35,7 +35,7 @@ def calendar_config(
         ),
         # Groups by the name in the calendar's API, with the name for people.
         "titles": dict(Account.objects.exclude(title="").values_list("name", "title")),
-        "tokens": _tokens(user),
+        "vouchers": _vouchers(user),
         "draft": draft,
         "urls": {
             "reservation": reverse("reservation", args=[0]),
@@ -45,7 +45,7 @@ def calendar_config(
     }
 
 
-def _tokens(user: User) -> list[dict[str, int]]:
+def _vouchers(user: User) -> list[dict[str, int]]:
     """Return the vouchers that the drawer may offer."""
     found = good_tokens(user, timezone.now())
     return [{"id": one.pk, "membership": one.membership_id} for one in found]

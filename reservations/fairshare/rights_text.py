@@ -86,7 +86,7 @@ def rights_json(found: FairshareStatus) -> dict[str, object]:
     """Return the Tokens that can be spent, and the strike in force."""
     strike = found.strike
     return {
-        "tokens": [
+        "vouchers": [
             {
                 "id": token.pk,
                 "membership": token.membership_id,

@@ -83,7 +83,7 @@ def preview(request: HttpRequest, what: SeriesPreviewIn) -> dict[str, object]:
         "words": wanted.rule.words,
         "zone": wanted.rule.zone,
         "days": [_day(one) for one in looked],
-        "cost_gpu_hours": hours_of(
+        "cost_credits": hours_of(
             sum(one.decision.cost_gpu_seconds for one in looked if one.decision)
         ),
     }
@@ -178,7 +178,7 @@ def _day(one: JudgedDay) -> dict[str, object]:
         told["reservation"] = one.reservation.pk
     if one.decision is not None:
         decided = decision_json(one.decision)
-        for name in ("kind", "cost_gpu_hours", "taken_until"):
+        for name in ("kind", "cost_credits", "taken_until"):
             told[name] = decided[name]
         told["displaces"] = len(one.decision.displaced)
     if one.refusal is not None:

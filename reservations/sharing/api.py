@@ -232,8 +232,8 @@ def price(request: HttpRequest, reservation_id: int, part: PartIn) -> dict[str, 
     return {
         "end": iso(found.end),
         "gpu_ids": list(found.gpu_ids),
-        "returned_gpu_hours": hours_of(found.returned_gpu_seconds),
-        "late_gpu_hours": hours_of(found.late_gpu_seconds),
+        "returned_credits": hours_of(found.returned_gpu_seconds),
+        "late_credits": hours_of(found.late_gpu_seconds),
     }
 
 

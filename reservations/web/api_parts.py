@@ -77,15 +77,15 @@ def decision_json(decision: Decision) -> dict[str, object]:
     return {
         "ok": refusal is None,
         "kind": decision.kind.value if decision.kind else None,
-        "cost_gpu_hours": hours_of(decision.cost_gpu_seconds),
+        "cost_credits": hours_of(decision.cost_gpu_seconds),
         # The part of the cost from peak hours. Left out if it is zero.
         **(
-            {"peak_gpu_hours": hours_of(decision.peak_gpu_seconds)}
+            {"peak_credits": hours_of(decision.peak_gpu_seconds)}
             if decision.peak_gpu_seconds
             else {}
         ),
         # Flex does not count in the quota.
-        "quota_left_gpu_hours": hours_of(decision.quota_left_gpu_seconds)
+        "quota_left_credits": hours_of(decision.quota_left_gpu_seconds)
         if decision.kind is Kind.FIRM
         else None,
         "rank_before": decision.rank_before,
@@ -98,7 +98,7 @@ def decision_json(decision: Decision) -> dict[str, object]:
                 # Empty if names are hidden. Then the group stands for its member.
                 "user": one.flex.user or None,
                 "account": one.flex.account,
-                "gpu_hours": hours_of(one.refund_gpu_seconds),
+                "refund_credits": hours_of(one.refund_gpu_seconds),
                 "start": iso(one.flex.start),
                 "end": iso(one.flex.end),
                 **_deciding_levels(one),

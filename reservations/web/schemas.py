@@ -71,8 +71,8 @@ class BookIn(_Strict):
     start: Instant
     end: Instant
     purpose: Line = Field("", max_length=120)
-    token: Key | None = None
-    """A Token to spend if the start is beyond a horizon."""
+    voucher: Key | None = None
+    """Voucher to spend if the start is beyond a horizon."""
     overstay: StrictBool = False
     """Stay on past the end while nobody claims the Gpus."""
 

@@ -5,7 +5,7 @@ import { gettext } from "../words.js";
 
 const EMPTY = {
   open: false, gpuIds: [], start: "", end: "", purpose: "", membership: null,
-  editing: null, plan: null, token: null,
+  editing: null, plan: null, voucher: null,
 };
 
 export class Draft extends EventTarget {
@@ -110,7 +110,7 @@ export class Draft extends EventTarget {
     return {
       membership: this.membership, gpu_ids: this.gpuIds, purpose: this.purpose,
       start: this.startAt().toISOString(), end: this.endAt().toISOString(),
-      ...(this.token ? { token: this.token } : {}),
+      ...(this.voucher ? { voucher: this.voucher } : {}),
     };
   }
 }

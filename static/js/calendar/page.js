@@ -18,7 +18,7 @@ import { watchLegend } from "./legend.js";
 import { Stage } from "./stage.js";
 import { Store } from "./store.js";
 import { makeSubmit } from "./drawer/submit.js";
-import { watchToken } from "./drawer/tokens.js";
+import { watchVouchers } from "./drawer/vouchers.js";
 import { Toolbar } from "./toolbar.js";
 import { Verdict } from "./drawer/verdict.js";
 import { makeWait } from "./drawer/waitfor.js";
@@ -48,7 +48,7 @@ const details = new Details(node("details"), {
   change: (reservation) => { draft.edit(reservation); drawer.open("form", { focus: "#start-day" }); },
 });
 const verdict = new Verdict(node("verdict"), { draft, store, config, nowWall, take: (slot) => { draft.set(slot, "slot"); stage.reveal(); }, wait: config.urls.waiting ? makeWait({ store, config, drawer }) : null });
-watchToken(node("token"), { draft, config });
+watchVouchers(node("voucher"), { draft, config });
 const submit = makeSubmit({ button: node("book"), draft, actions, drawer, verdict, config });
 new Form(node("booking"), { draft, store, config, nowWall, submit });
 const toolbar = new Toolbar(node("toolbar"), { store, today, shown, change });

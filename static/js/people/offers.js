@@ -7,8 +7,8 @@ import { kindWord } from "../state_words.js";
 const words = (found) => {
   if (!found.ok) return gettext("Not possible for you now: {reason}", { reason: found.refusal.detail });
   const rank = found.rank_after ? gettext(" Your rank: {before} to {after} of {count}.", { before: found.rank_before, after: found.rank_after, count: found.of }) : "";
-  const left = found.quota_left_gpu_hours === null ? "" : gettext(", {credits} of your quota left", { credits: credits(found.quota_left_gpu_hours) });
-  return gettext("For you it would be {kind}: {credits}{left}.{rank}", { kind: kindWord(found.kind), credits: credits(found.cost_gpu_hours), left, rank });
+  const left = found.quota_left_credits === null ? "" : gettext(", {credits} of your quota left", { credits: credits(found.quota_left_credits) });
+  return gettext("For you it would be {kind}: {credits}{left}.{rank}", { kind: kindWord(found.kind), credits: credits(found.cost_credits), left, rank });
 };
 
 for (const place of document.querySelectorAll("[data-outlook]")) {

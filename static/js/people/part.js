@@ -8,9 +8,9 @@ let timer = 0;
 let turn = 0;
 
 const words = (found) => {
-  const back = gettext("You get {credits} back", { credits: credits(found.returned_gpu_hours) });
-  return found.late_gpu_hours
-    ? gettext("{back}. Returning this late costs up to {credits}, less if someone else books the time.", { back, credits: credits(found.late_gpu_hours) })
+  const back = gettext("You get {credits} back", { credits: credits(found.returned_credits) });
+  return found.late_credits
+    ? gettext("{back}. Returning this late costs up to {credits}, less if someone else books the time.", { back, credits: credits(found.late_credits) })
     : `${back}.`;
 };
 

@@ -37,7 +37,7 @@ function wish() {
 }
 
 function verdict(day) {
-  if (day.state === "booked") return `${kindWord(day.kind)}, ${credits(day.cost_gpu_hours)}`;
+  if (day.state === "booked") return `${kindWord(day.kind)}, ${credits(day.cost_credits)}`;
   return { later: gettext("waits"), refused: gettext("refused"), ahead: gettext("too far ahead, booked automatically later") }[day.state];
 }
 
@@ -63,7 +63,7 @@ async function look() {
   const found = await api("POST", "/series/preview", shown);
   rows.replaceChildren(...found.days.map(row));
   const refused = found.days.filter((day) => day.state === "refused").length;
-  sum.textContent = gettext("{words}; {credits} now", { words: found.words, credits: credits(found.cost_gpu_hours) });
+  sum.textContent = gettext("{words}; {credits} now", { words: found.words, credits: credits(found.cost_credits) });
   skipLine.hidden = !refused;
   skipBox.checked = false;
   section.hidden = false;

@@ -131,7 +131,7 @@ def test_the_api_takes_and_lists_tokens(lab, alice) -> None:
     Token.objects.filter(pk=token.pk).update(
         given_at=now, expires_at=now + timedelta(days=90)
     )
-    (told,) = call("GET", "/standing").body["tokens"]
+    (told,) = call("GET", "/standing").body["vouchers"]
     assert (told["id"], told["account"]) == (token.pk, "vision")
     start = now.replace(minute=0, second=0, microsecond=0) + timedelta(days=30)
     wish = {
@@ -143,10 +143,11 @@ def test_the_api_takes_and_lists_tokens(lab, alice) -> None:
     }
     seen = call("POST", "/reservations/preview", wish).body
     assert seen["refusal"]["code"] == "beyond-horizon"
-    assert call("POST", "/reservations/preview", wish | {"token": token.pk}).body["ok"]
-    made = call("POST", "/reservations", wish | {"token": token.pk})
+    paid = wish | {"voucher": token.pk}
+    assert call("POST", "/reservations/preview", paid).body["ok"]
+    made = call("POST", "/reservations", paid)
     assert (made.status_code, made.body["kind"]) == (201, "firm")
-    again = call("POST", "/reservations", wish | {"token": token.pk})
+    again = call("POST", "/reservations", paid)
     assert (again.status_code, again.body["code"]) == (409, "token-refused")
-    assert call("GET", "/standing").body["tokens"] == []
-    assert call("POST", "/reservations", wish | {"token": 10**6}).status_code == 404
+    assert call("GET", "/standing").body["vouchers"] == []
+    assert call("POST", "/reservations", wish | {"voucher": 10**6}).status_code == 404

@@ -203,9 +203,9 @@ def test_the_standing_has_path_quota_and_ledger(gpus, alice, bob, hour) -> None:
     own = seen["memberships"][0]
     assert (own["account"], own["rank"], own["of"]) == ("vision", 2, 2)
     assert [level["name"] for level in own["path"]] == ["institute", "vision", "alice"]
-    assert own["path"][-1]["usage_gpu_hours"] == 40
-    assert own["quotas"][0]["left_gpu_hours"] == 360
-    assert min(p["left_gpu_hours"] for p in own["quotas"][0]["band"]) == 360
+    assert own["path"][-1]["usage_credits"] == 40
+    assert own["quotas"][0]["left_credits"] == 360
+    assert min(p["left_credits"] for p in own["quotas"][0]["band"]) == 360
     assert seen["ledger"][0]["reason"] == "booked firm"
 
 

@@ -88,8 +88,10 @@ def test_a_refusal_shows_its_numbers_and_the_ways_around_it(browser, live_asgi):
         far = (timezone.localdate() + timedelta(days=20)).isoformat()
         page.goto(f"/calendar/?gpus={gpu}&start={far}T10:00&end={far}T11:00")
         expect(refusal).to_have_attribute("data-code", "beyond-horizon")
-        page.click("#verdict [data-token]")
-        expect(page.locator("#verdict")).to_contain_text("Firm.")
+        page.click("#verdict [data-voucher]")
+        expect(page.locator("#verdict")).to_contain_text(
+            "Firm. Guaranteed by your voucher: nobody can take it from you."
+        )
         assert axe_findings(page) == []
         page.click("#book")
         expect(page.locator("#drawer")).to_be_hidden()

@@ -163,8 +163,8 @@ def test_the_api_shares_prices_and_gives_back(gpus, alice, bob, hour) -> None:
     (seen,) = Caller(bob)("GET", span).body["reservations"]
     assert (seen["shared"], seen["mine"], seen["editable"]) == (True, False, False)
     price = call("POST", f"{path}/give-back/preview", {"hours": 1})
-    assert price.body["returned_gpu_hours"] == 20
-    assert price.body["late_gpu_hours"] == 10
+    assert price.body["returned_credits"] == 20
+    assert price.body["late_credits"] == 10
     refused = Caller(bob)("POST", f"{path}/give-back/preview", {"hours": 1})
     assert refused.status_code == 403
     bad = call("POST", f"{path}/give-back", {"hours": -1, "version": 1})

@@ -12,7 +12,7 @@ import { gettext } from "../../words.js";
 export function judgedNodes(answer, view) {
   const firm = answer.kind === "firm";
   const [title, text] = firm
-    ? [gettext("Firm"), answer.token ? gettext("Guaranteed by your voucher: nobody can take it from you.") : gettext("Nobody can take it from you.")]
+    ? [gettext("Firm"), view.byVoucher ? gettext("Guaranteed by your voucher: nobody can take it from you.") : gettext("Nobody can take it from you.")]
     : [gettext("Flex"), flexWords(answer, view)];
   return [
     el("div", { class: `verdict-kind is-${answer.kind}` }, el("span", { class: "verdict-swatch" }),
@@ -27,9 +27,9 @@ export function judgedNodes(answer, view) {
 }
 
 function facts(answer) {
-  const found = [[gettext("Cost"), credits(answer.cost_gpu_hours)]];
-  if (answer.peak_gpu_hours) found.push([gettext("Of which peak hours"), credits(answer.peak_gpu_hours)]);
-  const left = answer.quota_left_gpu_hours;
+  const found = [[gettext("Cost"), credits(answer.cost_credits)]];
+  if (answer.peak_credits) found.push([gettext("Of which peak hours"), credits(answer.peak_credits)]);
+  const left = answer.quota_left_credits;
   if (left !== null && left !== undefined) found.push([gettext("Quota left after this"), credits(left)]);
   if (answer.rank_before) {
     const [before, after] = [answer.rank_before, answer.rank_after];
@@ -52,7 +52,7 @@ function displacedNode(gone, { config, nowWall }) {
   return el("div", { class: "displaced stack tight" },
     el("p", { class: "displaced-title" }, icon("displaced"), el("strong", { text: gettext("This takes over flex time") })),
     ...gone.map((one) => el("div", { class: "displaced-one" },
-      el("p", { text: gettext("{who}’s flex booking, {span}. They get {credits} back and return to the waitlist.", { who: one.user ?? one.account, span: span(wall(one.start), wall(one.end), nowWall()), credits: credits(one.gpu_hours) }) }),
+      el("p", { text: gettext("{who}’s flex booking, {span}. They get {credits} back and return to the waitlist.", { who: one.user ?? one.account, span: span(wall(one.start), wall(one.end), nowWall()), credits: credits(one.refund_credits) }) }),
       "own_level_fs" in one ? levelRows([
         [one.of_group ? gettext("Your group, with this booking") : gettext("You, with this booking"), one.own_level_fs],
         [one.of_group ? gettext("Their group, without theirs") : gettext("They, without theirs"), one.their_level_fs],

@@ -1,7 +1,7 @@
 // The draft in the drawer outlives a reload, a visit to another page's Back and the end
 // of a session: it is kept in this tab until it is booked or closed.
 const KEY = "calendar-draft";
-const FIELDS = ["gpuIds", "start", "end", "purpose", "membership", "plan", "token"];
+const FIELDS = ["gpuIds", "start", "end", "purpose", "membership", "plan", "voucher"];
 
 /** Whether the page is shown again rather than anew: then the draft goes on. */
 function comesBack() {

@@ -10,7 +10,7 @@ import { gpuWords, moment, span } from "../words.js";
 import { toWall, wallSeconds } from "../zone.js";
 
 const HOUR = 3600;
-/** Codes that a token gets around: it ignores the horizons, and nothing else. */
+/** Codes that a voucher gets around: it ignores the horizons, and nothing else. */
 const FAR = ["beyond-horizon", "struck-horizon"];
 /** Codes where waiting can help: somebody has it, or it is too much for now. */
 const WAITABLE = [
@@ -18,7 +18,7 @@ const WAITABLE = [
   "person-quota-exceeded", "pool-quota-exceeded", "too-many-flex", "closed-then",
 ];
 
-/** view: {config, store, nowWall, take(slot), fit(part), useToken, wait}; fit, useToken and
+/** view: {config, store, nowWall, take(slot), fit(part), useVoucher, wait}; fit, useVoucher and
  *  wait may be null. */
 export function refusalNodes(refusal, next, view, fewer = null) {
   const { code = "", title, detail, numbers = {} } = refusal;
@@ -35,9 +35,9 @@ function ways(code, { next, fewer }, numbers, view) {
   if (fits) found.push(fits);
   if (fewer) found.push(fewerButton(fewer, view));
   if (next) found.push(nextButton(next, view));
-  if (FAR.includes(code) && view.useToken) {
+  if (FAR.includes(code) && view.useVoucher) {
     found.push(el("button", {
-      type: "button", class: "btn btn-s", "data-token": true, on: { click: view.useToken },
+      type: "button", class: "btn btn-s", "data-voucher": true, on: { click: view.useVoucher },
     }, icon("key"), gettext("Use a voucher")));
   }
   if (WAITABLE.includes(code) && view.wait) {

@@ -5,7 +5,7 @@ import { gettext } from "../../words.js";
 /** Returns the function that the form calls. */
 export function makeSubmit({ button, draft, actions, drawer, verdict, config }) {
   async function send() {
-    const { editing, plan, token } = draft;
+    const { editing, plan, voucher } = draft;
     if (editing) {
       const changes = draft.changes();
       if (Object.keys(changes).length) await actions.change(editing, { ...changes, version: editing.version });
@@ -13,7 +13,7 @@ export function makeSubmit({ button, draft, actions, drawer, verdict, config }) 
       return;
     }
     const made = await actions.book(draft.body());
-    if (token) config.tokens = config.tokens.filter((one) => one.id !== token);
+    if (voucher) config.vouchers = config.vouchers.filter((one) => one.id !== voucher);
     if (plan) {
       location.assign(`${config.urls.launch}?reservation=${made.id}&plan=${plan}`);
       return;

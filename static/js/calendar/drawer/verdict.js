@@ -92,11 +92,12 @@ export class Verdict {
   /** What the answers' nodes look things up in, and what their buttons do. */
   #view() {
     const { config, store, nowWall, take, draft, wait } = this;
-    const token = config.tokens?.find((one) => one.membership === draft.membership && one.id !== draft.token);
+    const voucher = config.vouchers?.find((one) => one.membership === draft.membership && one.id !== draft.voucher);
     return {
       config, store, nowWall, take,
+      byVoucher: Boolean(draft.voucher),
       fit: (part) => this.#fit(part),
-      useToken: token && !draft.editing ? () => draft.set({ token: token.id }, "token") : null,
+      useVoucher: voucher && !draft.editing ? () => draft.set({ voucher: voucher.id }, "voucher") : null,
       wait: wait && !draft.editing ? () => wait(draft) : null,
     };
   }
