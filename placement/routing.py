@@ -2,6 +2,7 @@
 
 from django.urls import URLPattern, path
 
+from placement.access.stream_relay import relay_streams
 from placement.jobs.consumers import (
     JobConsumer,
     JobsConsumer,
@@ -13,5 +14,6 @@ websocket_urlpatterns: list[URLPattern] = [
     path("ws/jobs/", JobsConsumer.as_asgi()),  # type: ignore[arg-type]
     path("ws/jobs/<int:pk>/", JobConsumer.as_asgi()),  # type: ignore[arg-type]
     path("ws/node/serve/", serve_tunnel),  # type: ignore[arg-type]
+    path("ws/node/streams/", relay_streams),  # type: ignore[arg-type]
     path("ws/plans/", PlanConsumer.as_asgi()),  # type: ignore[arg-type]
 ]

@@ -12,8 +12,9 @@ Threads in the node worker's main process. The first, each 0.2 s:
 
 Others upload logs and results to the web, carry out orders against intruders'
 processes (enforcement.py), carry calls to Jobs that serve models
-(placement/agent/serving/tunnel.py), check the channel to the portal, carry checkpoints,
-keep the device gate (placement/agent/gate/) and measure the folders (disk_quota.py).
+(placement/agent/serving/tunnel.py), carry streams to services of the node
+(placement/agent/access/), check the channel to the portal, carry checkpoints, keep the
+device gate (placement/agent/gate/) and measure the folders (disk_quota.py).
 All state is in the folders, so a restarted worker finds its Jobs again.
 """
 
@@ -127,6 +128,7 @@ class JobKeeper:
             ("results", lambda: self.results.run(self._stop, self._with_results)),
             ("responses", lambda: self.enforcer.run(self._stop, self._publish_fact)),
             ("serving", self._serve),
+            ("streams", self._carry_streams),
             ("channel", lambda: self.channel.run(self._stop, self._publish_fact)),
             ("checkpoints", lambda: self.carrier.run(self._stop)),
             ("sizes", lambda: sizes.run(self._stop)),
@@ -143,6 +145,12 @@ class JobKeeper:
         from placement.agent.serving.tunnel import ServeTunnels
 
         ServeTunnels(self.node).run(self._stop)
+
+    def _carry_streams(self) -> None:
+        """Connect streams of the portal to services of this node."""
+        from placement.agent.access.node_streams import NodeStreams
+
+        NodeStreams(self.node).run(self._stop)
 
     def stop(self) -> None:
         """Stop the threads. The Jobs continue."""

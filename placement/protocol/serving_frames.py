@@ -66,25 +66,35 @@ def allowed_path(path: str) -> str | None:
     return f"/{path.rstrip('/')}" if _PATH.fullmatch(path) else None
 
 
-def pack(head: Mapping[str, Any], body: bytes = b"") -> bytes:
-    """Return one frame."""
+def pack(head: object, body: bytes = b"") -> bytes:
+    """Return one frame. The head is a mapping or a Struct."""
     text = encode(head)
     return struct.pack(">I", len(text)) + text + body
 
 
-def unpack(data: bytes) -> tuple[dict[str, Any], bytes]:
-    """Return a frame's head and body.
+def head_and_body(data: bytes) -> tuple[bytes, bytes]:
+    """Return a frame's head in JSON, and its body.
 
     Raises:
-        FrameInvalid: it is cut off, or its head is no object with a kind and a call.
+        FrameInvalid: it is cut off, or its head is too long.
     """
     if len(data) < 4:
         raise FrameInvalid("shorter than its length")
     (length,) = struct.unpack_from(">I", data)
     if length > MOST_HEAD_BYTES or len(data) < 4 + length:
         raise FrameInvalid(f"a head of {length} bytes in {len(data)}")
+    return data[4 : 4 + length], data[4 + length :]
+
+
+def unpack(data: bytes) -> tuple[dict[str, Any], bytes]:
+    """Return the head and body of a call's or an answer's frame.
+
+    Raises:
+        FrameInvalid: it is cut off, or its head is no object with a kind and a call.
+    """
+    text, body = head_and_body(data)
     try:
-        head = decode(dict[str, Any], data[4 : 4 + length])
+        head = decode(dict[str, Any], text)
     except Malformed as error:
         raise FrameInvalid(f"the head: {error}") from None
     if not isinstance(head.get("kind"), str):
@@ -92,7 +102,7 @@ def unpack(data: bytes) -> tuple[dict[str, Any], bytes]:
     call = head.get("call")
     if not isinstance(call, str) or not _CALL.fullmatch(call):
         raise FrameInvalid("the head names no call")
-    return head, data[4 + length :]
+    return head, body
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ import redis
 import redis.asyncio
 from django.conf import settings
 
+from placement.jobs.nodes.node_socket import OUTAGES
 from placement.protocol.call_refusal import CallRefused
 from placement.protocol.serving_frames import (
     Call,
@@ -52,7 +53,6 @@ GRACE_SECONDS = 2.0
 MOST_BYTES = 64 * 2**20
 MOST_OF_JOB = 64
 MOST_OF_USER = 32
-OUTAGES = (redis.ConnectionError, redis.TimeoutError, OSError)
 _TAKE = """
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', ARGV[1])
 local bytes, of_job, of_user = tonumber(ARGV[4]), 0, 0

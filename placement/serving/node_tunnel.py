@@ -5,18 +5,21 @@ A node presents its token as in the HTTPS channel. Its calls are read from the b
 answer to a call sent over the same websocket. The token is checked again each minute.
 """
 
-import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import redis.asyncio
-from channels.db import database_sync_to_async
 from django.conf import settings
 
-from placement.jobs.nodes.node_channel import node_with
+from placement.jobs.nodes.node_socket import (
+    NodeSocket,
+    Receive,
+    Scope,
+    Send,
+    accepted_socket,
+)
 from placement.protocol.serving_frames import (
     MOST_ANSWER_BYTES,
     FrameInvalid,
@@ -26,13 +29,7 @@ from placement.protocol.serving_frames import (
 from placement.serving.call_broker import CALLS, OUTAGES, TUNNEL, WAIT_SECONDS, give
 
 TUNNEL_SECONDS = 15
-RECHECK_SECONDS = 60.0
-REFUSED = 4401
-AWAY = 1013
 
-Scope = Mapping[str, Any]
-Receive = Callable[[], Awaitable[Mapping[str, Any]]]
-Send = Callable[[dict[str, Any]], Awaitable[None]]
 logger = logging.getLogger(__name__)
 
 
@@ -48,51 +45,23 @@ class _Open:
 
 async def serve_tunnel(scope: Scope, receive: Receive, send: Send) -> None:
     """Carry one websocket of a node until it closes."""
-    await receive()
-    shown = _authorization(scope)
-    node = await database_sync_to_async(node_with)(shown)
-    if node is None:
-        await send({"type": "websocket.close", "code": REFUSED})
-        return
-    await send({"type": "websocket.accept"})
-    async with redis.asyncio.Redis.from_url(settings.REDIS_URL) as client:
-        await _Tunnel(node.name, shown, client, receive, send).run()
+    socket = await accepted_socket(scope, receive, send)
+    if socket is not None:
+        async with redis.asyncio.Redis.from_url(settings.REDIS_URL) as client:
+            await _Tunnel(socket, client).run()
 
 
 class _Tunnel:
-    def __init__(
-        self, node: str, shown: str, client: Any, receive: Receive, send: Send
-    ) -> None:
-        self.node, self.shown, self.redis = node, shown, client
-        self.receive, self.send = receive, send
+    def __init__(self, socket: NodeSocket, client: Any) -> None:
+        self.socket, self.node, self.redis = socket, socket.node, client
         self.open: dict[str, _Open] = {}
 
     async def run(self) -> None:
         """Serve until the node leaves, its token is invalid, or the broker is
         unreachable.
         """
-        up = asyncio.create_task(self._receive_answers())
-        others = [
-            asyncio.create_task(self._send_calls()),
-            asyncio.create_task(self._end_on_invalid_token()),
-        ]
-        done, _ = await asyncio.wait({up, *others}, return_when=asyncio.FIRST_COMPLETED)
-        for task in {up, *others} - done:
-            task.cancel()
-        results = await asyncio.gather(up, *others, return_exceptions=True)
-        if up not in done:
-            await self.send({"type": "websocket.close", "code": AWAY})
-        for result in results:
-            if isinstance(result, Exception) and not isinstance(result, OUTAGES):
-                logger.error("the tunnel of %s failed", self.node, exc_info=result)
+        await self.socket.run(self._receive_answers(), self._send_calls())
         await self._fail_waiting_calls()
-
-    async def _end_on_invalid_token(self) -> None:
-        """End when the token is no longer the node's."""
-        while True:
-            await asyncio.sleep(RECHECK_SECONDS)
-            if await database_sync_to_async(node_with)(self.shown) is None:
-                return
 
     async def _send_calls(self) -> None:
         key = CALLS + self.node
@@ -115,11 +84,11 @@ class _Tunnel:
             self.open.pop(head["call"], None)
         for call in [one for one, it in self.open.items() if it.expires_at + 60 < now]:
             del self.open[call]
-        await self.send({"type": "websocket.send", "bytes": data})
+        await self.socket.send({"type": "websocket.send", "bytes": data})
 
     async def _receive_answers(self) -> None:
         while True:
-            message = await self.receive()
+            message = await self.socket.receive()
             if message["type"] == "websocket.disconnect":
                 return
             try:
@@ -155,10 +124,3 @@ class _Tunnel:
 
 def _failed(call: str, status: int) -> dict[str, Any]:
     return {"kind": "answer", "call": call, "status": status, "headers": {}}
-
-
-def _authorization(scope: Scope) -> str:
-    for name, value in scope["headers"]:
-        if name == b"authorization":
-            return str(value.decode("latin-1"))
-    return ""

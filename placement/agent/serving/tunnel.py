@@ -17,12 +17,12 @@ import random
 import threading
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import urlsplit
 
-from websockets.asyncio.client import ClientConnection, connect
+from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import WebSocketException
 
 from placement.agent.job_folder import JobFolder, NodeView, job_folders
+from placement.agent.portal_socket import portal_socket
 from placement.agent.process import serving_socket
 from placement.agent.serving.model_sync import ModelSync
 from placement.agent.serving.server_client import NoAnswer, ServerAnswer, ask
@@ -47,17 +47,10 @@ IDLE_SECONDS = 30.0
 """How long tunnels stay open when nothing is served any more."""
 BACK_OFF_SECONDS = (0.3, 0.5, 1.0, 2.0, 5.0)
 MOST_CALLS = 256
+MOST_MESSAGE_BYTES = MOST_REQUEST_BYTES + MOST_HEAD_BYTES + 4
 ADDRESS = "/ws/node/serve/"
 
 logger = logging.getLogger(__name__)
-
-
-class _NoRedirectConnect(connect):
-    """The node's token must not travel: a redirect is an error."""
-
-    def process_redirect(self, exc: Exception) -> Exception | str:
-        """Follow none."""
-        return exc
 
 
 class ServeTunnels:
@@ -136,27 +129,14 @@ class ServeTunnels:
         back_off = BackOff(BACK_OFF_SECONDS, jitter=(0.7, 1.3), between=random.uniform)
         while True:
             try:
-                async with self._connected() as socket:
+                async with portal_socket(
+                    self.node, ADDRESS, most_bytes=MOST_MESSAGE_BYTES
+                ) as socket:
                     back_off.succeeded()
                     await self._answer_calls(socket)
             except (OSError, TimeoutError, WebSocketException, ValueError) as error:
                 logger.info("the tunnel is closed: %s", error)
             await asyncio.sleep(back_off.failed())
-
-    def _connected(self) -> connect:
-        web = urlsplit(self.node.web_url)
-        scheme = {"http": "ws", "https": "wss"}[web.scheme]
-        return _NoRedirectConnect(
-            f"{scheme}://{web.netloc}{web.path}{ADDRESS}",
-            additional_headers={
-                "Authorization": f"Node {self.node.name}:{self.node.token()}"
-            },
-            origin=f"{web.scheme}://{web.netloc}",  # type: ignore[arg-type]
-            max_size=MOST_REQUEST_BYTES + MOST_HEAD_BYTES + 4,
-            compression=None,
-            proxy=None,
-            open_timeout=10,
-        )
 
     async def _answer_calls(self, socket: ClientConnection) -> None:
         """Take calls until the websocket closes; their answers go up the same one."""

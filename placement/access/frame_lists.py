@@ -1,0 +1,93 @@
+"""Frames of streams on their way through the broker, between two web processes.
+
+A node's websocket is held by one web process, and a user's by another. Keys:
+
+    stream.node.<node>       the newest websocket of a node           (expires in 15 s)
+    stream.down.<socket>     list of frames for that websocket        (expires in 60 s)
+    stream.up.<process>      list of frames for one web process       (expires in 60 s)
+    stream.alive.<either>    it still reads its list                  (expires in 15 s)
+    stream.seats.<service>.<user>   sorted set: open streams of a user
+
+Only web processes use these keys. The credit of the streams bounds the lists.
+"""
+
+import asyncio
+import contextlib
+from collections import defaultdict
+from collections.abc import AsyncIterator
+from typing import Any
+
+from placement.protocol.stream_frames import Frame, pack_frame
+
+NODE = "stream.node."
+DOWN = "stream.down."
+UP = "stream.up."
+ALIVE = "stream.alive."
+SEATS = "stream.seats."
+ALIVE_SECONDS = 15
+LIST_SECONDS = 60
+WAIT_SECONDS = 5
+MOST_AT_ONCE = 64
+"""Frames that are taken from a list at once."""
+
+
+class FrameLists:
+    """Appends frames to lists of the broker, in order and many at a time."""
+
+    def __init__(self, client: Any) -> None:
+        self._redis = client
+        self._waiting: defaultdict[str, list[bytes]] = defaultdict(list)
+        self._filled = asyncio.Event()
+
+    def put(self, key: str, frames: list[Frame]) -> None:
+        """Append frames soon. Never waits."""
+        self._waiting[key] += map(pack_frame, frames)
+        self._filled.set()
+
+    async def run(self) -> None:
+        """Append what was put, until cancelled. Raises an error of an outage."""
+        while True:
+            await self._filled.wait()
+            self._filled.clear()
+            await self.flush()
+
+    async def flush(self) -> None:
+        """Append everything that waits."""
+        while self._waiting:
+            waiting, self._waiting = self._waiting, defaultdict(list)
+            async with self._redis.pipeline(transaction=False) as pipe:
+                for key, frames in waiting.items():
+                    pipe.rpush(key, *frames)
+                    pipe.expire(key, LIST_SECONDS)
+                await pipe.execute()
+
+
+async def frames_of(client: Any, key: str) -> AsyncIterator[bytes]:
+    """Yield the frames of a list, oldest first, for ever. An error ends it."""
+    while True:
+        found = await client.blpop([key], WAIT_SECONDS)
+        if found is None:
+            continue
+        yield found[1]
+        for data in await client.lpop(key, MOST_AT_ONCE) or ():
+            yield data
+
+
+async def stay_alive(client: Any, name: str) -> None:
+    """Tell the others that a list is still read."""
+    await client.set(ALIVE + name, "1", ex=ALIVE_SECONDS)
+
+
+async def leave(client: Any, name: str) -> None:
+    """Tell the others that a list is no longer read, if the broker can be reached."""
+    with contextlib.suppress(Exception):
+        await client.delete(ALIVE + name)
+
+
+async def dead(client: Any, names: set[str]) -> set[str]:
+    """Return those of the lists that nobody reads any more."""
+    ordered = sorted(names)
+    if not ordered:
+        return set()
+    found = await client.mget([ALIVE + name for name in ordered])
+    return {name for name, value in zip(ordered, found, strict=True) if value is None}

@@ -1,0 +1,1 @@
+"""Streams from the portal to services of a node, such as its ssh server."""

@@ -1,0 +1,18 @@
+"""The services of a node that the portal can open a stream to, by name.
+
+The portal names a service and never an address. A service checks that it may serve the
+order, and refuses with a `StreamRefused`. Its coroutine is cancelled when the stream is
+over or the portal is away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+
+from placement.agent.job_folder import NodeView
+from placement.protocol.byte_stream import ByteStream
+from placement.protocol.stream_frames import StreamOrder
+
+Service = Callable[[NodeView, StreamOrder, ByteStream], Awaitable[None]]
+
+SERVICES: Mapping[str, Service] = {}

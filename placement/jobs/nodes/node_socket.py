@@ -1,0 +1,84 @@
+"""A websocket that a node opened with its token, at the portal's end."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import redis
+from channels.db import database_sync_to_async
+
+from placement.jobs.nodes.node_channel import node_with
+
+RECHECK_SECONDS = 60.0
+REFUSED = 4401
+AWAY = 1013
+OUTAGES = (redis.ConnectionError, redis.TimeoutError, OSError)
+
+Scope = Mapping[str, Any]
+Receive = Callable[[], Awaitable[Mapping[str, Any]]]
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSocket:
+    """An accepted websocket of a node."""
+
+    node: str
+    shown: str
+    """The Authorization header that the node presented."""
+    receive: Receive
+    send: Send
+
+    async def run(
+        self, reading: Coroutine[Any, Any, None], *others: Coroutine[Any, Any, None]
+    ) -> None:
+        """Run the work of the socket until one part of it ends, or the token is no
+        longer valid. Log what failed.
+
+        Args:
+            reading: ends when the node has left.
+            others: what runs beside it.
+        """
+        first = asyncio.create_task(reading)
+        tasks = {first, asyncio.create_task(self._end_on_invalid_token())}
+        tasks |= {asyncio.create_task(one) for one in others}
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks - done:
+            task.cancel()
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        if first not in done:
+            await self.send({"type": "websocket.close", "code": AWAY})
+        for result in results:
+            if isinstance(result, Exception) and not isinstance(result, OUTAGES):
+                logger.error("a websocket of %s failed", self.node, exc_info=result)
+
+    async def _end_on_invalid_token(self) -> None:
+        """End when the token is no longer the node's."""
+        while True:
+            await asyncio.sleep(RECHECK_SECONDS)
+            if await database_sync_to_async(node_with)(self.shown) is None:
+                return
+
+
+async def accepted_socket(
+    scope: Scope, receive: Receive, send: Send
+) -> NodeSocket | None:
+    """Accept the websocket of a node that shows its token. None: it was refused."""
+    await receive()
+    shown = _authorization(scope)
+    node = await database_sync_to_async(node_with)(shown)
+    if node is None:
+        await send({"type": "websocket.close", "code": REFUSED})
+        return None
+    await send({"type": "websocket.accept"})
+    return NodeSocket(node.name, shown, receive, send)
+
+
+def _authorization(scope: Scope) -> str:
+    for name, value in scope["headers"]:
+        if name == b"authorization":
+            return str(value.decode("latin-1"))
+    return ""

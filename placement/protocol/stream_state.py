@@ -1,0 +1,197 @@
+"""One end of a stream, and the check of its credit between the ends.
+
+Pure state machines: frames go in, and frames and pieces come out. They know no socket,
+no loop and no clock. See docs/design/placement.md#streams.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from placement.protocol.stream_frames import (
+    PIECE_BYTES,
+    WINDOW_BYTES,
+    CloseFrame,
+    DataFrame,
+    Frame,
+    WindowFrame,
+)
+
+RETURN_BYTES = WINDOW_BYTES // 4
+"""Credit is given back in steps of at least this size."""
+
+
+class StreamViolation(Exception):
+    """The other end broke the protocol."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamPiece:
+    """Bytes that arrived in this order."""
+
+    data: bytes
+    control: bool = False
+    cost_bytes: int = 0
+
+
+class StreamEnd:
+    """One end of one stream.
+
+    ``outgoing`` has the frames to send, in order. Memory is bounded: at most
+    `WINDOW_BYTES` wait in ``outgoing`` and as many for the reader.
+    """
+
+    def __init__(self, stream: str) -> None:
+        self.stream = stream
+        self.outgoing: deque[Frame] = deque()
+        self.credit_bytes = 0
+        """Bytes that may be sent now."""
+        self.ended: CloseFrame | None = None
+        """The close that ended both directions at once, by whichever end."""
+        self.sent_all = False
+        self.received_all = False
+        self._granted = False
+        self._expected_bytes = 0
+        """Bytes that the other end may still send."""
+        self._read_bytes = 0
+        """Bytes that were read, and whose credit was not given back yet."""
+        self._pieces: deque[tuple[bytearray, bool, int]] = deque()
+
+    # --- this side ----------------------------------------------------------------
+
+    @property
+    def over(self) -> bool:
+        """Whether no frame will be sent or accepted any more."""
+        return self.ended is not None or (self.sent_all and self.received_all)
+
+    @property
+    def readable(self) -> bool:
+        """Whether `take` has something to return or to report."""
+        return bool(self._pieces) or self.received_all or self.ended is not None
+
+    def grant(self) -> None:
+        """Give the other end its first window. Later calls do nothing."""
+        if not self._granted and not self.over:
+            self._granted = True
+            self._give(WINDOW_BYTES)
+
+    def write(self, data: bytes, *, control: bool = False) -> None:
+        """Send one piece.
+
+        Raises:
+            ValueError: there is not enough credit, or this direction has ended.
+        """
+        frame = DataFrame(self.stream, control, data)
+        if self.sent_all or self.over or not data or len(data) > PIECE_BYTES:
+            raise ValueError("nothing can be sent here")
+        if frame.cost_bytes > self.credit_bytes:
+            raise ValueError(f"{frame.cost_bytes} bytes of {self.credit_bytes}")
+        self.credit_bytes -= frame.cost_bytes
+        self.outgoing.append(frame)
+
+    def finish(self) -> None:
+        """End this direction. The other one goes on."""
+        if not self.sent_all and not self.over:
+            self.sent_all = True
+            self.outgoing.append(CloseFrame(self.stream))
+
+    def abort(self, code: str, detail: str = "") -> None:
+        """End both directions, with a reason for the other end. What was not read here
+        is dropped.
+        """
+        if not self.over:
+            self.ended = CloseFrame(self.stream, code, detail)
+            self.outgoing.append(self.ended)
+        self._pieces.clear()
+
+    def take(self) -> StreamPiece | None:
+        """Return what arrived next, or None. Gives credit back."""
+        if not self._pieces:
+            return None
+        data, control, cost_bytes = self._pieces.popleft()
+        self._read_bytes += cost_bytes
+        if self._read_bytes >= RETURN_BYTES and not self.received_all and not self.over:
+            self._give(self._read_bytes)
+            self._read_bytes = 0
+        return StreamPiece(bytes(data), control, cost_bytes)
+
+    def _give(self, credit_bytes: int) -> None:
+        self._expected_bytes += credit_bytes
+        self.outgoing.append(WindowFrame(self.stream, credit_bytes))
+
+    # --- the other side --------------------------------------------------------------
+
+    def receive(self, frame: Frame) -> None:
+        """Accept one frame of the other end. Frames after the end are ignored.
+
+        Raises:
+            StreamViolation: the other end broke the protocol.
+        """
+        if self.over:
+            return
+        if isinstance(frame, DataFrame):
+            self._receive_data(frame)
+        elif isinstance(frame, WindowFrame):
+            self.credit_bytes += frame.credit
+            if self.credit_bytes > WINDOW_BYTES:
+                raise StreamViolation("more credit than a window")
+        elif isinstance(frame, CloseFrame):
+            if frame.code:
+                self.ended = frame
+            elif self.received_all:
+                raise StreamViolation("ended twice")
+            else:
+                self.received_all = True
+        else:
+            raise StreamViolation("opened twice")
+
+    def _receive_data(self, frame: DataFrame) -> None:
+        self._expected_bytes -= frame.cost_bytes
+        if self.received_all or self._expected_bytes < 0:
+            raise StreamViolation("data without credit")
+        # Small pieces become one, so that a window of single bytes takes no more
+        # memory than one of large pieces.
+        if self._pieces and not frame.control and not self._pieces[-1][1]:
+            data, _, cost_bytes = self._pieces.pop()
+            data += frame.body
+            self._pieces.append((data, False, cost_bytes + frame.cost_bytes))
+        else:
+            entry = (bytearray(frame.body), frame.control, frame.cost_bytes)
+            self._pieces.append(entry)
+
+
+class CreditCheck:
+    """The credit of one stream as the portal sees it between its two ends.
+
+    A node is not trusted. Without this check it could give credit without reading, or
+    send without credit, and fill the broker.
+    """
+
+    def __init__(self) -> None:
+        self._to_node_bytes = 0
+        self._from_node_bytes = 0
+
+    def passed_to_node(self, frame: Frame) -> None:
+        """Count a frame that was sent to the node."""
+        if isinstance(frame, DataFrame):
+            self._to_node_bytes -= frame.cost_bytes
+        elif isinstance(frame, WindowFrame):
+            self._from_node_bytes += frame.credit
+
+    def came_from_node(self, frame: Frame) -> None:
+        """Count a frame of the node.
+
+        Raises:
+            StreamViolation: the node broke the protocol.
+        """
+        if isinstance(frame, DataFrame):
+            self._from_node_bytes -= frame.cost_bytes
+        elif isinstance(frame, WindowFrame):
+            self._to_node_bytes += frame.credit
+        elif isinstance(frame, CloseFrame):
+            return
+        else:
+            raise StreamViolation("a node opens no stream")
+        if self._from_node_bytes < 0 or self._to_node_bytes > WINDOW_BYTES:
+            raise StreamViolation("the credit is used up, or more than a window")

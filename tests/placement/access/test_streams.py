@@ -1,0 +1,236 @@
+"""Streams through a live portal and its broker to a node's thread, and their abuse."""
+
+import asyncio
+import time
+from contextlib import AsyncExitStack
+
+import pytest
+from asgiref.sync import sync_to_async
+
+from placement.access.frame_lists import NODE
+from placement.access.stream_broker import StreamBroker
+from placement.agent.access.node_streams import NodeStreams
+from placement.protocol import signing
+from placement.protocol.node_refusals import OrderRefused
+from placement.protocol.stream_frames import (
+    WINDOW_BYTES,
+    CloseFrame,
+    DataFrame,
+    OpenFrame,
+    StreamOrder,
+    WindowFrame,
+    pack_frame,
+    unpack_frame,
+)
+from placement.protocol.stream_refusal import StreamRefused
+from tests.factories import make_node
+from tests.placement.access.stream_nodes import streams_of, target_at
+from tests.placement.nodes import PATIENCE_SECONDS, make_settings
+from tests.placement.serving.kitchen import token_of
+from tests.sockets import WebsocketCommunicator
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+async def echo(_node, _order, stream):
+    while piece := await stream.read():
+        if piece.control:
+            await stream.write_control({"got": piece.data.decode()})
+        else:
+            await stream.write(piece.data)
+
+
+async def until(reached):
+    end = time.monotonic() + PATIENCE_SECONDS
+    while not reached():
+        assert time.monotonic() < end
+        await asyncio.sleep(0.01)
+
+
+async def read_bytes(stream, size):
+    found = b""
+    while len(found) < size:
+        piece = await stream.read()
+        assert piece is not None
+        found += piece.data
+    return found
+
+
+async def test_streams_carry_bytes_and_one_that_nobody_reads_delays_no_other(
+    node, live_asgi, redis_client
+):
+    sent = {"flood": 0}
+
+    async def flood(_node, order, stream):
+        assert order.options == {"rows": 24, "term": "xterm"}
+        while True:
+            await stream.write(bytes(1024))
+            sent["flood"] += 1024
+
+    async def grumpy(_node, _order, _stream):
+        raise StreamRefused("service-failed", "The cellar is closed.")
+
+    async def clumsy(_node, _order, _stream):
+        raise ZeroDivisionError
+
+    row = await sync_to_async(make_node)("node1")
+    here = make_settings(
+        node.node_dir.parent, redis_url=node.redis_url, web_url=live_asgi
+    )
+    await sync_to_async(token_of)(row, here)
+    broker, target = StreamBroker(), target_at()
+
+    async def refused(service, code, most=9):
+        with pytest.raises(StreamRefused) as found:
+            async with broker.open(target, service, most=most):
+                pass
+        assert found.value.code == code, found.value
+        return str(found.value)
+
+    words = await refused("echo", "no-streams")
+    assert words.startswith("node1 takes no connections now"), "an older node"
+    services = {"echo": echo, "flood": flood, "grumpy": grumpy, "clumsy": clumsy}
+    with streams_of(here, services) as streams:
+        await until(lambda: redis_client.exists(NODE + "node1"))
+        more = {"rows": 24, "term": "xterm"}
+        async with (
+            broker.open(target, "flood", most=1, options=more) as unread,
+            broker.open(target, "echo", most=1) as stream,
+        ):
+            await until(lambda: sent["flood"] == WINDOW_BYTES)
+            large = bytes(range(256)) * 2048
+            writing = asyncio.create_task(stream.write(large))
+            assert await read_bytes(stream, len(large)) == large
+            await writing
+            await stream.write_control({"rows": 40})
+            piece = await stream.read()
+            assert piece.control and piece.data == b'{"got":"{\\"rows\\":40}"}'
+            await refused("echo", "too-many", most=1)
+            assert sent["flood"] == WINDOW_BYTES, "it waits for its reader"
+            assert len(await read_bytes(unread, 1)) > 0
+            await until(lambda: sent["flood"] > WINDOW_BYTES)
+            stream.finish()
+            assert await stream.read() is None, "the echo ends with what it copies"
+        await until(lambda: not streams.streams)
+        assert await refused("grumpy", "service-failed") == "The cellar is closed."
+        await refused("clumsy", "service-failed")
+        assert "does not offer teapot" in await refused("teapot", "no-service")
+        await refused_at_the_node(here)
+    with pytest.raises(StreamRefused) as lost:
+        await away_in_the_middle(here, broker, redis_client)
+    assert lost.value.code == "stream-lost"
+
+
+async def away_in_the_middle(here, broker, redis_client):
+    """Read from a stream whose node stops."""
+    redis_client.delete(NODE + "node1")
+    async with AsyncExitStack() as stack:
+        with streams_of(here, {"echo": echo}):
+            await until(lambda: redis_client.exists(NODE + "node1"))
+            opening = broker.open(target_at(), "echo", most=1)
+            stream = await stack.enter_async_context(opening)
+        await stream.read()
+
+
+async def refused_at_the_node(here):
+    """The node obeys each order of its portal once, and nobody else's."""
+    streams = NodeStreams(here, {"echo": echo})
+    name, now = "b" * 32, time.time()
+
+    def made(**changes):
+        known = {
+            "kind": "stream",
+            "node": "node1",
+            "stream": name,
+            "service": "echo",
+            "reservation": 7,
+            "user": "alice",
+            "unix_user": "",
+            "issued_at": now,
+            "expires_at": now + 60,
+        }
+        return StreamOrder(**(known | changes)).payload()
+
+    def code(payload, signature=None, stream=name):
+        frame = OpenFrame(stream, payload, signature or signing.sign(payload))
+        with pytest.raises(OrderRefused) as found:
+            streams._checked_order(frame)
+        return found.value.code
+
+    assert code(made(), signing.sign(made(user="root"))) == "signature"
+    assert code(made(node="node2")) == "other-node"
+    assert code(made(issued_at=now - 99, expires_at=now - 1)) == "expired"
+    assert code(made(), stream="c" * 32) == "malformed"
+    assert code(made(service="../sshd")) == "malformed"
+    assert code(made(options={"host": ["10.0.0.1"]})) == "malformed"
+    good = OpenFrame(name, made(), signing.sign(made()))
+    assert streams._checked_order(good).service == "echo"
+    assert code(made()) == "replayed"
+
+
+async def test_a_node_that_breaks_the_protocol_ends_its_own_stream_only(redis_client):
+    from gpuportal.asgi import application
+
+    row = await sync_to_async(make_node)("node1")
+    token = row.new_token()
+    await sync_to_async(row.save)()
+
+    def socket_of(shown):
+        headers = [
+            (b"host", b"127.0.0.1"),
+            (b"origin", b"http://127.0.0.1"),
+            (b"authorization", f"Node {shown}".encode()),
+        ]
+        return WebsocketCommunicator(application, "/ws/node/streams/", headers)
+
+    assert await socket_of("node1:wrong").connect() == (False, 4401)
+    node = socket_of(f"node1:{token}")
+    assert (await node.connect())[0]
+    await until(lambda: redis_client.exists(NODE + "node1"))
+    broker = StreamBroker()
+
+    async def received():
+        sent = await node.receive_output(PATIENCE_SECONDS)
+        return unpack_frame(sent["bytes"])
+
+    async def send(*frames):
+        for frame in frames:
+            data = frame if isinstance(frame, bytes) else pack_frame(frame)
+            await node.send_input({"type": "websocket.receive", "bytes": data})
+
+    async def opened(user_pk):
+        """Open a stream and accept it as a node does."""
+        block = broker.open(target_at(user_pk=user_pk), "ssh", most=1)
+        opening = asyncio.create_task(block.__aenter__())
+        frame = await received()
+        while isinstance(frame, CloseFrame):  # of an earlier stream
+            frame = await received()
+        assert isinstance(frame, OpenFrame) and frame.reply == "", "not for a node"
+        assert await received() == WindowFrame(frame.stream, WINDOW_BYTES)
+        await send(WindowFrame(frame.stream, WINDOW_BYTES))
+        return block, await opening, frame.stream
+
+    good, stream, name = await opened(1)
+    bad, other, other_name = await opened(2)
+    await send(
+        b"\0\0", DataFrame("f" * 32, False, b"not open"), OpenFrame(name, "", "")
+    )
+    with pytest.raises(StreamRefused) as found:
+        await stream.read()
+    assert found.value.code == "stream-broken", "a node opens nothing"
+    assert (await received()).code == "stream-broken"
+    # More than the credit: the rest is dropped at the portal.
+    await send(*[DataFrame(other_name, False, bytes(32_768))] * 3)
+    with pytest.raises(StreamRefused) as found:
+        await read_bytes(other, WINDOW_BYTES + 1)
+    assert found.value.code == "stream-broken"
+    await good.__aexit__(None, None, None)
+    await bad.__aexit__(None, None, None)
+    third, stream, name = await opened(1)
+    await send(DataFrame(name, False, b"hello"), CloseFrame(name))
+    assert await read_bytes(stream, 5) == b"hello"
+    assert await stream.read() is None
+    await third.__aexit__(None, None, None)
+    while (await received()).stream != name:
+        pass
+    await node.disconnect()
