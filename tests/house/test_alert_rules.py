@@ -6,7 +6,7 @@ import importlib
 import pytest
 
 from telemetry.rules.alert_rules import AlertRule, Severity, alert_rules, declare
-from tests.house.walk import python_files, short, tree
+from tests.house.walk import nodes, python_files, short
 
 DECLARED_IN = {
     "telemetry/rules/alert_rules.py",
@@ -58,7 +58,7 @@ def test_no_table_of_alert_rules_stands_outside_their_declarations():
         short(path)
         for path in python_files("gpuportal", "placement", "reservations", "telemetry")
         if short(path) not in DECLARED_IN
-        for node in ast.walk(tree(path))
+        for node in nodes(path)
         if len(table_of(node, known)) > MOST_IN_A_TABLE
     }
     assert found == SELECTIONS

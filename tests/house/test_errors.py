@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import cache
 
 from telemetry.protocol.request_refusal import RequestRefused
-from tests.house.walk import APPS, ROOT, python_files, short, tree
+from tests.house.walk import APPS, ROOT, nodes, python_files, short
 
 PAGE = ROOT / "docs" / "errors.md"
 ROW = re.compile(r"^\| `([^`]+)` \| (\d{3}|–) \| (\w+) \| (\S.*) \|$", re.MULTILINE)
@@ -26,7 +26,7 @@ def _classes() -> list[tuple[str, list[str], ast.ClassDef]]:
     return [
         (node.name, [ast.unparse(base).rpartition(".")[2] for base in node.bases], node)
         for path in python_files(*APPS)
-        for node in ast.walk(tree(path))
+        for node in nodes(path)
         if isinstance(node, ast.ClassDef)
     ]
 
@@ -57,10 +57,10 @@ def _class_codes() -> Iterator[tuple[str, str]]:
 
 def _given_codes() -> Iterator[tuple[str, str]]:
     for path in python_files(*APPS):
-        for call in ast.walk(tree(path)):
+        for call in nodes(path):
             if not isinstance(call, ast.Call) or not call.args:
                 continue
-            name = ast.unparse(call.func).rpartition(".")[2]
+            name = getattr(call.func, "attr", getattr(call.func, "id", ""))
             if name.lstrip("_") in CHILDREN and "planner" in short(path):
                 name = CHILDREN[name.lstrip("_")]
             code = call.args[0]
@@ -68,6 +68,7 @@ def _given_codes() -> Iterator[tuple[str, str]]:
                 yield str(code.value), name
 
 
+@cache
 def _known() -> dict[str, set[str]]:
     """Return every code with the classes that have it."""
     found: dict[str, set[str]] = {}

@@ -4,7 +4,7 @@ import ast
 from collections import defaultdict
 from pathlib import Path
 
-from tests.house.walk import APPS, files, python_files, short, tree
+from tests.house.walk import APPS, files, nodes, python_files, short, tree
 
 MOST_FILES = 25
 """Most files of code in one folder. Migrations only ever grow."""
@@ -78,7 +78,7 @@ def test_no_module_only_passes_names_on():
         f"{short(path)}:{node.lineno} {alias.name}"
         for path in modules()
         if path.name != "__init__.py"
-        for node in ast.walk(tree(path))
+        for node in nodes(path)
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
         if alias.asname == alias.name
@@ -86,10 +86,10 @@ def test_no_module_only_passes_names_on():
     assert found == []
 
 
-def bound_names(module: ast.Module) -> set[str]:
+def bound_names(path: Path) -> set[str]:
     """Return the names that a module binds anywhere: its imports, too."""
     found = set()
-    for node in ast.walk(module):
+    for node in nodes(path):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             found.add(node.name)
         elif isinstance(node, ast.arg):
@@ -106,11 +106,10 @@ def test_an_import_renames_only_what_clashes():
     may_be_renamed = CONVENTIONAL | {"router", "urlpatterns", "websocket_urlpatterns"}
     found = []
     for path in python_files(*APPS, "tests", "bench"):
-        module = tree(path)
-        bound = bound_names(module)
+        bound = bound_names(path)
         found += [
             f"{short(path)}:{node.lineno} {alias.name} as {alias.asname}"
-            for node in ast.walk(module)
+            for node in nodes(path)
             if isinstance(node, ast.ImportFrom)
             and (node.module or "").partition(".")[0] in (*APPS, "tests", "bench")
             for alias in node.names

@@ -9,7 +9,7 @@ from reservations.models import SitePolicy
 from reservations.operations import policies
 from telemetry.models import TelemetryPolicy
 from telemetry.models.policy_row import PolicyRow
-from tests.house.walk import python_files, short, tree
+from tests.house.walk import nodes, python_files, short
 
 DECLARED_IN = {
     "placement/rules/placement_policy.py",
@@ -58,7 +58,7 @@ def test_no_table_of_rules_stands_outside_the_declarations():
         short(path)
         for path in python_files("gpuportal", "placement", "reservations", "telemetry")
         if short(path) not in DECLARED_IN and "/migrations/" not in short(path)
-        for node in ast.walk(tree(path))
+        for node in nodes(path)
         if len(table_of(node, known)) > MOST_IN_A_TABLE
     }
     assert found == SELECTIONS

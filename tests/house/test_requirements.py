@@ -49,13 +49,18 @@ def imported(*under: str) -> set[str]:
 
 
 @cache
+def provided() -> dict[str, set[str]]:
+    """Return the top modules that each installed package provides."""
+    found: dict[str, set[str]] = {}
+    for module, names in packages_distributions().items():
+        for name in names:
+            found.setdefault(re.sub(r"[_.]", "-", name.lower()), set()).add(module)
+    return found
+
+
 def modules_of(name: str) -> set[str]:
     """Return the top modules that a requirement provides."""
-    return {
-        module
-        for module, names in packages_distributions().items()
-        if name in {re.sub(r"[_.]", "-", one.lower()) for one in names}
-    }
+    return provided().get(name, set())
 
 
 def test_every_requirement_of_a_host_is_imported_or_has_a_reason():

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.house.walk import APPS, ROOT, imports, python_files, short, tree
+from tests.house.walk import APPS, ROOT, imports, nodes, python_files, short
 
 # Domain code gets these as arguments and never fetches them.
 NOT_PURE = {"os", "random", "secrets", "socket", "subprocess", "time", "threading"}
@@ -53,7 +53,7 @@ def test_domain_code_reads_no_clock_no_environment_and_draws_no_lots():
     found = []
     for path in python_files(*PURE):
         found += [f"{short(path)} imports {name}" for name in imports(path) & NOT_PURE]
-        for node in ast.walk(tree(path)):
+        for node in nodes(path):
             if isinstance(node, ast.Call) and (
                 (isinstance(node.func, ast.Attribute) and node.func.attr in CLOCKS)
                 or (isinstance(node.func, ast.Name) and node.func.id == "open")
@@ -69,7 +69,7 @@ def test_no_file_has_a_name_that_says_nothing():
 def test_no_error_is_swallowed_whole():
     found = []
     for path in python_files():
-        for node in ast.walk(tree(path)):
+        for node in nodes(path):
             if isinstance(node, ast.ExceptHandler):
                 everything = node.type is None or (
                     isinstance(node.type, ast.Name)

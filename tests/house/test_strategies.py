@@ -1,11 +1,13 @@
 """A parallel strategy is described in the registry and nowhere else."""
 
 import ast
+from collections.abc import Iterable
+from functools import cache
 
 import pytest
 
 from placement.planner.values.strategies import STRATEGIES
-from tests.house.walk import python_files, short, tree
+from tests.house.walk import nodes, python_files, short
 
 REGISTRY = "placement/planner/values/strategies.py"
 ALLOWED = {
@@ -29,23 +31,24 @@ def entries(node: ast.AST) -> list[ast.expr | None]:
     return []
 
 
-def strategies_in(source: ast.AST) -> set[str]:
+def strategies_in(source: Iterable[ast.AST]) -> set[str]:
     """Return the strategies that are literals in tables and comparisons."""
     return {
         str(entry.value)
-        for node in ast.walk(source)
+        for node in source
         for entry in entries(node)
         if isinstance(entry, ast.Constant) and entry.value in STRATEGIES
     }
 
 
+@cache
 def found() -> set[tuple[str, str]]:
     """Return (file, strategy) for every literal of the product."""
     return {
         (short(path), key)
         for path in python_files("gpuportal", "placement", "reservations", "telemetry")
         if short(path) != REGISTRY
-        for key in strategies_in(tree(path))
+        for key in strategies_in(nodes(path))
     }
 
 
@@ -60,7 +63,7 @@ def found() -> set[tuple[str, str]]:
     ],
 )
 def test_a_table_of_strategies_is_noticed(source: str):
-    assert strategies_in(ast.parse(source))
+    assert strategies_in(ast.walk(ast.parse(source)))
 
 
 def test_no_table_of_strategies_stands_outside_the_registry():

@@ -28,12 +28,14 @@ KINDS = (
     *(GpuInfo, GpuReading, MigInstance, ProcessReading, XidEvent),
     *(RosterMessage, SampleMessage, TroubleMessage, SimulatedClaim, ScriptFile),
 )
+# Made once: to make a strategy takes longer than to draw from it.
+VALUES = {kind: values_of(kind) for kind in KINDS}
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(st.data())
 def test_every_value_reads_back_as_it_was_written(kind, data) -> None:
-    value = data.draw(values_of(kind))
+    value = data.draw(VALUES[kind])
     assert decode(kind, encode(value)) == value
     assert read(kind, json.loads(encode(value))) == value
     assert json.loads(encode(value)) == json.loads(json.dumps(to_plain(value)))
@@ -42,7 +44,7 @@ def test_every_value_reads_back_as_it_was_written(kind, data) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @given(st.data())
 def test_changed_json_is_a_value_within_bounds_or_malformed(kind, data) -> None:
-    text = encode(data.draw(values_of(kind)))
+    text = encode(data.draw(VALUES[kind]))
     changed = data.draw(mutations(json.loads(text)))
     try:
         value = decode(kind, json.dumps(changed))
