@@ -12,7 +12,7 @@ from telemetry.protocol.gpu_state import GpuState
 from tests.factories import make_gpus, make_node
 from tests.gpuportal.browser.conftest import GIB, LiveCluster
 from tests.gpuportal.browser.test_axe import DESKTOP, PHONE, fits
-from tests.pages import violations
+from tests.pages import eventually, violations
 from tests.telemetry.messages import process
 
 SILENT = {"processes": None, "throttle": None, "memory_reserved_bytes": None}
@@ -116,12 +116,7 @@ def test_a_gpus_page_tells_all_it_says_and_asks_for_what_is_dear(
     expect(figure("Memory temperature")).to_have_attribute(
         "title", "This GPU does not report it."
     )
-    deadline = time.monotonic() + 5
-    while (
-        not live_cluster.client.exists(WATCHED + gpu.uuid)
-        and time.monotonic() < deadline
-    ):
-        time.sleep(0.05)
+    eventually(page, lambda: live_cluster.client.exists(WATCHED + gpu.uuid))
     assert 0 < live_cluster.client.ttl(WATCHED + gpu.uuid) <= 10
     assert not live_cluster.client.exists(WATCHED + live_cluster.gpus[1].uuid)
 

@@ -218,7 +218,7 @@ def test_the_oldest_nginx_that_the_docs_name_knows_every_directive():
 
 
 def test_http_leads_to_https(proxy):
-    client = http.client.HTTPConnection("127.0.0.1", proxy.plain, timeout=10)
+    client = http.client.HTTPConnection("127.0.0.1", proxy.plain, timeout=60)
     client.request("GET", "/calendar/?week=3", headers={"Host": HOST})
     answer = client.getresponse()
     assert answer.status == 301

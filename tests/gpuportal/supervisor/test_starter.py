@@ -15,7 +15,7 @@ from gpuportal.supervisor.starter import Starter
 starter = Starter()
 print("before", starter.gone(), flush=True)
 Path(sys.argv[1]).touch()
-end = time.monotonic() + 10
+end = time.monotonic() + 50
 while not starter.gone() and time.monotonic() < end:
     time.sleep(0.05)
 print("after", starter.gone(), flush=True)

@@ -157,7 +157,7 @@ def until_ready(url, shown):
 def raw_request(address, text):
     """Send raw bytes of an invalid request. Return the status line."""
     host, port = address.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), timeout=10) as line:
+    with socket.create_connection((host, int(port)), timeout=60) as line:
         line.sendall(text.encode())
         return line.recv(4096).decode("latin-1").split("\r\n")[0]
 

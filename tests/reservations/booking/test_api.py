@@ -224,7 +224,7 @@ def test_what_is_booked_is_told_to_both_audiences(
         async_to_sync(layer.group_add)(group, names[group])
     listener = redis_client.pubsub()
     listener.subscribe(live.CHANGED)
-    listener.get_message(timeout=1)
+    assert listener.get_message(timeout=60)
     with django_capture_on_commit_callbacks(execute=True):
         made = Caller(alice)("POST", "/reservations", wish(gpus[:1], hour)).body
     named = async_to_sync(layer.receive)(names[live.NAMED])
@@ -235,7 +235,7 @@ def test_what_is_booked_is_told_to_both_audiences(
         None,
     )
     assert named["reservation"]["id"] == made["id"]
-    told = listener.get_message(timeout=1)
+    told = listener.get_message(timeout=60)
     assert told is not None and json.loads(told["data"]) == {"id": made["id"]}
     listener.close()
 

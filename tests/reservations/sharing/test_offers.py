@@ -236,7 +236,7 @@ def test_two_accepts_and_a_withdrawal_at_once_end_in_one_exchange(
     gate = threading.Barrier(3)
 
     def act(user, service) -> None:
-        gate.wait(timeout=10)
+        gate.wait(timeout=60)
         try:
             came.append(service(offer_id=made.pk, user=user, now=NOW).state)
         except OfferOver:
@@ -255,7 +255,7 @@ def test_two_accepts_and_a_withdrawal_at_once_end_in_one_exchange(
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=30)
+        thread.join(timeout=120)
     made.refresh_from_db()
     assert sorted(came) == sorted([made.state, "over", "over"])
     live = Reservation.objects.live()

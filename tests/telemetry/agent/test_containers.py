@@ -197,9 +197,9 @@ def test_an_engine_that_hangs_costs_no_sample_more_than_a_moment(
     slow = engine(reply({"gpuportal.user": "alice"}), pause_seconds=30)
     users = ContainerUsers(sockets=[slow.path])
     started = time.monotonic()
-    for number in range(20):
+    for number in range(100):
         assert not users.user(f"{number:064x}").known
-    assert time.monotonic() - started < 4, "to wait for each would take 8 s"
+    assert time.monotonic() - started < 20, "to wait for each would take 40 s"
     assert user_of(users, f"{0:064x}") is None
 
 
@@ -275,7 +275,7 @@ def test_an_answer_that_fails_is_no_answer_and_the_next_is_one(capfd) -> None:
             raise RuntimeError("a bug")
         return key.upper()
 
-    answers = SlowAnswers[str](ask, name="test", wait_seconds=2.0)
+    answers = SlowAnswers[str](ask, name="test", wait_seconds=60.0)
     assert answers.get("bad") == (True, None)
     assert answers.get("good") == (True, "GOOD")
     assert "a bug" in capfd.readouterr().err

@@ -329,9 +329,9 @@ def test_two_processes_cannot_both_take_the_last_byte(tmp_path) -> None:
     ]
     for racer in racers:
         racer.start()
-    barrier.wait(20)
-    won = sum(results.get(timeout=20) for _ in racers)
-    barrier.wait(20)
+    barrier.wait(60)
+    won = sum(results.get(timeout=60) for _ in racers)
+    barrier.wait(60)
     for racer in racers:
-        racer.join(20)
+        racer.join(60)
     assert won == 2

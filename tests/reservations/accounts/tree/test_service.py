@@ -229,7 +229,7 @@ def test_two_moves_at_once_make_no_ring() -> None:
     start = threading.Barrier(2)
 
     def move(one: Account, below: Account) -> bool:
-        start.wait(5)
+        start.wait(60)
         try:
             save(omar, change(one, parent=below.name))
         except EditsRefused:
@@ -240,6 +240,6 @@ def test_two_moves_at_once_make_no_ring() -> None:
 
     with ThreadPoolExecutor(2) as pool:
         moves = [pool.submit(move, one, other) for one, other in (pair, pair[::-1])]
-        assert sorted(each.result(20) for each in moves) == [False, True]
+        assert sorted(each.result(120) for each in moves) == [False, True]
     for one in Account.objects.all():
         one.clean()

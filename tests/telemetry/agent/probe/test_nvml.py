@@ -292,10 +292,9 @@ def test_while_the_driver_is_away_it_is_tried_again_with_growing_pauses(
     for _ in range(2):
         assert probe.read().gpus[0].state is GpuAnswer.ERROR
     answers = []
-    ends_at = time.monotonic() + 2.5
-    while time.monotonic() < ends_at:
+    for _ in range(25):
         answers.append(probe.ask("mend"))
-        time.sleep(0.05)
+        probe.ask("later 0.1")
     tries = [x for x in answers if x is not None]
     assert 2 <= len(tries) <= 3
     assert all("not loaded" in text for _, text in tries)
