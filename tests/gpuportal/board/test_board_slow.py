@@ -38,6 +38,7 @@ async def test_a_slow_browser_skips_frames_and_nothing_piles_up(
         origin=live_asgi,
         additional_headers={"cookie": f"sessionid={key}"},
         compression=None,
+        open_timeout=60,
         max_queue=1,
         max_size=None,
     ) as link:

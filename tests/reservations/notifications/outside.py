@@ -36,7 +36,9 @@ def free_port() -> int:
 def smtp(settings):
     """Run an SMTP server and point the site at it."""
     postman = Postman()
-    server = Controller(postman, hostname="127.0.0.1", port=free_port())
+    server = Controller(
+        postman, hostname="127.0.0.1", port=free_port(), ready_timeout=60
+    )
     server.start()
     settings.EMAIL_BACKEND = "django.core.mail.backends.smtp.EmailBackend"
     settings.EMAIL_HOST, settings.EMAIL_PORT = "127.0.0.1", server.port

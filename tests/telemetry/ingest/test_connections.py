@@ -27,7 +27,7 @@ def signed_in(broker, name, count):
     """Hold so many connections of a node."""
     held = []
     for _ in range(count):
-        sock = socket.create_connection(("127.0.0.1", broker.port), 5)
+        sock = socket.create_connection(("127.0.0.1", broker.port), 60)
         sock.sendall(f"AUTH node-{name} {brokers.NODE_PASSWORD}\r\n".encode())
         assert sock.recv(64) == b"+OK\r\n"
         held.append(sock)
@@ -50,7 +50,9 @@ def test_connections_of_a_node_are_bounded_and_those_of_nobody_end(
     connections = Connections(portal, complaints=complaints)
     honest = signed_in(broker, "borea", MOST_CONNECTIONS)
     flood = signed_in(broker, "atlas", MOST_CONNECTIONS + 1)
-    silent = [socket.create_connection(("127.0.0.1", broker.port), 5) for _ in range(9)]
+    silent = [
+        socket.create_connection(("127.0.0.1", broker.port), 60) for _ in range(9)
+    ]
     (misuse,) = connections.enforce(["atlas", "borea"])
     assert misuse.node == "atlas"
     assert f"{MOST_CONNECTIONS + 1} connections were ended" in misuse.what
