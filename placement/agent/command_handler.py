@@ -13,6 +13,7 @@ import importlib.util
 import json
 import logging
 import os
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +25,7 @@ from placement.agent.local_runner import LocalRunner
 from placement.agent.process import previous_attempt, unix_user
 from placement.agent.process.enforcement import Enforcer
 from placement.agent.storage import disk_quota, disk_space
-from placement.planner.launch.recipes import KNOWN_RECIPES, SERVE, checked_settings
+from placement.planner.launch.recipes import KNOWN_RECIPES, checked_settings
 from placement.planner.values.errors import LaunchInvalid
 from placement.protocol import signing
 from placement.protocol.commands import Order, OrderKind, check_order, parse_order
@@ -226,11 +227,14 @@ class OrderDesk:
             checked_settings(order.recipe, order.settings)
         except LaunchInvalid as error:
             raise OrderRefused("recipe", str(error)) from error
-        needed = "torch" if KNOWN_RECIPES[order.recipe].needs_torch else ""
-        needed = "onnxruntime" if order.recipe == SERVE.name else needed
-        if needed and not importlib.util.find_spec(needed):
+        packages = KNOWN_RECIPES[order.recipe].packages
+        lacking = [name for name in packages if not importlib.util.find_spec(name)]
+        if lacking:
+            needed = " and ".join(lacking)
             raise OrderRefused(
-                "recipe", f"recipe {order.recipe} needs {needed}, which this node lacks"
+                "recipe",
+                f"recipe {order.recipe} needs {needed}, which this node lacks. Install "
+                f"it there: {sys.executable} -m pip install {' '.join(lacking)}",
             )
 
     def _store_deadline(self, folder: JobFolder, order: Order) -> None:

@@ -36,6 +36,7 @@ SHIM_VARIABLES = (
     "GPUPORTAL_ALLOW_SCRIPTS",
     "GPUPORTAL_OWN_IDS",
     "GPUPORTAL_MEETING_PORTS",
+    "GPUPORTAL_HF_HOME",
 )
 # Under `make run` the supervisor has this much time after it sent the signal.
 HALT_GRACE_SECONDS = 2.0

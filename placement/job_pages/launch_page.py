@@ -23,6 +23,7 @@ from placement.jobs.views.viewer import OwnReservation, reader, usable_reservati
 from placement.models import Job, JobArray, StoredPlan
 from placement.planner.launch.execution import why_not
 from placement.planner.launch.recipes import (
+    FINE_TUNE,
     GIB,
     RECIPES,
     TINY_TRANSFORMER,
@@ -52,7 +53,7 @@ def job_new(request: HttpRequest) -> HttpResponse:
         initial=_initial_values(request, mine, plan, again) | _words_of(again),
         reservations=[(row.pk, row.label) for row in mine],
         nodes=nodes,
-        first_settings=again.recipe_settings if again else _settings_of(plan, mine),
+        first_settings=_first_settings(plan, again, mine),
     )
     form.offer_gaps(_classes(), _payers(reader(request)))
     if posted and form.is_valid():
@@ -96,7 +97,7 @@ def _recipes(form: LaunchForm) -> list[dict[str, Any]]:
                 "name": recipe.name,
                 "title": recipe.title,
                 "about": recipe.about,
-                "runs_own_code": recipe.runs_own_code,
+                "needs_isolation": recipe.needs_isolation,
                 "inputs": inputs,
                 "wrong": any(i.errors for i in inputs),
             }
@@ -167,6 +168,28 @@ def _words_of(job: Job | None) -> dict[str, object]:
         "retry_failed": job.retry_failed,
         "resume_from": job.pk,
     }
+
+
+def _first_settings(
+    plan: StoredPlan | None, again: Job | None, rows: Sequence[OwnReservation]
+) -> dict[str, object]:
+    """Return the initial values of the recipes' fields, by recipe and setting."""
+    if again is not None:
+        return {f"{again.recipe}.{k}": v for k, v in again.recipe_settings.items()}
+    found = _settings_of(plan, rows)
+    first: dict[str, object] = {
+        f"{recipe.name}.{setting.name}": found[setting.name]
+        for recipe in RECIPES.values()
+        for setting in recipe.settings
+        if setting.name in found
+    }
+    if plan is not None:
+        sizes = {
+            "seq": plan.plan["workload"].get("sequence_length"),
+            "batch": plan.plan.get("launch", {}).get("microbatch"),
+        }
+        first |= {f"{FINE_TUNE.name}.{k}": v for k, v in sizes.items() if v}
+    return first
 
 
 def _settings_of(

@@ -115,7 +115,8 @@ class LaunchForm(GapFields):
     ) -> None:
         """Set the choices: Reservations, and nodes if a Reservation spans several.
 
-        ``first_settings`` are the initial values of the recipe's fields.
+        ``first_settings`` are the initial values of the recipes' fields by their names,
+        such as ``burn-in.seconds``.
         """
         super().__init__(*args, **kwargs)  # type: ignore[arg-type]
         self.recipe_settings: dict[str, object] = {}
@@ -196,7 +197,11 @@ class LaunchForm(GapFields):
                 setting=setting,
                 value=self.data.get(
                     f"{recipe.name}.{setting.name}",
-                    str(self.first_settings.get(setting.name, setting.default)),
+                    str(
+                        self.first_settings.get(
+                            f"{recipe.name}.{setting.name}", setting.default
+                        )
+                    ),
                 ),
                 errors=[
                     text

@@ -30,10 +30,12 @@ from placement.planner.launch.execution import (
     NotRunnable,
     execution_of,
     execution_of_own,
+    execution_of_pretrained,
     why_not,
 )
 from placement.planner.launch.recipes import (
     BY_TORCHRUN,
+    FINE_TUNE,
     OWN_MODEL,
     RECIPES,
     check_needs_no_plan,
@@ -270,7 +272,7 @@ def _divide(job: Job) -> None:
 
 def _runs_own_code(facts: Mapping[str, Any]) -> bool:
     own = facts["kind"] == Job.Kind.SCRIPT
-    return own or RECIPES[facts["recipe"]].runs_own_code
+    return own or RECIPES[facts["recipe"]].needs_isolation
 
 
 def _check_rights(
@@ -413,6 +415,8 @@ def _planned(
             read = Plan.from_json(plan.plan)
             if recipe == OWN_MODEL.name:
                 execution_of_own(read, settings_given["backend"])
+            elif recipe == FINE_TUNE.name:
+                execution_of_pretrained(read)
             else:
                 execution_of(read, settings_given)
         except (NotRunnable, PlanInvalid) as error:

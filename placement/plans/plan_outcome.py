@@ -14,7 +14,12 @@ from django.db import transaction
 
 from placement.jobs.nodes import log_store
 from placement.models import Job, PlanOutcome
-from placement.planner.launch.recipes import OWN_MODEL, TINY_TRANSFORMER, runs_by_plan
+from placement.planner.launch.recipes import (
+    FINE_TUNE,
+    OWN_MODEL,
+    TINY_TRANSFORMER,
+    runs_by_plan,
+)
 from placement.planner.values.errors import PlanInvalid
 from placement.planner.values.plan import Plan
 from placement.plans.measured_error import class_name
@@ -28,6 +33,8 @@ report the memory of the Job's own processes.
 """
 LOG_SECONDS = 600.0
 """How long after the end an incomplete log is waited for."""
+SAME_MODEL = 0.01
+"""Largest part by which the parameters of a run may differ from the plan's."""
 MOST_SETTLED = 100
 """Rows per run."""
 ENDED_BADLY = (Job.State.FAILED, Job.State.LOST)
@@ -205,7 +212,31 @@ def why_not_counted(outcome: PlanOutcome, job: Job) -> str:
         return ""
     if not runs_by_plan(job.plan.plan):
         return sentence("the recipe ran without its plan")
+    if job.recipe == FINE_TUNE.name and (why := _other_model(job)):
+        return why
     return _other_work(job.plan.spec, job.plan.plan, job.recipe, job.recipe_settings)
+
+
+def _other_model(job: Job) -> str:
+    """Say how the model in a Job's log differs from its Plan's. "": it does not."""
+    assert job.plan is not None
+    rows = log_store.numbers(job)
+    ran = next((row["parameters"] for row in rows if "parameters" in row), None)
+    planned = job.plan.plan.get("parameter_count", 0)
+    if ran is not None and abs(ran - planned) > SAME_MODEL * planned:
+        return sentence(
+            "it trained a model of {ran} parameters, planned were {planned}",
+            ran=f"{ran:,.0f}",
+            planned=f"{planned:,}",
+        )
+    tokens = job.plan.plan["workload"].get("sequence_length")
+    if job.recipe_settings.get("seq") != tokens:
+        return sentence(
+            "its sequences had {ran} tokens, planned were {planned}",
+            ran=job.recipe_settings.get("seq"),
+            planned=tokens,
+        )
+    return ""
 
 
 def _other_work(
@@ -215,7 +246,7 @@ def _other_work(
     settings: Mapping[str, Any],
 ) -> str:
     """Say how a recipe's workload differs from its Plan's. "": it does not."""
-    if recipe not in (TINY_TRANSFORMER.name, OWN_MODEL.name):
+    if recipe not in (TINY_TRANSFORMER.name, OWN_MODEL.name, FINE_TUNE.name):
         return sentence("the recipe trains nothing")
     shape = spec.get("shape") or {}
     own = (settings.get("hidden"), settings.get("heads"), settings.get("seq"))

@@ -4,7 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 NO_METRIC = frozenset(
-    {"step", "steps", "total", "total_steps", "max_steps", "num_steps", "seconds"}
+    {
+        *("step", "steps", "total", "total_steps", "max_steps", "num_steps"),
+        *("seconds", "parameters"),
+    }
 )
 """Numbers of a log line that give the position of a run, not its quality."""
 LOW_IS_BEST = ("loss", "error", "perplexity", "ppl", "nll", "mse", "mae", "rmse")

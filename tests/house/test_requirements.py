@@ -31,6 +31,7 @@ NAMED = {
 
 BROUGHT = {
     "deepspeed": "an extra of nodes: requirements-peers.txt",
+    "pyarrow": "an extra of nodes, for .parquet data: docs/operations.md",
     "uvloop": "uvicorn[standard] brings it",
 }
 """Imported packages without a requirement of their own, and their source."""

@@ -49,6 +49,8 @@ and Python's multiprocessing adds 32 to the path of this folder:
 ``/pymp-xxxxxxxx/listener-xxxxxxxx``.
 """
 BY_TORCHRUN = (Launcher.TORCHRUN, Launcher.ACCELERATE)
+SITE_CACHE = "GPUPORTAL_HF_HOME"
+"""Variable with the Hugging Face cache of the site, which all users may read."""
 LISTENER = 3
 """The descriptor of the socket through which served models are called."""
 
@@ -146,6 +148,8 @@ def environment(
         facts |= dict.fromkeys(TMP_VARIABLES, str(tmp))
     if name:
         facts |= {"USER": name, "LOGNAME": name}
+    if cache := os.environ.get(SITE_CACHE):
+        facts[SITE_CACHE] = cache
     if order.recipe is not None:
         # Ready recipes are the portal's own code and are imported from it.
         facts |= {"PYTHONPATH": str(CODE_DIR), "OMP_NUM_THREADS": "1"}

@@ -66,7 +66,7 @@ def identity_of(order: Order, *, allow_scripts: bool) -> UnixIdentity | None:
             "so no model of theirs is served here",
         )
     recipe = RECIPES.get(order.recipe or "")
-    own_code = order.recipe is None or (recipe is not None and recipe.runs_own_code)
+    own_code = order.recipe is None or (recipe is not None and recipe.needs_isolation)
     if own_code and not allow_scripts:
         why = (
             f"{order.user or 'the owner'} has no Unix user on this node"

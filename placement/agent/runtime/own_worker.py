@@ -78,9 +78,18 @@ class OwnTrainer(Trainer):
     ) -> None:
         """Call the entry points. Raises SpecInvalid if they return something else."""
         self.autocast: torch.dtype | None = None
-        self.loss_fn = called(settings["loss"])
+        self.loss_fn = self._loss_function(settings)
         super().__init__(how, settings, ranks)
+        self.data = self._data_set()
         self.batches = self._batches()
+
+    def _loss_function(self, settings: Mapping[str, Any]) -> Callable[..., Any]:
+        return called(settings["loss"])
+
+    def _data_set(self) -> Dataset[Any]:
+        """Return the sized data set of pairs (input, target)."""
+        made: Dataset[Any] = called(self.settings["data"])()
+        return made
 
     def _build(self) -> Sequence[nn.Module]:
         settings, how, ranks = self.settings, self.how, self.ranks
@@ -106,8 +115,7 @@ class OwnTrainer(Trainer):
         return [model]
 
     def _batches(self, first_batch: int = 0) -> Iterator[list[torch.Tensor]]:
-        settings, replicas = self.settings, self.how.replicas
-        data: Dataset[Any] = called(settings["data"])()
+        settings, replicas, data = self.settings, self.how.replicas, self.data
         count, wanted = len(data), settings["batch"] * replicas  # type: ignore[arg-type]
         if count < wanted:
             raise SpecInvalid(
@@ -147,9 +155,13 @@ class OwnTrainer(Trainer):
     def _loss(self, tokens: torch.Tensor, following: torch.Tensor) -> torch.Tensor:
         dtype = self.autocast
         with torch.autocast(tokens.device.type, dtype, enabled=dtype is not None):
-            output = self.model(tokens)
+            output = self._output(tokens)
         loss: torch.Tensor = self.loss_fn(output.float(), following)
         return loss
+
+    def _output(self, inputs: torch.Tensor) -> torch.Tensor:
+        output: torch.Tensor = self.model(inputs)
+        return output
 
 
 class DeepSpeedOwnTrainer(ByDeepSpeed, OwnTrainer):
@@ -158,21 +170,44 @@ class DeepSpeedOwnTrainer(ByDeepSpeed, OwnTrainer):
 
 def main(argv: list[str]) -> int:
     """Train with the settings in argv[1], by the Plan in argv[2] where there is one."""
-    asked = StopFlag()
     settings = json.loads(argv[1])
     sys.path.insert(0, settings["folder"] or str(Path.home()))
+
+    def execution(plan: Plan) -> Execution:
+        return execution_of_own(plan, settings["backend"])
+
+    def trainer(how: Execution, ranks: RankGroups) -> Trainer:
+        kind = DeepSpeedOwnTrainer if how.backend == DEEPSPEED else OwnTrainer
+        return kind(how, settings, ranks)
+
+    return run(argv, settings["model"], execution, trainer)
+
+
+def run(
+    argv: list[str],
+    title: str,
+    execution: Callable[[Plan], Execution],
+    made: Callable[[Execution, RankGroups], Trainer],
+) -> int:
+    """Train a model that is not cut. Return the exit status.
+
+    Args:
+        argv: the program, its settings, and the path of a Plan where there is one.
+        title: names the model in the log.
+        execution: returns the work of the processes for a Plan.
+        made: returns the Trainer of this process.
+    """
+    asked = StopFlag()
     device = begin()
     try:
         how = execution_without_plan(distributed.get_world_size())
         if len(argv) > 2:
-            plan = Plan.from_json(json.loads(Path(argv[2]).read_text()))
-            how = execution_of_own(plan, settings["backend"])
-        kind = DeepSpeedOwnTrainer if how.backend == DEEPSPEED else OwnTrainer
-        trainer = kind(how, settings, RankGroups(how, device))
+            how = execution(Plan.from_json(json.loads(Path(argv[2]).read_text())))
+        trainer = made(how, RankGroups(how, device))
         if trainer.ranks.rank == 0:
             by = f" with {how.backend}" if how.backend == DEEPSPEED else ""
             print(
-                f"{settings['model']}: {trainer.parameter_count} parameters, "
+                f"{title}: {trainer.parameter_count} parameters, "
                 f"{how.strategy}{by}, {how.ranks} process(es) on {device.type}",
                 flush=True,
             )

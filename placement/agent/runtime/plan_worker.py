@@ -115,16 +115,25 @@ def train(trainer: Trainer, asked: StopFlag) -> None:
                 "loss": round(loss, 6),
                 "seconds": round(now - started_at, 1),
                 **_throughput(trainer, pace),
+                **({"parameters": trainer.parameter_count} if step == first else {}),
                 **memory(trainer),
             }
             if trainer.ranks.rank == 0:
                 print(json.dumps(line), flush=True)
             printed_at, printed_step = time.monotonic(), step
+        paused_at = time.monotonic()
+        if found := trainer.evaluate(step, ends=step == last):
+            line = {"step": step, "steps": settings["steps"], **found}
+            if trainer.ranks.rank == 0:
+                print(json.dumps(line), flush=True)
         if due[1]:
             if stop and trainer.ranks.rank == 0:
                 print("stop requested", flush=True)
             save(trainer, step)
+            trainer.export()
             saved_at = time.monotonic()
+        # Evaluations and checkpoints are no part of a step's time.
+        printed_at += time.monotonic() - paused_at
         if stop:
             break
         while time.monotonic() - began < settings["seconds_per_step"]:

@@ -1,4 +1,4 @@
-"""Start recipe ``tiny-transformer`` or ``own-model`` through torchrun.
+"""Start one of the recipes that train through torchrun.
 
     python -m placement.agent.runtime.recipe_launch RECIPE <processes> '<settings>'
     [plan.json]
@@ -7,18 +7,28 @@ With a plan.json the workers follow it. This runs like ``torchrun --standalone
 --nproc-per-node N`` with two differences: a SIGTERM, which torchrun passes on to the
 workers, ends it without a traceback, and one line names the rank that failed. In a Job
 over several nodes it runs on each node for the ranks there. The environment gives the
-address of the rendezvous.
+address of the rendezvous. The files of recipe ``fine-tune`` are checked before.
 """
 
+import json
 import os
 import sys
 from collections.abc import Mapping
 
+from placement.agent.runtime.fine_tune_inputs import check_inputs
+from placement.planner.launch.recipes import FINE_TUNE, OWN_MODEL, TINY_TRANSFORMER
+from placement.planner.values.errors import LaunchInvalid
 from placement.protocol.job_parts import ending
 from placement.protocol.launchers import MEETING_SECONDS
 
-OWN_MODEL = "own-model"
+WORKERS = {
+    TINY_TRANSFORMER.name: "plan_worker",
+    OWN_MODEL.name: "own_worker",
+    FINE_TUNE.name: "fine_tune_worker",
+}
+"""Recipe -> its worker's module in this folder."""
 FAILED = 1
+CANNOT_RUN = 2
 
 
 def torchrun_rendezvous(environ: Mapping[str, str]) -> list[str]:
@@ -39,8 +49,14 @@ def torchrun_rendezvous(environ: Mapping[str, str]) -> list[str]:
 def main(argv: list[str]) -> int:
     """Run the workers. 0: they ended normally or by a requested stop."""
     recipe, processes, settings, plan = argv[1], argv[2], argv[3], argv[4:]
-    name = "own_worker" if recipe == OWN_MODEL else "plan_worker"
-    worker = [f"placement.agent.runtime.{name}", settings, *plan]
+    worker = [f"placement.agent.runtime.{WORKERS[recipe]}", settings, *plan]
+    if recipe == FINE_TUNE.name:
+        try:
+            check_inputs(json.loads(settings), os.environ)
+        except LaunchInvalid as error:
+            for field, problem in error.fields.items():
+                print(f"fine-tune cannot start: {field}: {problem}", flush=True)
+            return CANNOT_RUN
     # torch takes seconds to import, so the log gets a line before.
     print(f"{recipe}: starting {processes} process(es)", flush=True)
     from torch.distributed import run

@@ -270,6 +270,23 @@ class Trainer:
         for host in host_steps(self.optimizer):
             host.refresh()
 
+    def evaluate(self, step: int, *, ends: bool) -> dict[str, float]:
+        """Return the results of the evaluation that is due after a step; {}: none is.
+
+        All ranks must call it.
+
+        Args:
+            step: the step that was taken last.
+            ends: it is the last one of the training.
+        """
+        return {}
+
+    def export(self) -> None:
+        """Write the model in the format of other tools, beside a checkpoint.
+
+        All ranks must call it. The recipe's own model has no such format.
+        """
+
     def state_bytes(self) -> int:
         """Return the bytes of parameters, gradients and optimizer state on this rank.
 

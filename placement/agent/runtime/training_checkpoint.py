@@ -57,29 +57,29 @@ def save(trainer: Trainer, step: int) -> None:
             shutil.rmtree(draft, ignore_errors=True)
         raise
     if first_here:
-        _put_in_place(draft)
+        put_in_place(draft, CHECKPOINT)
     if rank == 0:
         print(f"checkpoint of step {step} saved to {CHECKPOINT}/", flush=True)
 
 
-def _put_in_place(draft: Path) -> None:
-    """Give the draft the checkpoint's name, and delete the previous checkpoint.
+def put_in_place(draft: Path, target: Path) -> None:
+    """Give a draft of a folder its name, and delete the previous folder of that name.
 
     Uses RENAME_EXCHANGE of renameat2(2). On file systems without it (NFS) there is no
-    checkpoint for a moment between two renames.
+    such folder for a moment between two renames.
     """
-    if not CHECKPOINT.is_dir():
-        draft.replace(CHECKPOINT)
+    if not target.is_dir():
+        draft.replace(target)
         return
     rename = ctypes.CDLL(None, use_errno=True).renameat2
-    names = os.fsencode(draft), os.fsencode(CHECKPOINT)
+    names = os.fsencode(draft), os.fsencode(target)
     if rename(AT_FDCWD, names[0], AT_FDCWD, names[1], RENAME_EXCHANGE) == 0:
         shutil.rmtree(draft)
         return
-    before = CHECKPOINT.with_suffix(".before")
+    before = target.with_suffix(".before")
     shutil.rmtree(before, ignore_errors=True)
-    CHECKPOINT.replace(before)
-    draft.replace(CHECKPOINT)
+    target.replace(before)
+    draft.replace(target)
     shutil.rmtree(before)
 
 

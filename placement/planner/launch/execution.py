@@ -34,6 +34,8 @@ PRECISIONS = ("fp32", "bf16", "autocast_bf16", "autocast_fp16")
 OPTIMIZERS = ("adamw", "adam", "sgd", "momentum")
 CHECKPOINTING = ("none", "full")
 OFFLOADS = ("none", "cpu", "nvme")
+WHOLE: Mapping[str, Any] = {"layers": 1, "heads": 1, "seq": 1}
+"""Sizes of a model that is not cut. Only a model that is cut has others."""
 
 
 class NotRunnable(Exception):
@@ -259,8 +261,29 @@ def execution_of_own(plan: Plan, backend: str = TORCH) -> Execution:
         )
     if plan.launch["checkpointing"] != "none":
         raise NotRunnable(sentence("your model's own code must do the checkpointing"))
-    one = {"layers": 1, "heads": 1, "seq": 1, "backend": backend}
-    return execution_of(plan, one)
+    return execution_of(plan, {**WHOLE, "backend": backend})
+
+
+def execution_of_pretrained(plan: Plan) -> Execution:
+    """Return the Execution for a Hugging Face model, whose layers are not cut.
+
+    Raises:
+        NotRunnable: the Plan cuts the model into stages or parts of layers.
+    """
+    if not strategy_of(plan.strategy).keeps_model_whole:
+        whole = (
+            one.title
+            for one in STRATEGIES.values()
+            if one.keeps_model_whole and one.key in RUNNABLE_STRATEGIES
+        )
+        raise NotRunnable(
+            sentence(
+                "the recipe fine-tune keeps every layer of the model on one GPU; "
+                "choose a plan of: {whole}",
+                whole=", ".join(whole),
+            )
+        )
+    return execution_of(plan, WHOLE)
 
 
 def execution_without_plan(replicas: int, *, layers: int = 1) -> Execution:

@@ -7,6 +7,7 @@ reason both the web and the node check every setting here.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +28,11 @@ from telemetry.protocol.sentences import sentence
 GIB = 2**30
 PLAN_FILE = "plan.json"
 """Name of the Plan's file in the Job's folder."""
+DATA_SUFFIXES = (".txt", ".jsonl", ".parquet")
+"""Forms of the data set that recipe ``fine-tune`` reads."""
+_HUB_NAME = re.compile(
+    r"[A-Za-z0-9][\w.-]{0,95}(?:/[A-Za-z0-9][\w.-]{0,95})?", re.ASCII
+)
 WITHOUT_PLAN = tuple(one.key for one in STRATEGIES.values() if one.keeps_state_whole)
 """Strategies that recipe ``tiny-transformer`` runs without a Plan."""
 
@@ -49,6 +55,11 @@ FULL_NAMES = {
     "model": sentence("Model"),
     "data": sentence("Data"),
     "folder": sentence("Folder"),
+    "column": sentence("Column"),
+    "output": sentence("Output folder"),
+    "epochs": sentence("Epochs"),
+    "evaluation_pct": sentence("Part for evaluation"),
+    "evaluation_steps": sentence("Steps between evaluations"),
 }
 """Names of settings in forms, if they differ from the settings' names."""
 
@@ -66,7 +77,15 @@ class RecipeSetting:
     """The allowed words. Without any, the value is read according to `reads`."""
     help: str = ""
     reads: str = ""
-    """Kind of free text: `entry` (module:callable) or `folder` (absolute, or empty)."""
+    """Kind of free text: `entry` (module:callable), `folder` (absolute, or empty),
+    `model` (absolute folder, or a name in the cache), `dataset` (absolute file) or
+    `column` (of a data set).
+    """
+
+    @property
+    def is_required(self) -> bool:
+        """Return whether its default is no valid value."""
+        return self.reads in ("model", "dataset") and not self.default
 
     @property
     def label(self) -> str:
@@ -91,9 +110,12 @@ class Recipe:
     title: str
     about: str
     settings: tuple[RecipeSetting, ...]
-    needs_torch: bool
-    runs_own_code: bool = False
-    """It imports its owner's code, so it may run only where scripts may run."""
+    packages: tuple[str, ...] = ()
+    """Modules that the node's environment must have."""
+    needs_isolation: bool = False
+    """It imports code or reads files that its owner names, so it may run only where
+    scripts may run.
+    """
 
 
 _SIMULATED = (
@@ -219,7 +241,7 @@ TINY_TRANSFORMER = Recipe(
         _BACKEND,
         *_SIMULATED,
     ),
-    needs_torch=True,
+    packages=("torch",),
 )
 BURN_IN = Recipe(
     name="burn-in",
@@ -247,7 +269,6 @@ BURN_IN = Recipe(
         ),
         *_SIMULATED,
     ),
-    needs_torch=False,
 )
 OWN_MODEL = Recipe(
     name="own-model",
@@ -290,8 +311,117 @@ OWN_MODEL = Recipe(
         *(s for s in TINY_TRANSFORMER.settings if s.name in _OF_ANY_TRAINING),
         *_SIMULATED,
     ),
-    needs_torch=True,
-    runs_own_code=True,
+    packages=("torch",),
+    needs_isolation=True,
+)
+FINE_TUNE = Recipe(
+    name="fine-tune",
+    title=sentence("Fine-tune a language model"),
+    about=(
+        sentence(
+            "Continues the training of a Hugging Face model on your text, on one or "
+            "more GPUs."
+        )
+    ),
+    settings=(
+        RecipeSetting(
+            "model",
+            str,
+            "",
+            reads="model",
+            help=sentence(
+                "folder of the model on the node, or its name in the Hugging Face cache"
+            ),
+        ),
+        RecipeSetting(
+            "data",
+            str,
+            "",
+            reads="dataset",
+            help=sentence("file on the node: .txt, .jsonl or .parquet"),
+        ),
+        RecipeSetting(
+            "column",
+            str,
+            "text",
+            reads="column",
+            help=sentence("column of a .jsonl or .parquet file that has the text"),
+        ),
+        RecipeSetting(
+            "output",
+            str,
+            "",
+            reads="folder",
+            help=sentence(
+                "the trained model is written into its folder model; empty: the "
+                "results of the job"
+            ),
+        ),
+        RecipeSetting(
+            "seq",
+            int,
+            512,
+            least=8,
+            most=131_072,
+            help=sentence("tokens per sequence"),
+        ),
+        RecipeSetting(
+            "batch",
+            int,
+            1,
+            least=1,
+            most=1024,
+            help=sentence("sequences per process (with a plan: per microbatch)"),
+        ),
+        RecipeSetting(
+            "epochs",
+            float,
+            1.0,
+            least=0.001,
+            most=1000,
+            help=sentence("passes over the data"),
+        ),
+        RecipeSetting(
+            "steps",
+            int,
+            0,
+            least=0,
+            most=10_000_000,
+            help=sentence("optimizer steps; 0: as many as the epochs have"),
+        ),
+        RecipeSetting(
+            "learning_rate",
+            float,
+            2e-5,
+            least=1e-8,
+            most=1,
+            help=sentence("learning rate of AdamW"),
+        ),
+        RecipeSetting(
+            "evaluation_pct",
+            float,
+            5.0,
+            least=0,
+            most=50,
+            help=sentence("sequences held out to measure the loss on; 0: none"),
+        ),
+        RecipeSetting(
+            "evaluation_steps",
+            int,
+            100,
+            least=0,
+            most=10_000_000,
+            help=sentence("0: only at the end"),
+        ),
+        *(
+            s
+            for s in TINY_TRANSFORMER.settings
+            if s.name in ("seed", "seconds_per_step", "checkpoint_seconds", "strategy")
+        ),
+        *_SIMULATED,
+    ),
+    packages=("torch", "transformers", "safetensors"),
+    needs_isolation=True,
 )
 SERVE = Recipe(
     name="serve-onnx",
@@ -311,14 +441,14 @@ SERVE = Recipe(
         ),
         *_SIMULATED,
     ),
-    needs_torch=False,
+    packages=("onnxruntime",),
 )
 """The recipe of Jobs of kind ``serve``. Nobody chooses it."""
 RECIPES: dict[str, Recipe] = {
-    recipe.name: recipe for recipe in (TINY_TRANSFORMER, BURN_IN, OWN_MODEL)
+    recipe.name: recipe for recipe in (TINY_TRANSFORMER, BURN_IN, OWN_MODEL, FINE_TUNE)
 }
 KNOWN_RECIPES: dict[str, Recipe] = {**RECIPES, SERVE.name: SERVE}
-BY_TORCHRUN = (TINY_TRANSFORMER.name, OWN_MODEL.name)
+BY_TORCHRUN = (TINY_TRANSFORMER.name, OWN_MODEL.name, FINE_TUNE.name)
 
 
 def checked_settings(name: str, given: Mapping[str, object]) -> dict[str, Any]:
@@ -489,9 +619,41 @@ def _text(setting: RecipeSetting, value: object) -> str:
             return str(EntryPoint.read(value.strip()))
         except SpecInvalid as error:
             raise ValueError(error.fields["entry"]) from error
+    if setting.reads == "model":
+        return _model_name(value.strip())
+    if setting.reads == "dataset":
+        return _data_path(value.strip())
+    if setting.reads == "column":
+        if not value.strip():
+            raise ValueError(sentence("name the column that has the text"))
+        return value
     if value and not value.startswith("/"):
         raise ValueError(sentence("must be an absolute path on the node, or empty"))
     return value
+
+
+def _model_name(value: str) -> str:
+    """Return the folder or the cached name of a model. Raises ValueError."""
+    if value.startswith("/") or _HUB_NAME.fullmatch(value):
+        return value
+    raise ValueError(
+        sentence(
+            "must be the absolute path of the model's folder on the node, or its name "
+            "in the Hugging Face cache, such as Qwen/Qwen3-8B"
+        )
+    )
+
+
+def _data_path(value: str) -> str:
+    """Return the path of a data set. Raises ValueError."""
+    if value.startswith("/") and value.endswith(DATA_SUFFIXES):
+        return value
+    raise ValueError(
+        sentence(
+            "must be the absolute path of a file on the node that ends with {suffixes}",
+            suffixes=", ".join(DATA_SUFFIXES),
+        )
+    )
 
 
 def _transformer_problems(settings: Mapping[str, Any]) -> dict[str, str]:

@@ -188,6 +188,26 @@ def test_a_model_of_ones_own_is_refused_in_words_where_scripts_are(
     assert Job.objects.get().recipe_settings["folder"] == "/srv/me"
 
 
+def test_a_fine_tune_is_launched_and_its_fields_are_marked(
+    student, alice, reservation, settings
+):
+    settings.ALLOW_UNISOLATED_SCRIPTS = True
+    data = launching(reservation, what="fine-tune", **{"fine-tune.data": "rows.txt"})
+    page = student.post("/jobs/new/", data)
+    html = page.content.decode()
+    assert page.status_code == 422
+    assert "absolute path of the model&#x27;s folder" in html
+    assert "file on the node that ends with .txt, .jsonl, .parquet" in html
+    data |= {"fine-tune.data": "/srv/rows.txt", "fine-tune.model": "org/tiny"}
+    assert student.post("/jobs/new/", data).status_code == 302
+    job = Job.objects.get()
+    assert job.recipe_settings["model"] == "org/tiny"
+    # Another recipe's model has nothing to do with it.
+    html = text_of(student, f"/jobs/new/?again={job.pk}")
+    assert 'name="fine-tune.model"' in html and 'value="org/tiny"' in html
+    assert 'value="train:model"' in html
+
+
 def test_where_gpus_are_on_several_nodes_one_is_chosen(student, alice):
     gpus = [make_gpu(make_node("red")), make_gpu(make_node("blue"))]
     both = make_reservation(alice, gpus, state=State.ACTIVE)

@@ -377,6 +377,27 @@ def test_a_model_of_ones_own_is_shared_out_but_not_cut(alice, reservation, setti
         launch(alice, reservation, recipe="own-model", plan_id=cut.pk)
 
 
+def test_a_fine_tune_needs_isolation_and_names_its_invalid_fields(
+    alice, reservation, settings
+):
+    files = {"model": "/srv/llama", "data": "/srv/rows.jsonl"}
+    with pytest.raises(ScriptsNotAllowed):
+        launch(alice, reservation, recipe="fine-tune", recipe_settings=files)
+    settings.ALLOW_UNISOLATED_SCRIPTS = True
+    with pytest.raises(LaunchInvalid) as refused:
+        launch(alice, reservation, recipe="fine-tune", recipe_settings={"seq": 1})
+    assert set(refused.value.fields) == {
+        f"recipe_settings.{name}" for name in ("model", "data", "seq")
+    }
+    plan = real_plan(alice, reservation, "fsdp")
+    wanted = {"recipe": "fine-tune", "recipe_settings": files}
+    job = launch(alice, reservation, plan_id=plan.pk, **wanted)
+    assert job.recipe_settings["strategy"] == "fsdp"
+    cut = real_plan(alice, reservation, "pipeline")
+    with pytest.raises(StrategyNotRunnable, match="choose a plan of: One GPU"):
+        launch(alice, reservation, plan_id=cut.pk, **wanted)
+
+
 def test_an_order_carries_what_the_policy_gives_a_job_and_a_person(alice, reservation):
     policy = SitePolicy.current()
     policy.job_folder_bytes, policy.person_folders_bytes = 5 * 2**30, 7 * 2**30

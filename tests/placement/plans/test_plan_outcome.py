@@ -211,6 +211,16 @@ def test_what_cannot_be_compared_is_shown_and_not_counted(planned, redis_client)
     assert row.gpus[0]["actual_bytes"] == 500 and row.gpus[0]["source"] == "gpu"
     job.state, job.kind, job.recipe = JobState.DONE, Job.Kind.RECIPE, "burn-in"
     assert plan_outcome.why_not_counted(row, job) == "the recipe trains nothing"
+    plan = job.plan.plan
+    tokens = plan["workload"]["sequence_length"]
+    batch = plan["workload"]["batch"] // plan["launch"].get("accumulation", 1)
+    job.recipe, job.recipe_settings = "fine-tune", {"seq": tokens, "batch": batch}
+    write(job, json.dumps({"step": 0, "parameters": plan["parameter_count"]}) + "\n")
+    assert plan_outcome.why_not_counted(row, job) == ""
+    job.recipe_settings["seq"] = 8
+    assert "its sequences had 8 tokens" in plan_outcome.why_not_counted(row, job)
+    plan["parameter_count"] *= 2
+    assert "it trained a model of" in plan_outcome.why_not_counted(row, job)
     job.recipe, job.recipe_settings = "tiny-transformer", {"layers": 2, "hidden": 64}
     why = "the recipe trains its own model, not the model of the plan"
     assert plan_outcome.why_not_counted(row, job) == why

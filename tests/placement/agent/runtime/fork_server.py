@@ -28,8 +28,11 @@ IMPORTED = (
     "torch._dynamo",
     "torch.distributed.run",
     "placement.agent.runtime.by_deepspeed",
+    "placement.agent.runtime.fine_tune_worker",
     "placement.agent.runtime.training_checkpoint",
     "placement.planner.memory.estimate",
+    "transformers.models.gpt2.modeling_gpt2",
+    "transformers.models.llama.modeling_llama",
 )
 STREAMS = (0, 1, 2)
 LENGTH = struct.Struct("!q")

@@ -214,8 +214,10 @@ def test_burn_in_needs_no_torch():
 
 
 def test_every_recipes_defaults_are_valid():
-    for name in RECIPES:
-        settings = checked_settings(name, {})
+    files = {"model": "/srv/model", "data": "/srv/data.txt"}
+    for name, recipe in RECIPES.items():
+        required = [one.name for one in recipe.settings if one.is_required]
+        settings = checked_settings(name, {field: files[field] for field in required})
         assert checked_settings(name, settings) == settings
         assert json.loads(json.dumps(settings)) == settings
 

@@ -20,7 +20,7 @@ def test_the_newest_checkpoint_has_the_name_and_nothing_else_is_left(
         draft = Path("checkpoint.part")
         draft.mkdir()
         (draft / "about.json").write_text(str(step))
-        training_checkpoint._put_in_place(draft)
+        training_checkpoint.put_in_place(draft, Path("checkpoint"))
 
         assert list(Path().iterdir()) == [Path("checkpoint")]
         assert Path("checkpoint/about.json").read_text() == str(step)

@@ -1,0 +1,260 @@
+"""One process of recipe ``fine-tune``: a Hugging Face model on a text data set.
+
+    python -m torch.distributed.run ... -m placement.agent.runtime.fine_tune_worker
+    '{...}' [PLAN]
+
+The first argument are the settings of recipe ``fine-tune``. A plan.json decides how the
+model is replicated or sharded. Without one each process has a replica. Prints the lines
+of ``placement.agent.runtime.plan_worker``, and of each evaluation ``eval_loss``: the
+mean loss of the held-out tokens.
+
+With each checkpoint, the folder ``model`` of the output folder has the model in Hugging
+Face's format: ``from_pretrained`` loads it. Only .safetensors files are read, no code
+of the model's folder is run, and nothing is downloaded.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import distributed, nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+)
+from torch.distributed.fsdp import FSDPModule
+from torch.utils.data import Dataset
+
+from placement.agent.runtime.fine_tune_inputs import (
+    MARK,
+    model_folder,
+    output_folder,
+    texts_of,
+)
+from placement.agent.runtime.own_worker import OwnTrainer, run
+from placement.agent.runtime.rank_groups import RankGroups
+from placement.agent.runtime.sharded_model import LOWER, share_out
+from placement.agent.runtime.tiny_transformer import loss_of
+from placement.agent.runtime.token_blocks import (
+    TOKENS,
+    TokenBlocks,
+    divided,
+    write_tokens,
+)
+from placement.agent.runtime.trainer import Trainer
+from placement.agent.runtime.training_checkpoint import put_in_place
+from placement.planner.launch.execution import (
+    Execution,
+    NotRunnable,
+    execution_of_pretrained,
+)
+from placement.planner.values.errors import LaunchInvalid
+
+OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
+LOCAL: Mapping[str, bool] = {"local_files_only": True, "trust_remote_code": False}
+"""Nothing is downloaded, and no code of a model's folder is run."""
+
+
+def import_transformers() -> Any:
+    """Import transformers without its progress bars and without the network."""
+    os.environ |= OFFLINE
+    import transformers
+
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    return transformers
+
+
+def loaded_model(folder: Path, how: Execution) -> nn.Module:
+    """Return the language model of a folder with its weights, in the node's memory.
+
+    Raises:
+        LaunchInvalid: it is no language model that transformers knows, or weights are
+            missing.
+        NotRunnable: the Plan recomputes activations, which this family does not.
+    """
+    transformers = import_transformers()
+    dtype = torch.bfloat16 if how.precision == "bf16" else torch.float32
+    try:
+        model, info = transformers.AutoModelForCausalLM.from_pretrained(
+            folder, use_safetensors=True, dtype=dtype, output_loading_info=True, **LOCAL
+        )
+    except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
+        why = " ".join(str(error).split())[:400]
+        raise LaunchInvalid(
+            {"model": f"transformers cannot load {folder}: {why}"}
+        ) from error
+    if missing := sorted(info["missing_keys"]):
+        raise LaunchInvalid({"model": f"{folder} lacks weights: {missing[:5]}"})
+    if how.checkpointing:
+        if not model.supports_gradient_checkpointing:
+            family = model.config.model_type
+            raise NotRunnable(
+                f"the family {family} cannot recompute activations; choose a plan "
+                "without checkpointing"
+            )
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    made: nn.Module = model
+    return made.train()
+
+
+def in_turns(act: Callable[[], nn.Module], device: torch.device) -> nn.Module:
+    """Let the ranks of a node act one after another. Return the result of this rank.
+
+    Whole weights are then in the node's memory once, not once for each rank.
+    """
+    mine = int(os.environ["LOCAL_RANK"])
+    turns = torch.tensor(int(os.environ["LOCAL_WORLD_SIZE"]), device=device)
+    # Nodes may have different numbers of ranks, and all of them meet at each barrier.
+    distributed.all_reduce(turns, distributed.ReduceOp.MAX)
+    made: list[nn.Module] = []
+    for turn in range(int(turns)):
+        if turn == mine:
+            made.append(act())
+        distributed.barrier()
+    return made[0]
+
+
+class FineTuneTrainer(OwnTrainer):
+    """A rank of a training of a Hugging Face model."""
+
+    def __init__(
+        self, how: Execution, settings: Mapping[str, Any], ranks: RankGroups
+    ) -> None:
+        """Load the model and the data.
+
+        Raises:
+            LaunchInvalid: at the setting that names what cannot be used.
+            NotRunnable: the model cannot do what the Plan says.
+        """
+        self.folder = model_folder(settings["model"], os.environ)
+        super().__init__(how, settings, ranks)
+        if not settings["steps"]:
+            batches = len(self.data) / (settings["batch"] * how.replicas)  # type: ignore[arg-type]
+            steps = settings["epochs"] * batches / how.accumulation
+            self.settings = {**settings, "steps": max(1, math.ceil(steps))}
+
+    def _loss_function(self, settings: Mapping[str, Any]) -> Callable[..., Any]:
+        return loss_of
+
+    def _build(self) -> Sequence[nn.Module]:
+        how, ranks = self.how, self.ranks
+        self.autocast = None if how.shares_out else LOWER.get(how.precision)
+
+        def placed() -> nn.Module:
+            model = loaded_model(self.folder, how)
+            if how.shares_out:
+                share_out(model, how, ranks.along("replica"))
+            else:
+                model.to(ranks.device)
+            return model
+
+        return [in_turns(placed, ranks.device)]
+
+    def _data_set(self) -> Dataset[Any]:
+        """Return the blocks to train on. The first rank of each node tokenizes them."""
+        settings, model = self.settings, self.parts[0]
+        path = Path(settings["data"])
+        self.tokenizer = import_transformers().AutoTokenizer.from_pretrained(
+            self.folder, use_fast=True, **LOCAL
+        )
+        if int(os.environ["LOCAL_RANK"]) == 0:
+            embedding: Any = model.get_input_embeddings()  # type: ignore[operator]
+            write_tokens(
+                TOKENS,
+                texts_of(path, settings["column"]),
+                self.tokenizer,
+                is_one_text=path.suffix == ".txt",
+                most=embedding.num_embeddings,
+            )
+        distributed.barrier()
+        blocks = TokenBlocks(TOKENS, settings["seq"])
+        rest, self.held_out = divided(
+            blocks, settings["evaluation_pct"], settings["seed"]
+        )
+        wanted = settings["batch"] * self.how.replicas
+        if len(rest) < wanted:
+            raise LaunchInvalid(
+                {
+                    "data": f"{path} has {len(blocks)} sequences of {settings['seq']} "
+                    f"tokens, {len(rest)} of them to train on. One step needs {wanted}"
+                }
+            )
+        return rest
+
+    def _output(self, inputs: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.model(inputs, use_cache=False).logits
+        return logits
+
+    def evaluate(self, step: int, *, ends: bool) -> dict[str, float]:
+        """Return the mean loss of the held-out tokens if it is due.
+
+        The ranks take equally many forward passes, as FSDP needs.
+        """
+        every = self.settings["evaluation_steps"]
+        due = ends or (every and (step + 1) % every == 0)
+        if not due or not len(self.held_out):
+            return {}
+        size, count = self.settings["batch"], len(self.held_out)
+        first = self.ranks.place.replica * size
+        sums = torch.zeros(2, dtype=torch.float64, device=self.ranks.device)
+        self.model.eval()
+        with torch.no_grad():
+            for start in range(first, first + count, size * self.how.replicas):
+                mine = range(start, min(start + size, count))
+                pairs = [self.held_out[number] for number in mine or (0,)]
+                inputs, targets = (
+                    torch.stack(one).to(self.ranks.device)
+                    for one in zip(*pairs, strict=True)
+                )
+                loss = self._loss(inputs, targets)
+                sums[0] += loss * len(mine)
+                sums[1] += len(mine)
+        self.model.train()
+        for module in self.model.modules():
+            # ZeRO-2 keeps whole weights until the next backward, which does not come.
+            if isinstance(module, FSDPModule):
+                module.reshard()
+        distributed.all_reduce(sums)
+        return {"eval_loss": round(float(sums[0] / sums[1]), 6)}
+
+    def export(self) -> None:
+        """Write the model and its tokenizer, and replace the previous ones."""
+        model: Any = self.parts[0]
+        if self.how.shares_out:
+            whole = StateDictOptions(full_state_dict=True, cpu_offload=True)
+            state = get_model_state_dict(model, options=whole)
+        else:
+            state = model.state_dict()
+        if self.ranks.rank == 0:
+            target = output_folder(self.settings)
+            draft = target.with_suffix(".part")
+            shutil.rmtree(draft, ignore_errors=True)
+            model.save_pretrained(draft, state_dict=state)
+            self.tokenizer.save_pretrained(draft)
+            (draft / MARK).write_text(json.dumps(dict(self.settings), indent=1) + "\n")
+            put_in_place(draft, target)
+            print(f"model saved to {target}/", flush=True)
+        distributed.barrier()
+
+
+def main(argv: list[str]) -> int:
+    """Train with the settings in argv[1], by the Plan in argv[2] where there is one."""
+    settings = json.loads(argv[1])
+
+    def trainer(how: Execution, ranks: RankGroups) -> Trainer:
+        return FineTuneTrainer(how, settings, ranks)
+
+    return run(argv, settings["model"], execution_of_pretrained, trainer)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

@@ -1,0 +1,98 @@
+"""Tiny models of real families for the tests of recipe ``fine-tune``.
+
+    python -m tests.placement.agent.runtime.fine_tune_models make FOLDER
+    python -m tests.placement.agent.runtime.fine_tune_models load FOLDER TOKENS
+
+``make`` writes the folders ``llama`` and ``gpt2`` with random weights and a tokenizer,
+and ``data.txt``. ``load`` prints, of a trained model, the loss that transformers itself
+computes on the held-out tokens, and the sum of its weights.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+)
+
+from placement.agent.runtime.token_blocks import TokenBlocks, divided
+
+WORDS = ("the", "cat", "sat", "on", "a", "mat", "and", "saw", "dog", ".")
+SEQ = 16
+
+
+def make(folder: Path) -> None:
+    vocabulary = {word: number for number, word in enumerate(("</s>", "?", *WORDS))}
+    made = Tokenizer(models.WordLevel(vocabulary, unk_token="?"))
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=made, eos_token="</s>", unk_token="?"
+    )
+    draw = torch.Generator().manual_seed(1)
+    lines = [
+        " ".join(WORDS[(start + n * n) % len(WORDS)] for n in range(12))
+        for start in torch.randint(0, 10, (90,), generator=draw).tolist()
+    ]
+    (folder / "data.txt").write_text("\n".join(lines) + "\n")
+    torch.manual_seed(3)
+    llama = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=len(vocabulary),
+            hidden_size=32,
+            intermediate_size=64,
+            num_hidden_layers=3,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            max_position_embeddings=64,
+        )
+    )
+    gpt2 = GPT2LMHeadModel(
+        GPT2Config(
+            vocab_size=len(vocabulary),
+            n_embd=32,
+            n_layer=2,
+            n_head=4,
+            n_positions=64,
+            attn_pdrop=0.0,
+            embd_pdrop=0.0,
+            resid_pdrop=0.0,
+        )
+    )
+    for name, model in (("llama", llama), ("gpt2", gpt2)):
+        model.save_pretrained(folder / name)
+        tokenizer.save_pretrained(folder / name)
+
+
+def load(folder: Path, tokens: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(folder).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    _, held_out = divided(TokenBlocks(tokens, SEQ), 10, 0)
+    losses = []
+    with torch.no_grad():
+        for inputs, targets in held_out:
+            both = torch.cat([inputs, targets[-1:]]).unsqueeze(0)
+            losses.append(float(model(both, labels=both).loss))
+    weights = {name: one.double().sum() for name, one in model.named_parameters()}
+    print(
+        json.dumps(
+            {
+                "loss": sum(losses) / len(losses),
+                "weights": {name: float(one) for name, one in weights.items()},
+                "cat": tokenizer.decode(tokenizer("cat")["input_ids"]),
+                "dtype": str(model.dtype),
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    {"make": make, "load": load}[sys.argv[1]](*map(Path, sys.argv[2:]))

@@ -1,0 +1,204 @@
+"""Recipe ``fine-tune``: models of real families, trained by every strategy it runs."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from placement.planner.launch.recipes import recipe_command
+from placement.rules.log_text import numbers_of
+from tests.placement.agent.runtime.fine_tune_models import SEQ
+from tests.placement.agent.runtime.test_recipes import plan_for
+
+CODE = Path(__file__).resolve().parents[4]
+ROUNDING = 2e-5
+"""Losses are printed with six places. Two ranks add halves in another order."""
+
+
+def settings_for(models, family, **changes):
+    return {
+        "model": str(models / family),
+        "data": str(models / "data.txt"),
+        "seq": SEQ,
+        "batch": 4,
+        "steps": 6,
+        "learning_rate": 3e-3,
+        "evaluation_pct": 10,
+        "evaluation_steps": 3,
+        **changes,
+    }
+
+
+def started(server, folder, settings, gpu_count, plan=None):
+    folder.mkdir(exist_ok=True)
+    if plan is not None:
+        (folder / "plan.json").write_text(json.dumps(plan))
+    return subprocess.Popen(
+        recipe_command(
+            "fine-tune",
+            settings,
+            gpu_count=gpu_count,
+            python=str(server.python),
+            plan=plan,
+        ),
+        cwd=folder,
+        env={
+            "PATH": os.environ["PATH"],
+            "HOME": str(folder),
+            "PYTHONPATH": str(CODE),
+            "OMP_NUM_THREADS": "1",
+            **server.environ,
+        },
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def trained(server, folder, settings, gpu_count, plan=None):
+    """Run to the end. Return the numbers of each line and the whole output."""
+    process = started(server, folder, settings, gpu_count, plan)
+    text, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, text
+    return [row for row in map(numbers_of, text.splitlines()) if row], text
+
+
+def run_models(server, *words):
+    done = subprocess.run(
+        [
+            *(str(server.python), "-m"),
+            "tests.placement.agent.runtime.fine_tune_models",
+            *map(str, words),
+        ],
+        cwd=CODE,
+        env={"PATH": os.environ["PATH"], "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def loaded(server, folder):
+    """Return what plain transformers says of the model that a run has written."""
+    model, tokens = folder / "results" / "model", folder / "tokens.bin"
+    return json.loads(run_models(server, "load", model, tokens).splitlines()[-1])
+
+
+def processes_in(folder):
+    """Return the processes that have a working directory."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if entry.name.isdigit() and (entry / "cwd").readlink() == folder:
+                found.append(int(entry.name))
+    return found
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory, fork_server):
+    folder = tmp_path_factory.mktemp("models")
+    run_models(fork_server, "make", folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def alone(models, fork_server):
+    """One process for each family: its folder, numbers and output."""
+    return {
+        family: (
+            folder := models / f"alone-{family}",
+            *trained(
+                fork_server, folder, settings_for(models, family, batch=8), gpu_count=1
+            ),
+        )
+        for family in ("llama", "gpt2")
+    }
+
+
+def curves(rows):
+    """Return (losses by step, losses of evaluations by step)."""
+    return tuple(
+        {row["step"]: row[name] for row in rows if name in row}
+        for name in ("loss", "eval_loss")
+    )
+
+
+def check_same(rows, others):
+    """Check that two runs print the same losses where both print one."""
+    for curve, other in zip(curves(rows), curves(others), strict=True):
+        # A busy machine prints fewer lines, but always the last step and evaluation.
+        assert 5 in curve and 5 in other
+        for step in curve.keys() & other.keys():
+            assert curve[step] == pytest.approx(other[step], abs=ROUNDING)
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_two_copies_learn_what_one_process_learns_and_transformers_loads_it(
+    models, alone, fork_server, tmp_path, family
+):
+    folder, rows, text = alone[family]
+    losses, evaluations = curves(rows)
+    assert losses[5] < losses[0] and set(evaluations) == {2, 5}
+    assert "1 process(es) on cpu" in text and "model saved to results/model/" in text
+    both, text = trained(fork_server, tmp_path, settings_for(models, family), 2)
+    assert "2 process(es) on cpu" in text
+    check_same(both, rows)
+    found, same = loaded(fork_server, tmp_path), loaded(fork_server, folder)
+    assert found["loss"] == pytest.approx(evaluations[5], abs=ROUNDING)
+    assert found["cat"] == "cat" and found["dtype"] == "torch.float32"
+    for name, total in same["weights"].items():
+        assert found["weights"][name] == pytest.approx(total, abs=1e-3), name
+
+
+def test_a_killed_run_goes_on_with_the_same_losses(
+    models, alone, fork_server, tmp_path
+):
+    settings = settings_for(models, "llama", checkpoint_seconds=0.001)
+    # Its second step is not reached.
+    slow = settings | {"seconds_per_step": 60}
+    process = started(fork_server, tmp_path, slow, gpu_count=2)
+    assert process.stdout is not None
+    seen = ""
+    while "model saved to" not in seen:
+        line = process.stdout.readline()
+        assert line, seen
+        seen += line
+    while pids := processes_in(tmp_path):
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    process.communicate(timeout=300)
+    assert loaded(fork_server, tmp_path)["loss"] > 0
+    rows, text = trained(fork_server, tmp_path, settings, 2)
+    assert "resuming after step 0, saved by 2 process(es)" in text
+    assert rows[0]["step"] == 1
+    check_same(rows, alone["llama"][1])
+
+
+@pytest.mark.parametrize(
+    ("family", "strategy"), [("gpt2", "zero1"), ("llama", "zero2"), ("gpt2", "fsdp")]
+)
+def test_a_plan_shares_out_what_one_process_learns(
+    models, alone, fork_server, tmp_path, family, strategy
+):
+    plan = plan_for(strategy, 2)
+    plan["launch"] |= {"precision": "fp32", "checkpointing": "full"}
+    rows, text = trained(
+        fork_server, tmp_path, settings_for(models, family), 2, plan=plan
+    )
+    assert f"{strategy}, 2 process(es) on cpu" in text
+    folder, others, _ = alone[family]
+    check_same(rows, others)
+    found, same = loaded(fork_server, tmp_path), loaded(fork_server, folder)
+    assert found["loss"] == pytest.approx(same["loss"], abs=ROUNDING)
+    whole = others[-2]["state_bytes_0"]
+    parts = [rows[-2][f"state_bytes_{rank}"] for rank in (0, 1)]
+    # Weights, gradients and two moments: ZeRO-1 shares the moments only.
+    expected = {"zero1": 0.75, "zero2": 0.5, "fsdp": 0.5}[strategy]
+    assert sum(parts) / 2 == pytest.approx(whole * expected, rel=0.05)

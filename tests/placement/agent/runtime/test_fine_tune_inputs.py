@@ -1,0 +1,189 @@
+"""The files of recipe ``fine-tune`` are checked by the field, before torch starts."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow
+import pytest
+from pyarrow import parquet
+
+from placement.agent.runtime.fine_tune_inputs import (
+    check_inputs,
+    model_folder,
+    texts_of,
+)
+from placement.planner.launch.execution import NotRunnable, execution_of_pretrained
+from placement.planner.launch.recipes import checked_settings
+from placement.planner.values.errors import LaunchInvalid
+from placement.planner.values.plan import Plan
+from tests.placement.agent.runtime.test_recipes import plan_for
+
+pytestmark = pytest.mark.pure
+CODE = Path(__file__).resolve().parents[4]
+
+
+@pytest.fixture
+def given(tmp_path, monkeypatch):
+    """Settings whose files are all there."""
+    monkeypatch.chdir(tmp_path)
+    model = tmp_path / "llama"
+    model.mkdir()
+    config = {"model_type": "llama", "max_position_embeddings": 64}
+    (model / "config.json").write_text(json.dumps(config))
+    (model / "model.safetensors").write_bytes(b"")
+    (model / "tokenizer.json").write_text("{}")
+    data = tmp_path / "rows.jsonl"
+    data.write_text('{"text": "one"}\n\n{"text": "two"}\n')
+    return checked_settings(
+        "fine-tune", {"model": str(model), "data": str(data), "seq": 32}
+    )
+
+
+def refused(settings, environ=None):
+    with pytest.raises(LaunchInvalid) as error:
+        check_inputs(settings, environ or {})
+    return dict(error.value.fields)
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "words"),
+    [
+        ({}, "model", "absolute path"),
+        ({"model": "../secret"}, "model", "absolute path"),
+        ({"model": "a/b/c"}, "model", "absolute path"),
+        ({"model": "/m", "data": "rows.txt"}, "data", "absolute path"),
+        ({"model": "/m", "data": "/rows.pkl"}, "data", ".jsonl, .parquet"),
+        ({"data": "/a.txt", "model": "/m", "column": " "}, "column", "name the column"),
+        ({"data": "/a.txt", "model": "/m", "seq": 4}, "seq", "8 to 131,072"),
+        ({"data": "/a.txt", "model": "/m", "learning_rate": 0}, "learning_rate", "1"),
+        ({"data": "/a.txt", "model": "/m", "epochs": 0}, "epochs", "0.001"),
+        ({"data": "/a.txt", "model": "/m", "steps": 1.5}, "steps", "whole number"),
+        ({"data": "/a.txt", "model": "/m", "output": "here"}, "output", "absolute"),
+    ],
+)
+def test_the_portal_refuses_settings_by_the_field(changes, field, words):
+    with pytest.raises(LaunchInvalid) as error:
+        checked_settings("fine-tune", changes)
+    assert words in error.value.fields[f"recipe_settings.{field}"]
+
+
+def test_good_files_are_accepted_and_the_cache_of_user_or_site_has_names(
+    given, tmp_path
+):
+    check_inputs(given, {})
+    assert (tmp_path / "results").is_dir()
+    site, own = tmp_path / "site", tmp_path / "home" / ".cache" / "huggingface"
+    environ = {"HOME": str(tmp_path / "home"), "GPUPORTAL_HF_HOME": str(site)}
+    for cache, commit in ((site, "a" * 40), (own, "b" * 40)):
+        place = cache / "hub" / "models--org--tiny"
+        (place / "refs").mkdir(parents=True)
+        (place / "refs" / "main").write_text(commit)
+        found = model_folder("org/tiny", environ)
+        assert found == place / "snapshots" / commit
+    (place / "refs" / "main").write_text("../../../../etc")
+    assert model_folder("org/tiny", environ).is_relative_to(site)
+    why = refused(given | {"model": "org/other"}, environ)["model"]
+    assert "hf download org/other" in why and str(site) in why
+
+
+@pytest.mark.parametrize(
+    ("spoiled", "field", "words"),
+    [
+        (lambda s, m: (m / "config.json").unlink(), "model", "has no config.json"),
+        (lambda s, m: (m / "config.json").write_text("{"), "model", "is no JSON"),
+        (lambda s, m: (m / "config.json").write_text("[]"), "model", "no model_type"),
+        (
+            lambda s, m: (m / "model.safetensors").rename(m / "pytorch_model.bin"),
+            "model",
+            "has no .safetensors file",
+        ),
+        (lambda s, m: (m / "tokenizer.json").unlink(), "model", "no tokenizer.json"),
+        (lambda s, m: s.update(seq=65), "seq", "at most 64 tokens"),
+        (lambda s, m: s.update(model="/nothing"), "model", "there is no /nothing"),
+        (lambda s, m: s.update(data="/none.txt"), "data", "there is no /none.txt"),
+        (lambda s, m: s.update(column="words"), "column", "Its columns: text"),
+        (
+            lambda s, m: Path(s["data"]).write_text('{"text": 5}\n'),
+            "data",
+            "text in line 1 of",
+        ),
+        (lambda s, m: Path(s["data"]).write_text("{\n"), "data", "line 1 of"),
+        (lambda s, m: Path(s["data"]).write_text("[]\n"), "data", "is no object"),
+        (lambda s, m: Path(s["data"]).write_text(""), "data", "has no text"),
+        (lambda s, m: Path(s["data"]).write_bytes(b"\xff\xfe"), "data", "UTF-8"),
+        (lambda s, m: s.update(output="/proc/here"), "output", "cannot be made"),
+        (
+            lambda s, m: (m.parent / "results" / "model").mkdir(parents=True),
+            "output",
+            "did not write it",
+        ),
+    ],
+)
+def test_what_cannot_be_used_is_named_by_its_setting(given, spoiled, field, words):
+    spoiled(given, Path(given["model"]))
+    problems = refused(given)
+    assert list(problems) == [field] and words in problems[field]
+
+
+def test_a_closed_folder_is_named_as_closed_to_the_user(given):
+    if os.geteuid() == 0:
+        # As a student: root reads everything.
+        code = (
+            "import json, os, sys; "
+            "from placement.agent.runtime.fine_tune_inputs import check_inputs; "
+            "os.setresuid(12345, 12345, 12345); "
+            "check_inputs(json.loads(sys.argv[1]), {})"
+        )
+        folder = Path(given["model"])
+        folder.chmod(0o700)
+        done = subprocess.run(
+            [sys.executable, "-c", code, json.dumps(given)],
+            cwd=CODE,
+            capture_output=True,
+            text=True,
+        )
+        assert f"{folder} is closed to your Unix user" in done.stderr
+    else:
+        Path(given["model"]).chmod(0)
+        assert "closed to your Unix user" in refused(given)["model"]
+
+
+def test_parquet_rows_are_read_and_its_package_is_named(given, tmp_path, monkeypatch):
+    path = tmp_path / "rows.parquet"
+    parquet.write_table(pyarrow.table({"text": ["a", "b"], "n": [1, 2]}), path)
+    assert list(texts_of(path, "text")) == ["a", "b"]
+    asked = given | {"data": str(path)}
+    check_inputs(asked, {})
+    assert "Its columns: n, text" in refused(asked | {"column": "x"})["column"]
+    assert "n in row 1 of" in refused(asked | {"column": "n"})["data"]
+    path.write_text("no parquet")
+    assert "is no parquet file" in refused(asked)["data"]
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert "-m pip install pyarrow" in refused(asked)["data"]
+
+
+def test_the_job_ends_with_the_fields_before_torch_is_imported(given, tmp_path):
+    settings = json.dumps(given | {"model": "/nothing", "column": "words"})
+    words = ["placement.agent.runtime.recipe_launch", "fine-tune", "1", settings]
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", *words],
+        cwd=tmp_path,
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(CODE)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2
+    assert "fine-tune cannot start: model: there is no /nothing" in done.stdout
+    assert "fine-tune cannot start: column: line 1 of" in done.stdout
+    assert "torch" not in done.stderr
+
+
+def test_a_plan_that_cuts_layers_is_refused_with_those_that_do_not():
+    with pytest.raises(NotRunnable, match=r"keeps every layer.*FSDP"):
+        execution_of_pretrained(Plan.from_json(plan_for("pipeline", 2)))
+    plan = Plan.from_json(plan_for("fsdp", 2))
+    assert execution_of_pretrained(plan).zero_stage == 3
