@@ -11,6 +11,8 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
+from placement.agent.local_runner import SHIM_VARIABLES
+from placement.agent.process.job_process import SITE_CACHE, environment
 from placement.agent.runtime.fine_tune_inputs import (
     check_inputs,
     model_folder,
@@ -20,6 +22,7 @@ from placement.planner.launch.execution import NotRunnable, execution_of_pretrai
 from placement.planner.launch.recipes import checked_settings
 from placement.planner.values.errors import LaunchInvalid
 from placement.planner.values.plan import Plan
+from tests.placement import nodes
 from tests.placement.agent.runtime.test_recipes import plan_for
 
 pytestmark = pytest.mark.pure
@@ -88,6 +91,16 @@ def test_good_files_are_accepted_and_the_cache_of_user_or_site_has_names(
     assert model_folder("org/tiny", environ).is_relative_to(site)
     why = refused(given | {"model": "org/other"}, environ)["model"]
     assert "hf download org/other" in why and str(site) in why
+
+
+def test_a_job_gets_the_cache_of_the_site(monkeypatch):
+    order = nodes.make_order(recipe="fine-tune", settings={})
+    facts = {"work": Path("/job"), "identity": None}
+    monkeypatch.delenv(SITE_CACHE, raising=False)
+    assert SITE_CACHE not in environment(order, **facts)
+    monkeypatch.setenv(SITE_CACHE, "/srv/huggingface")
+    assert environment(order, **facts)[SITE_CACHE] == "/srv/huggingface"
+    assert SITE_CACHE in SHIM_VARIABLES
 
 
 @pytest.mark.parametrize(
