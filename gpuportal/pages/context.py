@@ -16,7 +16,7 @@ from django.utils.translation import gettext_noop as noop
 
 from gpuportal.alerts.queries import calling_alerts, steps_taken_against
 from gpuportal.monitoring import health
-from reservations.models import Account, Membership, Notice, User
+from reservations.models import Account, Notice, User
 from reservations.notifications.queries import NoticeInfo, notices_of
 from reservations.rules.booking_alerts import INTRUDER
 from reservations.store.announced_closures import NearMaintenance, near_maintenance
@@ -193,10 +193,13 @@ class SiteContext:
         """Accounts of which the User is the head."""
         if not self.request.user.is_authenticated:
             return []
-        mine = Membership.objects.filter(
-            user=self.request.user, is_head=True, active=True
+        return list(
+            Account.objects.filter(
+                memberships__user=self.request.user,
+                memberships__is_head=True,
+                memberships__active=True,
+            )
         )
-        return list(Account.objects.filter(memberships__in=mine))
 
     @cached_property
     def alerts(self) -> list[Alert]:

@@ -59,11 +59,14 @@ class NearMaintenance:
 
 
 def near_maintenance(now: datetime) -> list[NearMaintenance]:
-    """Return the present and near closures for all Users, in one query."""
+    """Return the present and near closures for all Users.
+
+    It is one query where there are none, as on most days.
+    """
     rows = (
         Closure.objects.standing(now, now + NEAR)
         .exclude(kind=Closure.Kind.TEACHING)
-        .select_related("node", "pool")
+        .prefetch_related("node", "pool")
         .order_by("start", "pk")[:3]
     )
     return [

@@ -5,6 +5,7 @@ import json
 import pkgutil
 import re
 from datetime import timedelta
+from functools import cache
 
 import pytest
 from django import forms
@@ -180,6 +181,7 @@ def test_every_form_of_ours_has_plain_errors():
     ] == []
 
 
+@cache
 def field_names():
     load_everything()
     return sorted(
