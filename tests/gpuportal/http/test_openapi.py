@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 import schemathesis
 from django.core.handlers.wsgi import WSGIHandler
+from django.core.signals import request_finished, request_started
+from django.db import close_old_connections
 from django.utils import timezone
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
@@ -52,7 +54,18 @@ schemathesis.openapi.format("binary", st.binary(max_size=64))
 
 
 @pytest.fixture
-def schema(transactional_db) -> Any:
+def one_connection() -> Iterator[None]:
+    """Keep the connection between requests, as Django's own test client does."""
+    ends = (request_started, request_finished)
+    for one in ends:
+        one.disconnect(close_old_connections)
+    yield
+    for one in ends:
+        one.connect(close_old_connections)
+
+
+@pytest.fixture
+def schema(transactional_db, one_connection) -> Any:
     django = WSGIHandler()
     told = json.dumps(api.get_openapi_schema(), default=str).encode()
 
