@@ -27,7 +27,7 @@ from ninja.renderers import JSONRenderer
 from ninja.security import HttpBearer, SessionAuth
 
 from gpuportal.http import problems
-from gpuportal.http.openapi import with_problems
+from gpuportal.http.openapi import with_names, with_problems
 from gpuportal.http.token_auth import scopes_needed, user_of
 from reservations.models import User
 from telemetry.protocol.request_refusal import RequestRefused
@@ -150,9 +150,9 @@ class PortalAPI(NinjaAPI):
         return patterns, app_name, namespace
 
     def get_openapi_schema(self, **where: Any) -> OpenAPISchema:
-        """Return the schema, with the problems that every operation may return."""
+        """Return the schema, with names and the problems that operations may return."""
         schema = super().get_openapi_schema(**where)
-        with_problems(schema)
+        with_problems(with_names(schema))
         return schema
 
 

@@ -7,6 +7,7 @@ from django.urls import include, path, re_path
 from gpuportal.alerts import views as alert_views
 from gpuportal.alerts.bell import bell
 from gpuportal.api import api
+from gpuportal.api_reference import api_reference
 from gpuportal.board import wall_views
 from gpuportal.board.free_hours import free_hours
 from gpuportal.http.serve_door import admit
@@ -21,6 +22,7 @@ from gpuportal.pages.reservation_page import reservation
 
 urlpatterns = [
     # First, because addresses are tried in order and programs wait for these answers.
+    path("api/v1/docs", api_reference, name="api-reference"),
     path("api/v1/", api.urls),
     path("", views.board, name="board"),
     path("board/minute", views.board_minute, name="board-minute"),

@@ -56,7 +56,7 @@ def job_list(
 
 @router.get("/jobs/{int:job_id}")
 def job_one(request: HttpRequest, job_id: int) -> dict[str, Any]:
-    """One Job with its moves and its last lines."""
+    """One job with its moves and its last lines."""
     job = _visible_job(request, job_id)
     return snapshots.job_facts(job) | {
         "parts": snapshots.job_parts(job),
@@ -68,7 +68,7 @@ def job_one(request: HttpRequest, job_id: int) -> dict[str, Any]:
 
 @router.get("/jobs/{int:job_id}/usage")
 def job_summary(request: HttpRequest, job_id: int) -> dict[str, Any]:
-    """The summary of a Job, so far if it is running. Null: it has not begun."""
+    """The summary of a job, so far if it is running. Null: it has not begun."""
     job = _visible_job(request, job_id)
     usage = job_usage(job, now=timezone.now())
     return {"job": job.pk, "usage": usage and usage_entry(usage)}
@@ -82,9 +82,9 @@ def job_log(
     length: int = Query(65_536, ge=0, le=log_store.MOST_READ_BYTES),
     part: int = Query(0, ge=0, le=MOST_NODES),
 ) -> dict[str, Any]:
-    """A range of the stored log. A negative offset counts from the end.
+    """Return a range of the stored log. A negative offset counts from the end.
 
-    For a Job over several nodes, `part` is the number of the node in `parts`. `note`
+    For a job over several nodes, `part` is the number of the node in `parts`. `note`
     says why the log was deleted or cut. It is empty if it was not.
     """
     job = _visible_job(request, job_id)
@@ -106,7 +106,7 @@ def job_log_search(
     offset: int = Query(0, ge=0, le=2**40),
     part: int = Query(0, ge=0, le=MOST_NODES),
 ) -> dict[str, Any]:
-    """Lines of the whole stored log that contain a text, from a byte offset on."""
+    """Search the whole stored log for a text, from a byte offset on."""
     return asdict(
         log_store.search(_visible_job(request, job_id), q, offset=offset, part=part)
     )
@@ -120,7 +120,7 @@ def job_numbers(request: HttpRequest, job_id: int) -> dict[str, Any]:
 
 @router.post("/jobs", response={201: dict[str, Any]})
 def job_launch(request: HttpRequest, body: NewJob) -> Status[dict[str, Any]]:
-    """Launch a Job. It begins with its Reservation, or in the first gap."""
+    """Launch a job. It begins with its reservation, or in the first gap."""
     if body.backfill is not None and body.reservation is None:
         return Status(201, gap_create(_user(request), body))
     job = jobs.launch(user=_user(request), now=timezone.now(), **body.wanted())
@@ -131,7 +131,7 @@ def job_launch(request: HttpRequest, body: NewJob) -> Status[dict[str, Any]]:
 def job_stop(
     request: HttpRequest, job_id: int, body: StopReason | None = None
 ) -> dict[str, Any]:
-    """Stop a Job: TERM, the grace, KILL."""
+    """Stop a job. It gets TERM, time to end, and then KILL."""
     job = jobs.stop(
         job_id=job_id,
         user=_user(request),

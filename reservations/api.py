@@ -104,7 +104,7 @@ def _entry(
 
 @router.get("/calendar")
 def calendar(request: HttpRequest, span: Query[SpanIn]) -> HttpResponse:
-    """The GPUs, and their reservations between two instants."""
+    """List the GPUs, and their reservations between two instants."""
     if span.end <= span.start:
         raise InThePast(end=span.end, now=span.start)
     if span.end - span.start > LONGEST_VIEW:
@@ -144,7 +144,7 @@ def _json(request: HttpRequest, content: object) -> HttpResponse:
 
 @router.post("/reservations", response={201: dict[str, Any]})
 def book(request: HttpRequest, wish: BookIn) -> Status[dict[str, object]]:
-    """Book. A refusal is 409, with the rule, its numbers and the next slot."""
+    """Book GPUs. A refusal is 409, with the rule, its numbers and the next slot."""
     user = signed_in(request)
     now = count_request(user, writes=True)
     made = booking.book(
@@ -165,9 +165,7 @@ def book(request: HttpRequest, wish: BookIn) -> Status[dict[str, object]]:
 
 @router.post("/reservations/preview")
 def preview(request: HttpRequest, wish: PreviewIn) -> dict[str, object]:
-    """Return the effect of booking (or of changing ``ignoring``). Nothing is
-    written.
-    """
+    """Check a booking, or a change of ``ignoring``, without making it."""
     user = signed_in(request)
     now = count_request(user, writes=False)
     decision = booking.preview(
@@ -190,7 +188,7 @@ def preview(request: HttpRequest, wish: PreviewIn) -> dict[str, object]:
 def change(
     request: HttpRequest, reservation_id: int, wish: ChangeIn
 ) -> dict[str, object]:
-    """Move, lengthen or shorten it, or change its GPUs or its purpose."""
+    """Change the time, the GPUs or the purpose of a reservation."""
     user = signed_in(request)
     now = count_request(user, writes=True)
     changed = booking_change.change(
@@ -211,7 +209,7 @@ def change(
 def cancel(
     request: HttpRequest, reservation_id: int, why: ReasonIn | None = None
 ) -> dict[str, object]:
-    """Give it back before the start. This can be undone for ten seconds."""
+    """Cancel a reservation before it starts. This can be undone for ten seconds."""
     user = signed_in(request)
     now = count_request(user, writes=True)
     gone = giving.cancel(
@@ -226,7 +224,7 @@ def cancel(
 
 @router.post("/reservations/{int:reservation_id}/undo")
 def undo(request: HttpRequest, reservation_id: int) -> dict[str, object]:
-    """Undo the cancellation, if nobody took the time meanwhile."""
+    """Undo a cancellation, unless the time is taken."""
     user = signed_in(request)
     now = count_request(user, writes=True)
     back = undo_cancel(reservation_id=reservation_id, user=user, now=now)
@@ -235,7 +233,7 @@ def undo(request: HttpRequest, reservation_id: int) -> dict[str, object]:
 
 @router.post("/reservations/{int:reservation_id}/undo-booking")
 def undo_booking(request: HttpRequest, reservation_id: int) -> dict[str, object]:
-    """Undo a new booking at no cost, within ten seconds."""
+    """Undo a new booking at no cost. This works for ten seconds."""
     user = signed_in(request)
     now = count_request(user, writes=True)
     gone = booking_undo.undo_booking(reservation_id=reservation_id, user=user, now=now)
@@ -262,7 +260,7 @@ def release(
 def keep(
     request: HttpRequest, reservation_id: int, why: ReasonIn | None = None
 ) -> dict[str, object]:
-    """Keep an idle reservation. Works once."""
+    """Keep an idle reservation. This works once for each reservation."""
     user = signed_in(request)
     now = count_request(user, writes=True)
     kept = check_in.keep_idle(
@@ -276,7 +274,7 @@ def keep(
 
 @router.get("/slots")
 def slots(request: HttpRequest, wish: Query[SlotsIn]) -> dict[str, object]:
-    """First slots for N Gpus of at least X GiB for H hours."""
+    """Find the first free slots for ``count`` GPUs and ``hours`` hours."""
     user = signed_in(request)
     now = count_request(user, writes=False)
     membership = own_membership(user, wish.membership)
@@ -303,7 +301,7 @@ def slots(request: HttpRequest, wish: Query[SlotsIn]) -> dict[str, object]:
 
 @router.get("/standing")
 def standing(request: HttpRequest) -> dict[str, object]:
-    """The caller's rank, path, quota ahead and newest ledger rows."""
+    """Return the caller's rank, quotas and newest ledger rows."""
     found = standing_service.standing(user=signed_in(request), now=timezone.now())
     return {
         "now": iso(found.now),

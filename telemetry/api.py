@@ -46,7 +46,7 @@ def nodes(request: HttpRequest) -> dict[str, list[dict[str, Any]]]:
 
 @router.get("/gpus/{int:gpu_id}/history")
 def gpu_history(request: HttpRequest, gpu_id: int, wish: Query[HistoryIn]) -> Any:
-    """The history of one Gpu: columns with min, mean and max, null where nothing is
+    """The history of one GPU: columns with min, mean and max, null where nothing is
     known. The running minute is not included."""
     gpu = get_object_or_404(Gpu.objects.select_related("node"), pk=gpu_id)
     return answer_history(history.of_gpu(gpu), wish, now=timezone.now())
@@ -54,6 +54,6 @@ def gpu_history(request: HttpRequest, gpu_id: int, wish: Query[HistoryIn]) -> An
 
 @router.get("/nodes/{name}/history")
 def node_history(request: HttpRequest, name: str, wish: Query[HistoryIn]) -> Any:
-    """The history of all Gpus of a Node together."""
+    """The history of all GPUs of a node together."""
     node = get_object_or_404(Node, name=name)
     return answer_history(history.of_node(node), wish, now=timezone.now())

@@ -31,7 +31,7 @@ NOTHING_KNOWN = FrameRow(state=GpuState.UNKNOWN)
 
 @router.get("/gpus")
 def gpus(request: HttpRequest) -> dict[str, Any]:
-    """Every Gpu now: state, readings (null: unknown), holder, next booking."""
+    """Every GPU now: state, readings (null if unknown), holder, next booking."""
     user = request.user
     assert isinstance(user, User)
     rows = live_rows()

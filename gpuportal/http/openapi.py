@@ -1,5 +1,6 @@
-"""The refusals that the API's schema adds to every operation."""
+"""What the API's schema adds to every operation: a name, a summary, the refusals."""
 
+import re
 from http import HTTPStatus
 from typing import Any
 
@@ -54,14 +55,51 @@ PROBLEM: dict[str, Any] = {
 }
 
 
+def operation_id(method: str, path: str) -> str:
+    """Return an operation's name, for clients that are generated from the schema.
+
+    It follows from the address, so that it stays when a function gets another name.
+
+    >>> operation_id("post", "/api/v1/reservations/{reservation_id}/cancel")
+    'post_reservations_cancel'
+    >>> operation_id("get", "/api/v1/jobs/{job_id}")
+    'get_jobs_one'
+    """
+    words = path.removeprefix("/api/v1/").split("/")
+    named = [word.replace("-", "_") for word in words if not word.startswith("{")]
+    return "_".join([method, *named, *(["one"] if words[-1].startswith("{") else [])])
+
+
+def with_names(schema: dict[str, Any]) -> dict[str, Any]:
+    """Name every operation of a schema, and sum it up; return the schema."""
+    for path, operations in schema["paths"].items():
+        for method, operation in operations.items():
+            operation["operationId"] = operation_id(method, path)
+            # Docstrings are reStructuredText, descriptions Markdown.
+            text = " ".join(operation.get("description", "").split())
+            text = text.replace("``", "`")
+            operation["summary"] = re.split(r"(?<=\.) ", text)[0].removesuffix(".")
+            operation["description"] = text
+            # Those of the routers that it is in, from the outermost on.
+            operation["tags"] = operation["tags"][-1:]
+    return schema
+
+
 def with_problems(schema: dict[str, Any]) -> dict[str, Any]:
     """Add every refusal to every operation of a schema; return the schema."""
-    schema.setdefault("components", {}).setdefault("schemas", {})["Problem"] = PROBLEM
+    components = schema.setdefault("components", {})
+    components.setdefault("schemas", {})["Problem"] = PROBLEM
+    components["responses"] = {
+        status.phrase.title().replace(" ", ""): _problem(words)
+        for status, words in (ALWAYS | WITH_BODY).items()
+    }
     for path in schema["paths"].values():
         for operation in path.values():
             told = ALWAYS | (WITH_BODY if "requestBody" in operation else {})
-            for status, words in sorted(told.items()):
-                operation["responses"].setdefault(int(status), _problem(words))
+            for status in sorted(told):
+                name = status.phrase.title().replace(" ", "")
+                answer = {"$ref": f"#/components/responses/{name}"}
+                operation["responses"].setdefault(int(status), answer)
     return schema
 
 

@@ -57,7 +57,7 @@ def gap_list(request: HttpRequest, ended: bool = False) -> dict[str, Any]:
 
 @router.get("/jobs/gaps/{int:backfill_id}")
 def gap_one(request: HttpRequest, backfill_id: int) -> dict[str, Any]:
-    """A Job in gaps, with the numbers of its stretches."""
+    """A job in gaps, with the numbers of its stretches."""
     rows = Backfill.objects.visible_to(_user(request))
     rows = rows.select_related("owner", "membership__account")
     row = rows.filter(pk=backfill_id).first()
@@ -72,7 +72,7 @@ def gap_one(request: HttpRequest, backfill_id: int) -> dict[str, Any]:
 def gap_stop(
     request: HttpRequest, backfill_id: int, body: StopReason | None = None
 ) -> dict[str, Any]:
-    """Stop a Job in gaps. Its stretch gets TERM, its grace, KILL."""
+    """Stop a job in gaps. Its stretch gets TERM, its grace, KILL."""
     now = timezone.now()
     row = stop_in_gaps(
         backfill_id=backfill_id,

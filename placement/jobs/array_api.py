@@ -26,7 +26,7 @@ class NewArray(NewJob):
 
 @router.post("/jobs/arrays", response={201: dict[str, Any]})
 def array_launch(request: HttpRequest, body: NewArray) -> Status[dict[str, Any]]:
-    """Launch all Jobs of a sweep, or none. Each gets ``gpus`` GPUs, default one."""
+    """Launch all jobs of a sweep, or none. Each gets ``gpus`` GPUs, default one."""
     array = launch_array(
         user=_user(request),
         sweep=checked_sweep(body.sweep),
@@ -38,7 +38,7 @@ def array_launch(request: HttpRequest, body: NewArray) -> Status[dict[str, Any]]
 
 @router.get("/jobs/arrays/{int:array_id}")
 def array_one(request: HttpRequest, array_id: int) -> dict[str, Any]:
-    """An array with all its Jobs."""
+    """An array with all its jobs."""
     user = _user(request)
     seen = Job.objects.visible_to(user).filter(array_id=array_id)
     array = JobArray.objects.filter(pk=array_id, tasks__in=seen).first()
@@ -51,7 +51,7 @@ def array_one(request: HttpRequest, array_id: int) -> dict[str, Any]:
 def array_stop(
     request: HttpRequest, array_id: int, body: StopReason | None = None
 ) -> dict[str, Any]:
-    """Stop the Jobs of an array that have not ended."""
+    """Stop the jobs of an array that have not ended."""
     stopped = stop_array(
         array_id=array_id,
         user=_user(request),

@@ -18,7 +18,7 @@ router = Router(tags=["placement"])
 
 @router.get("/jobs/{int:job_id}/files")
 def job_files(request: HttpRequest, job_id: int) -> dict[str, Any]:
-    """The files in a Job's results folder. Only its owner may download them."""
+    """The files in a job's results folder. Only its owner may download them."""
     assert isinstance(request.user, User)
     job = Job.objects.visible_to(request.user).filter(pk=job_id).first()
     if job is None:
@@ -28,7 +28,7 @@ def job_files(request: HttpRequest, job_id: int) -> dict[str, Any]:
 
 @router.get("/jobs/{int:job_id}/files/{int:file_id}", include_in_schema=False)
 def job_file(request: HttpRequest, job_id: int, file_id: int) -> FileResponse:
-    """One file of the caller's own Job."""
+    """One file of the caller's own job."""
     job = Job.objects.filter(pk=job_id, owner=request.user).first()  # type: ignore[misc]
     row = None if job is None else result_files.stored_file(job, file_id)
     if row is None:

@@ -81,7 +81,7 @@ def model_upload(
 
 @router.post("/plans")
 def plan_make(request: HttpRequest, body: NewPlan) -> dict[str, Any]:
-    """Estimate a model's memory and rank the ways to run it on the Gpus."""
+    """Estimate a model's memory and rank the ways to run it on the GPUs."""
     now = timezone.now()
     user = _user(request)
     check_rate("plan", user_pk=user.pk, per_minute=PLANS_PER_MINUTE, now=now)
@@ -165,7 +165,7 @@ def plan_list(
     limit: int = Query(50, ge=1, le=MOST_ROWS),
     offset: int = Query(0, ge=0, le=10**9),
 ) -> dict[str, Any]:
-    """Plans that one kept, newest first."""
+    """Plans that the caller kept, newest first."""
     rows = StoredPlan.objects.filter(owner=_user(request))
     page = rows.defer("spec", "plan")[offset : offset + limit]
     return {"count": rows.count(), "plans": [_saved_plan_facts(row) for row in page]}
@@ -173,7 +173,7 @@ def plan_list(
 
 @router.get("/plans/{int:plan_id}")
 def plan_one(request: HttpRequest, plan_id: int, key: str = "") -> dict[str, Any]:
-    """One kept Plan, if one may look at it; `key`: that of its link."""
+    """A kept plan that the caller may see. `key` is the one of its link."""
     row = _visible_plan(request, plan_id, key)
     return _saved_plan_facts(row) | {"plan": row.plan}
 
@@ -185,7 +185,7 @@ def plan_files(
     key: str = "",
     form: Literal["json", "zip"] = "json",
 ) -> Any:
-    """The files that start a kept Plan: as JSON, or `form=zip` as one archive."""
+    """The files that start a kept plan: as JSON, or `form=zip` as one archive."""
     row = _visible_plan(request, plan_id, key)
     made = launch_files(Plan.from_json(row.plan), ModelSpec.from_json(row.spec))
     if form == "zip":

@@ -27,7 +27,7 @@ class Allowance(Schema):
 
 @router.get("/jobs/{int:job_id}/moves")
 def move_list(request: HttpRequest, job_id: int) -> dict[str, Any]:
-    """The reviews of a Job, newest first, with predicted and actual gain."""
+    """The reviews of a job, newest first, with predicted and actual gain."""
     job = Job.objects.visible_to(reader(request)).filter(pk=job_id).first()
     if job is None:
         raise NotFound(what=sentence("job #{job_id}", job_id=job_id))
@@ -36,7 +36,7 @@ def move_list(request: HttpRequest, job_id: int) -> dict[str, Any]:
 
 @router.post("/jobs/{int:job_id}/moves")
 def move_allow(request: HttpRequest, job_id: int, body: Allowance) -> dict[str, Any]:
-    """Set whether the caller's Job is reviewed, and how it may be restarted."""
+    """Set whether the caller's job is reviewed, and how it may be restarted."""
     return _facts(
         allow_moves(
             job_id=job_id,

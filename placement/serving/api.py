@@ -104,7 +104,7 @@ def endpoint_list(
 
 @router.post("/serve", response={201: dict[str, Any]})
 def endpoint_add(request: HttpRequest, body: Serve) -> Status[dict[str, Any]]:
-    """Serve a model on the best Gpu of a reservation, or of a new one."""
+    """Serve a model on the best GPU of a reservation, or of a new one."""
     user = _user(request)
     job = serving.deploy(
         user=user,

@@ -36,7 +36,7 @@ def notices(request: HttpRequest, unread: bool = False) -> dict[str, object]:
 
 @router.post("/notices/{int:notice_id}/read")
 def read(request: HttpRequest, notice_id: int) -> dict[str, object]:
-    """Mark one as read. The bell no longer counts it."""
+    """Mark a notice as read. The bell no longer counts it."""
     assert isinstance(request.user, User)
     read_notice(notice_id=notice_id, user=request.user, now=timezone.now())
     return {"id": notice_id, "read": True}

@@ -11,7 +11,7 @@ router = Router(tags=["calendar"])
 
 @router.post("/reservations/{int:reservation_id}/check-in")
 def check_in(request: HttpRequest, reservation_id: int) -> dict[str, object]:
-    """Check in by a click. A process or a job on the GPU also counts as a check-in."""
+    """Check in. A process or a job on the GPU also counts as a check-in."""
     user = signed_in(request)
     now = count_request(user, writes=True)
     row = check_in_by_click(reservation_id=reservation_id, user=user, now=now)

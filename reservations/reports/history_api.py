@@ -29,7 +29,7 @@ router = Router(tags=["history"])
 def account_history(
     request: HttpRequest, account_id: int, wish: Query[HistoryIn]
 ) -> Any:
-    """The use of Gpus while an Account, or one below it, held them.
+    """The use of GPUs while a group, or a group below it, held them.
 
     For its members, its heads and the operator.
     """
@@ -47,14 +47,14 @@ def account_history(
 def reservation_history(
     request: HttpRequest, reservation_id: int, wish: Query[HistoryIn]
 ) -> Any:
-    """The use of a Reservation's Gpus while it held them."""
+    """The use of a reservation's GPUs while it held them."""
     subject = of_reservation(_reservation(request, reservation_id))
     return answer_history(subject, wish, now=timezone.now())
 
 
 @router.get("/reservations/{int:reservation_id}/usage")
 def reservation_summary(request: HttpRequest, reservation_id: int) -> dict[str, Any]:
-    """The summary of a Reservation, so far if it is running. Null: unknown."""
+    """The summary of a reservation, so far if it is running. Null: unknown."""
     found = _reservation(request, reservation_id)
     usage = reservation_usage(found, now=timezone.now())
     return {"reservation": found.pk, "usage": usage and usage_entry(usage)}

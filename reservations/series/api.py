@@ -75,7 +75,7 @@ def _wish(request: HttpRequest, what: SeriesPreviewIn, *, writes: bool) -> Serie
 
 @router.post("/series/preview")
 def preview(request: HttpRequest, what: SeriesPreviewIn) -> dict[str, object]:
-    """Return the effect of saving for each day, without writing anything."""
+    """Check every day of a series, without booking it."""
     wanted = _wish(request, what, writes=False)
     now = count_request(signed_in(request), writes=False)
     looked = series.rehearse(wanted, now=now)
@@ -91,7 +91,7 @@ def preview(request: HttpRequest, what: SeriesPreviewIn) -> dict[str, object]:
 
 @router.post("/series", response={201: dict[str, Any]})
 def create(request: HttpRequest, what: SeriesIn) -> Status[dict[str, object]]:
-    """Book every day within the horizon. The tick books the others in time."""
+    """Create a series. Days within the horizon are booked now, the others later."""
     wanted = _wish(request, what, writes=True)
     made, looked = series.create(
         wanted,
@@ -122,7 +122,7 @@ def listed(request: HttpRequest) -> dict[str, object]:
 
 @router.post("/series/{int:series_id}/end")
 def end(request: HttpRequest, series_id: int) -> dict[str, object]:
-    """Book no further day. Booked days stay."""
+    """End a series. Days that are booked stay."""
     user = signed_in(request)
     now = count_request(user, writes=True)
     return _series(series_end.end(series_id=series_id, user=user, now=now))
@@ -130,7 +130,7 @@ def end(request: HttpRequest, series_id: int) -> dict[str, object]:
 
 @router.post("/series/{int:series_id}/skip")
 def skip(request: HttpRequest, series_id: int, which: DayIn) -> dict[str, object]:
-    """Leave one day out. If it is booked, it is cancelled."""
+    """Skip one day of a series. If it is booked, it is cancelled."""
     user = signed_in(request)
     now = count_request(user, writes=True)
     found = series_end.skip_day(series_id=series_id, user=user, day=which.day, now=now)
@@ -141,7 +141,7 @@ def skip(request: HttpRequest, series_id: int, which: DayIn) -> dict[str, object
 def cancel_from(
     request: HttpRequest, series_id: int, which: DayIn
 ) -> dict[str, object]:
-    """Cancel a day and all that follow."""
+    """Cancel a day of a series and all later days."""
     user = signed_in(request)
     now = count_request(user, writes=True)
     cancelled = series_end.cancel_from(

@@ -49,7 +49,7 @@ class AcceptIn(_Strict):
 def share(
     request: HttpRequest, reservation_id: int, who: ShareIn
 ) -> Status[dict[str, object]]:
-    """Let a member of the same account use the caller's reservation."""
+    """Let a member of the same group use the caller's reservation."""
     user = signed_in(request)
     now = count_request(user, writes=True)
     made = co_use.share(
@@ -62,7 +62,7 @@ def share(
 def unshare(
     request: HttpRequest, reservation_id: int, user_id: int
 ) -> dict[str, object]:
-    """Remove a co-user, or leave a Reservation that is shared with the caller."""
+    """Remove a co-user, or leave a reservation that is shared with the caller."""
     user = signed_in(request)
     now = count_request(user, writes=True)
     removed = co_use.unshare(
@@ -98,7 +98,7 @@ class StarIn(_Strict):
 
 @router.put("/favourites")
 def star(request: HttpRequest, what: StarIn) -> dict[str, object]:
-    """Star a GPU or a class: listed first, and taken first where equally good."""
+    """Make a GPU or a class a favourite, or end that. Favourites come first."""
     user = signed_in(request)
     count_request(user, writes=True)
     if what.gpu is not None:
@@ -145,7 +145,7 @@ def make(request: HttpRequest, what: OfferIn) -> Status[dict[str, object]]:
 
 @router.post("/offers/{int:offer_id}/preview")
 def preview(request: HttpRequest, offer_id: int) -> dict[str, object]:
-    """Return the effect of accepting on the caller, without writing anything."""
+    """Check what accepting an offer would mean, without accepting it."""
     user = signed_in(request)
     sides = offers.outlook(
         offer_id=offer_id, user=user, now=count_request(user, writes=False)
@@ -220,7 +220,7 @@ class GiveBackIn(PartIn):
 
 @router.post("/reservations/{int:reservation_id}/give-back/preview")
 def price(request: HttpRequest, reservation_id: int, part: PartIn) -> dict[str, object]:
-    """Return the credits that a partial return gives back, and its price."""
+    """Return the credits that giving a part back would return, and its price."""
     user = signed_in(request)
     found = partial_release.price(
         reservation_id=reservation_id,
@@ -241,7 +241,7 @@ def price(request: HttpRequest, reservation_id: int, part: PartIn) -> dict[str, 
 def give_back(
     request: HttpRequest, reservation_id: int, part: GiveBackIn
 ) -> dict[str, object]:
-    """Give a part back. The rest continues."""
+    """Give a part of a reservation back. The rest continues."""
     user = signed_in(request)
     left = partial_release.give_back_part(
         reservation_id=reservation_id,

@@ -56,7 +56,7 @@ class WaitIn(_Strict):
 
 @router.get("/waiting")
 def listed(request: HttpRequest) -> dict[str, object]:
-    """The caller's requests: position, others ahead, planned start, estimate."""
+    """List the caller's requests, each with its position and estimated start."""
     user = signed_in(request)
     policy = site_policy()
     found = queue_of(
@@ -77,7 +77,7 @@ def listed(request: HttpRequest) -> dict[str, object]:
 
 @router.post("/waiting", response={201: dict[str, Any]})
 def ask(request: HttpRequest, wish: WaitIn) -> Status[dict[str, object]]:
-    """Wait for any suitable time. Placed automatically, in order."""
+    """Join the waitlist. A suitable time is booked as soon as there is one."""
     user = signed_in(request)
     now = count_request(user, writes=True)
     row = waiting.ask(
@@ -109,7 +109,7 @@ def withdraw(request: HttpRequest, waiting_id: int) -> dict[str, object]:
 
 @router.post("/waiting/{int:waiting_id}/accept")
 def accept(request: HttpRequest, waiting_id: int) -> dict[str, object]:
-    """Accept the offer. Returns the new reservation."""
+    """Accept an offer of the waitlist. The answer is the new reservation."""
     user = signed_in(request)
     now = count_request(user, writes=True)
     made = waiting.accept(waiting_id=waiting_id, user=user, now=now)
@@ -121,7 +121,7 @@ def accept(request: HttpRequest, waiting_id: int) -> dict[str, object]:
 
 @router.post("/waiting/{int:waiting_id}/decline")
 def decline(request: HttpRequest, waiting_id: int) -> dict[str, object]:
-    """Decline an offer (it keeps waiting), or a placement before its freeze."""
+    """Decline an offer, or what the waitlist booked, until it freezes."""
     user = signed_in(request)
     now = count_request(user, writes=True)
     return _request_json(

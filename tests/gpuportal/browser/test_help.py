@@ -3,6 +3,7 @@
 from playwright.sync_api import Page, expect
 
 from tests.factories import make_pool
+from tests.pages import fits
 
 
 def test_a_word_explains_itself_by_keyboard_and_escape_closes_it(
@@ -85,3 +86,19 @@ def test_the_help_page_is_clean_for_axe_and_fits_a_phone(
     expect(page.locator("#shortcut-list")).to_contain_text("g then b")
     axe()
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_the_reference_opens_at_the_operation_that_a_link_names(
+    page: Page, live_asgi, alice, sign_in, console, axe
+):
+    sign_in(alice)
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto(f"{live_asgi}/api/v1/docs#post_reservations")
+    book = page.locator("#post_reservations")
+    expect(book).to_be_visible()
+    expect(book).to_contain_text('"gpu_ids": [1]')
+    expect(page.locator("#get_slots")).to_be_hidden()
+    page.get_by_text("/api/v1/slots", exact=True).click()
+    expect(page.locator("#get_slots")).to_contain_text("integer, 1 to 20")
+    axe()
+    fits(page)
