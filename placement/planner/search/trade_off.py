@@ -70,12 +70,7 @@ def with_consistent_sense(plans: Sequence[Plan]) -> list[Plan]:
     sensible = [one for one in plans if not one.absurd]
     return [
         replace(one, absurd="")
-        if one.absurd
-        and any(
-            one.step_seconds <= other.step_seconds
-            and step_cost(one) <= step_cost(other)
-            for other in sensible
-        )
+        if one.absurd and any(_is_no_worse(one, other) for other in sensible)
         else one
         for one in plans
     ]
@@ -87,6 +82,9 @@ def makes_needless(one: Plan, other: Plan, objective: Objective | None = None) -
     It must be about as fast and as cheap or better, and give up no more: memory that is
     sure, numbers, undisturbed processes of others, health, an early start, and for the
     objective of the fewest Gpus their number.
+
+    A Plan that is no slower and no dearer by the figures on screen makes the other one
+    needless even if its step is so short that it counts as longer.
     """
     mine, theirs = _qualities(one), _qualities(other)
     if objective == "fewest":
@@ -96,9 +94,15 @@ def makes_needless(one: Plan, other: Plan, objective: Objective | None = None) -
     # A Plan on fewer GPUs is needless only if it really is no cheaper and no faster.
     fewer = len(other.shards) < len(one.shards)
     near = 1 + EQUAL_RATIO if fewer else NEAR_RATIO
-    return noticed_seconds(one, objective) <= near * noticed_seconds(
+    by_what_is_noticed = noticed_seconds(one, objective) <= near * noticed_seconds(
         other, objective
     ) and noticed_cost(one, objective) <= near * noticed_cost(other, objective)
+    return by_what_is_noticed or _is_no_worse(one, other)
+
+
+def _is_no_worse(one: Plan, other: Plan) -> bool:
+    """Return whether a Plan is no slower and no dearer by the figures on screen."""
+    return one.step_seconds <= other.step_seconds and step_cost(one) <= step_cost(other)
 
 
 def with_trades(plans: Sequence[Plan]) -> tuple[Plan, ...]:

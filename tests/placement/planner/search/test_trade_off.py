@@ -3,7 +3,7 @@
 from itertools import permutations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from placement.planner.model.well_known import well_known_spec
@@ -154,6 +154,7 @@ def test_the_trade_is_in_credits_where_gpus_weigh_differently():
     st.booleans(),
     st.sampled_from([1, 7, 16]),
 )
+@example("llama-3-8b", "infer", 3, [("NVIDIA H100", 80)] * 2, False, 7)
 def test_a_first_plan_is_never_absurd_and_no_shown_plan_beats_another(
     name, task, count, kinds, nvlink, batch
 ):
