@@ -192,7 +192,7 @@ def torchtune_rows(rows: list[dict[str, Any]]) -> list[Row]:
     settings = {
         "packed": (packed, ""),
         "+activation checkpointing": (
-            packed.but(checkpointing="full", loss="fused"),
+            packed.replace(checkpointing="full", loss="fused"),
             "chunked cross entropy counted as a fused one",
         ),
     }

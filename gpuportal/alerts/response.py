@@ -81,10 +81,10 @@ class Responder:
                 continue
             close_old_connections()
             with isolated(logger, "intruders are not looked at"):
-                self.step(timezone.now())
+                self.run_round(timezone.now())
         close_old_connections()
 
-    def step(self, now: datetime) -> int:
+    def run_round(self, now: datetime) -> int:
         """Look once. Return how many steps were taken."""
         if self._broken_at is None or now - self._broken_at >= timedelta(
             seconds=BROKEN_SECONDS

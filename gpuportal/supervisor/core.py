@@ -97,7 +97,7 @@ class Supervisor:
                     self._launch(child)
             elif now - child.started > STEADY_SECONDS:
                 child.deaths.succeeded()
-            child.log.follow()
+            child.log.repeat_warnings()
         time.sleep(TURN_SECONDS)
 
     def run(self) -> None:
@@ -159,7 +159,7 @@ class Supervisor:
         # and continue.
         kernel.send_group(child.process.pid, signal.SIGKILL)
         child.process = None
-        child.log.follow()
+        child.log.repeat_warnings()
         if self._stopping:
             return
         wait_seconds = child.deaths.failed()

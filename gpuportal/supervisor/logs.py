@@ -38,7 +38,7 @@ class LogFile:
         self._span_began = 0.0
         self._shown = 0
 
-    def follow(self) -> None:
+    def repeat_warnings(self) -> None:
         """Repeat warnings since the last call. Cut the file when it is long."""
         size = self.path.stat().st_size if self.path.exists() else 0
         if size < self._offset:

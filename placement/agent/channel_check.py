@@ -65,10 +65,10 @@ class ChannelWatch:
     ) -> None:
         """Check at once, then each minute; sooner after a failure."""
         while not stop.is_set():
-            well = self.look(tell)
+            well = self.check_and_report(tell)
             stop.wait(EVERY_SECONDS if well else AGAIN_SECONDS)
 
-    def look(self, tell: Callable[[dict[str, Any]], bool]) -> bool:
+    def check_and_report(self, tell: Callable[[dict[str, Any]], bool]) -> bool:
         """Check once and report the result. Return whether the channel works."""
         found = check(self.node)
         if found != self.known:

@@ -74,7 +74,7 @@ class GapSnapshot:
     _ahead: Calendar | None = field(default=None)
     _uuids: dict[int, str] = field(default_factory=dict)
 
-    def take(self, gap: Gap) -> None:
+    def remove_gap(self, gap: Gap) -> None:
         """Record that Gpus are taken now."""
         self.free = [one for one in self.free if one.gpu.pk not in gap.gpu_ids]
 
@@ -175,7 +175,7 @@ def _serve(row: Backfill, look: GapSnapshot) -> bool:
         _store_reason([row], why_waits(look.free, wants, now=look.now))
         _expect(row, wants, look)
         return False
-    look.take(gap)
+    look.remove_gap(gap)
     return True
 
 
@@ -227,7 +227,7 @@ def _take(
     """
     first = row.attempt == 0
     with wait_for_turn(), transaction.atomic(durable=True):
-        held = gap_booking.take(
+        held = gap_booking.book_gap(
             membership=row.membership,
             gpu_ids=gap.gpu_ids,
             shortest_seconds=shortest_seconds,

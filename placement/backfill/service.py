@@ -298,7 +298,7 @@ def _extend_gap(row: Backfill, stretch: Job, grace: float, now: datetime) -> dat
 def _settle(row: Backfill, stretch: Job, now: datetime) -> bool:
     """Return the gap, count its time, and set the next state."""
     returned = stretch.reservation.state == State.RELEASED
-    gap_booking.leave(
+    gap_booking.return_gap(
         reservation_id=stretch.reservation_id,
         now=stretch.ended_at or now,
         reason=sentence("job #{stretch} has ended", stretch=stretch.pk),

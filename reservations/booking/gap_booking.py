@@ -76,7 +76,7 @@ def may_hold_until(
 
 
 @transaction.atomic
-def take(
+def book_gap(
     *,
     membership: Membership,
     gpu_ids: Sequence[int],
@@ -188,7 +188,7 @@ def hold_on(
 
 
 @transaction.atomic
-def leave(*, reservation_id: int, now: datetime, reason: str) -> bool:
+def return_gap(*, reservation_id: int, now: datetime, reason: str) -> bool:
     """Return a gap and charge its use. False: it has ended already."""
     at = whole_second(now)
     row = locks.load_reservation(reservation_id, lock=True)
@@ -202,9 +202,9 @@ def leave(*, reservation_id: int, now: datetime, reason: str) -> bool:
 __all__ = [
     "MOST_SECONDS",
     "NEAR_SECONDS",
+    "book_gap",
     "hold_on",
-    "leave",
     "may_hold_until",
-    "take",
+    "return_gap",
     "waitlist_rests",
 ]

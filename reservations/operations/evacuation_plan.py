@@ -98,7 +98,7 @@ class GpuTimetable:
             )
         )
 
-    def take(self, moves: Iterable[tuple[int, int]], window: Window) -> None:
+    def record_move(self, moves: Iterable[tuple[int, int]], window: Window) -> None:
         """Record where a booking was moved."""
         for old, new in moves:
             self._held.setdefault(new, []).append(window)
@@ -173,7 +173,7 @@ def relieve(
             not one.running
             and (moves := equal_gpus_elsewhere(one, shut, room)) is not None
         ):
-            room.take(moves, one.window)
+            room.record_move(moves, one.window)
             yield EvacuationOutcome(one.pk, BookingFate.MOVED, moves=moves)
             continue
         until = max(closed_from, now if one.running else start)
@@ -195,5 +195,5 @@ def vacate(
         if moves is None:
             yield EvacuationOutcome(one.pk, BookingFate.STAYS)
             continue
-        room.take(moves, one.window)
+        room.record_move(moves, one.window)
         yield EvacuationOutcome(one.pk, BookingFate.MOVED, moves=moves)

@@ -191,16 +191,16 @@ class Watcher:
             return GpuVerdict(GpuState.MAINTENANCE)
         if reading is None or age_seconds > STALE_SECONDS:
             # Without a sample: findings stay open, but no time is added to them.
-            memory.stands.blind()
+            memory.stands.note_gap()
             return GpuVerdict(GpuState.STALE if reading else GpuState.UNKNOWN)
         if not reading.answers:
-            memory.stands.blind()
+            memory.stands.note_gap()
             return GpuVerdict(GpuState.LOST)
         if facts.mig:
             return GpuVerdict(GpuState.MIG)
         if facts.foreign:
             return GpuVerdict(GpuState.FOREIGN)
-        memory.stands.see(reading, at=now.timestamp() - age_seconds)
+        memory.stands.begin_look(reading, at=now.timestamp() - age_seconds)
         look = _GpuCheck(
             memory.stands, reading, owners, self.policy, now, holding, before
         )

@@ -50,7 +50,7 @@ class _Desk:
             self._work.extend(uuids)
             self._changed.notify(min(lanes, len(uuids)))
 
-    def take(self, lane: Lane) -> str | None:
+    def next_gpu(self, lane: Lane) -> str | None:
         """Wait for the next Gpu that a lane reads and return it. None: there will be
         no more.
         """
@@ -69,7 +69,7 @@ class _Desk:
             self._closed = True
             self._changed.notify_all()
 
-    def leave(self, reading: GpuReading, lane: Lane) -> None:
+    def store_reading(self, reading: GpuReading, lane: Lane) -> None:
         """Store the reading of a Gpu from the lane that was in it."""
         with self._changed:
             lane.busy = None
@@ -124,7 +124,7 @@ class Lane(threading.Thread):
     def run(self) -> None:
         """Read Gpu after Gpu until another thread takes over."""
         while not self.replaced:
-            uuid = self._desk.take(self)
+            uuid = self._desk.next_gpu(self)
             if uuid is None:
                 return
             try:
@@ -133,7 +133,7 @@ class Lane(threading.Thread):
                 # A probe does not raise. If one does, only this Gpu is affected.
                 traceback.print_exc()
                 reading = GpuReading(uuid=uuid, state=GpuAnswer.ERROR)
-            self._desk.leave(reading, self)
+            self._desk.store_reading(reading, self)
 
     def stuck_in(self, now: float, longer_than: float) -> str | None:
         """Return the UUID that it has been reading for longer than so many seconds."""

@@ -62,11 +62,11 @@ class Probe(Protocol):
 
     @property
     def stale(self) -> bool:
-        """Whether `mend` has something to do."""
+        """Whether `reopen` has something to do."""
 
     @property
     def urgent(self) -> bool:
-        """Whether nothing can be read before `mend`."""
+        """Whether nothing can be read before `reopen`."""
 
     @property
     def stuck(self) -> bool:
@@ -78,7 +78,7 @@ class Probe(Protocol):
     def close(self) -> None:
         """Stop."""
 
-    def mend(self) -> None:
+    def reopen(self) -> None:
         """Restart after a reload of the driver. Raises ProbeUnavailable."""
 
     def watch(self, uuids: frozenset[str]) -> None:
@@ -192,7 +192,7 @@ class Sampler:
         readings = lanes.read(uuids, within_seconds=READ_WITHIN_SECONDS)
         took_seconds = time.monotonic() - started
         self._seq += 1
-        self._sender.follow(uuids)
+        self._sender.follow_gpus(uuids)
         self._send_roster(probe.info, started, at)
         self._send_sample(probe, readings, at=at, took_seconds=took_seconds)
         hung = lanes.hung()
@@ -300,7 +300,7 @@ class Sampler:
             why = "the driver was reloaded while a GPU hung"
             raise self._restart_error(TroubleState.RELOADING, why)
         try:
-            self._in_time(probe.mend)
+            self._in_time(probe.reopen)
         except ProbeUnavailable as error:
             self._state, self._why = "unavailable", str(error)
         else:

@@ -231,7 +231,7 @@ class SimulatedProbe:
     def close(self) -> None:
         """Do nothing: nothing is held open."""
 
-    def mend(self) -> None:
+    def reopen(self) -> None:
         """Do nothing: no driver can be reloaded."""
 
     def watch(self, uuids: frozenset[str]) -> None:

@@ -72,7 +72,7 @@ class Sender:
         """Whether the last message was sent."""
         return not self.why
 
-    def follow(self, uuids: Iterable[str]) -> None:
+    def follow_gpus(self, uuids: Iterable[str]) -> None:
         """Set the Gpus for which `watched` is kept."""
         self._followed = tuple(uuids)
 

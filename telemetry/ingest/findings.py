@@ -36,7 +36,7 @@ class Findings:
         self._gpus: RuleClock[int] = RuleClock(lambda: writer.policy)
         self._nodes: RuleClock[str] = RuleClock(lambda: writer.policy)
 
-    def follow(self, cluster: ClusterSnapshot, *, steady: float) -> None:
+    def update_cluster(self, cluster: ClusterSnapshot, *, steady: float) -> None:
         """Forget removed Gpus and Nodes. Take over the findings that were open at the
         start."""
         pks = {gpu.pk for gpu in cluster.gpus}
@@ -71,7 +71,7 @@ class Findings:
         faults = self._driver_faults(rows, inboxes, steady=steady)
         for gpu, row in rows:
             if row.state in BLIND:
-                self._hardware.blind(gpu.pk)
+                self._hardware.note_gap(gpu.pk)
                 continue
             standing: list[Finding] = []
             if gpu.pk in judged:
@@ -81,7 +81,7 @@ class Findings:
                     for x in of_card
                 )
                 standing.extend(self._judged(gpu.pk))
-            self._queue_steps(gpu.pk, self._gpus.see(gpu.pk, standing, at=steady))
+            self._queue_steps(gpu.pk, self._gpus.due_steps(gpu.pk, standing, at=steady))
         for name, inbox in inboxes.items():
             facts = self._node_facts(
                 name, inbox, misuses.get(name), faults.get(name), steady=steady
@@ -90,7 +90,7 @@ class Findings:
                 Finding(rule.name, detail=rule.detail(facts))
                 for rule in active_rules(facts)
             ]
-            self._queue_steps(name, self._nodes.see(name, found, at=steady))
+            self._queue_steps(name, self._nodes.due_steps(name, found, at=steady))
 
     def _driver_faults(
         self, rows: Rows, inboxes: Mapping[str, NodeInbox], *, steady: float
@@ -155,7 +155,7 @@ class Findings:
         if heard is None:
             return ()
         told_at = now.timestamp() - max(0.0, steady - heard.arrived)
-        return self._hardware.look(
+        return self._hardware.present_findings(
             gpu.pk, heard.reading, at=heard.arrived, told_at=told_at
         )
 

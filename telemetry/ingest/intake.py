@@ -85,7 +85,7 @@ class Intake:
         does not count."""
         return any(inbox.behind for inbox in self.inboxes.values())
 
-    def follow(self, cluster: ClusterSnapshot) -> None:
+    def update_cluster(self, cluster: ClusterSnapshot) -> None:
         """Read only the streams of these nodes from now on."""
         self.cluster = cluster
         self._meters.keep_only({gpu.pk for gpu in cluster.gpus})
@@ -371,7 +371,7 @@ class Intake:
         for gpu in sample.gpus:
             pk = bound[gpu.uuid].pk
             present = self._holder_present(pk, gpu, now)
-            joules = self._meters.take(pk, at, gpu)
+            joules = self._meters.joules_since_last(pk, at, gpu)
             total = of_reading(gpu, holder_present=present, energy_joules=joules)
             self.minutes.add(pk, at, total)
             if gpu.xids:

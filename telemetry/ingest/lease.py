@@ -40,7 +40,7 @@ class Lease:
         """Whether this process holds it at this moment."""
         return time.monotonic() < self._until
 
-    def take(self) -> bool:
+    def acquire(self) -> bool:
         """Take or prolong it. Return False while another process holds it."""
         asked_at = time.monotonic()
         milliseconds = int(LEASE_SECONDS * 1000)
@@ -48,7 +48,7 @@ class Lease:
         self._until = asked_at + LEASE_SECONDS if got else float("-inf")
         return bool(got)
 
-    def give(self) -> None:
+    def release(self) -> None:
         """Give it back, so that a successor need not wait."""
         self._until = float("-inf")
         self._redis.eval(_GIVE, 1, self._key, self._name)

@@ -187,7 +187,7 @@ class Ingest:
 
     def _give_lease_back(self) -> None:
         try:
-            self.lease.give()
+            self.lease.release()
         except RedisError as error:
             self.complaints.add("broker", error)
 
@@ -207,7 +207,7 @@ class Ingest:
     def tick(self) -> None:
         """Judge every Gpu, publish, and give the writer the data to store."""
         now, steady = datetime.now(UTC), self._steady()
-        leads = self.lease.take()
+        leads = self.lease.acquire()
         self._update_cluster()
         self._judged.clear()
         rows = list(
@@ -245,8 +245,8 @@ class Ingest:
         cluster = self.writer.cluster
         if cluster is None or cluster is self.intake.cluster:
             return
-        self.intake.follow(cluster)
-        self._findings.follow(cluster, steady=self._steady())
+        self.intake.update_cluster(cluster)
+        self._findings.update_cluster(cluster, steady=self._steady())
 
     def _state(
         self, gpu_id: int, reading: GpuReading | None, age_seconds: float, now: datetime

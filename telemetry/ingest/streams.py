@@ -75,7 +75,7 @@ class GroupReader:
                 stop.wait(0.2)
                 continue
             try:
-                if not self.step(list(nodes()), block_seconds=0.5):
+                if not self.handle_messages(list(nodes()), block_seconds=0.5):
                     close_old_connections()
             except RedisError as error:
                 self._groups.clear()
@@ -89,7 +89,7 @@ class GroupReader:
                 stop.wait(WAIT_SECONDS)
         close_old_connections()
 
-    def step(self, nodes: list[str], *, block_seconds: float) -> int:
+    def handle_messages(self, nodes: list[str], *, block_seconds: float) -> int:
         """Handle the messages that are there, waiting so long for the first one. Return
         how many."""
         if not nodes:

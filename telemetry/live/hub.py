@@ -142,14 +142,14 @@ class Hub:
             try:
                 async with self._redis.pubsub() as pubsub:
                     self._subscribed = set()
-                    await self._listen(pubsub)
+                    await self._read_messages(pubsub)
                     back_off.succeeded()
             except (RedisError, OSError) as error:
                 if not back_off.failures:
                     logger.warning("live data are late: %s", error)
                 await asyncio.sleep(back_off.failed())
 
-    async def _listen(self, pubsub: PubSub) -> None:
+    async def _read_messages(self, pubsub: PubSub) -> None:
         """Read messages until there is no Mailbox left."""
         await self._update_subscription(pubsub)
         reading: asyncio.Task[Any] | None = None

@@ -38,7 +38,7 @@ class EnergyMeter:
     counter_joules: float | None = None
     counter_at: float = 0.0
 
-    def take(
+    def joules_since_last(
         self, at: float, *, counter_joules: float | None, power_watts: float | None
     ) -> float | None:
         """Return joules since the previous sample, never below 0; None if unknown."""
@@ -79,12 +79,14 @@ class EnergyMeters:
     def __init__(self) -> None:
         self._meters: dict[int, EnergyMeter] = {}
 
-    def take(self, gpu_id: int, at: float, reading: GpuReading) -> float | None:
+    def joules_since_last(
+        self, gpu_id: int, at: float, reading: GpuReading
+    ) -> float | None:
         """Return joules of a Gpu since its previous sample; None if unknown."""
         if not reading.answers:
             return None
         meter = self._meters.setdefault(gpu_id, EnergyMeter())
-        return meter.take(
+        return meter.joules_since_last(
             at,
             counter_joules=reading.energy_joules,
             power_watts=reading.power_watts,

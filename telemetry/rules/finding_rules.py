@@ -84,7 +84,7 @@ class RuleClock(Generic[Place]):
         self._policy = policy
         self._watches: dict[Place, dict[str, _FindingWatch]] = {}
 
-    def see(
+    def due_steps(
         self, place: Place, standing: Iterable[Finding], *, at: float
     ) -> Iterator[FindingStep]:
         """Yield the steps for the present findings of a place.

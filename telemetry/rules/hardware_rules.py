@@ -46,7 +46,7 @@ class HardwareWatcher:
         self._policy = policy
         self._gpus: dict[int, PersistentCauses] = {}
 
-    def look(
+    def present_findings(
         self, gpu_id: int, reading: GpuReading, *, at: float, told_at: float
     ) -> Iterable[Finding]:
         """Return the present findings of a Gpu.
@@ -63,7 +63,7 @@ class HardwareWatcher:
             return ()
         if stands is None:
             stands = self._gpus[gpu_id] = PersistentCauses()
-        stands.see(reading, at=at, told_at=told_at)
+        stands.begin_look(reading, at=at, told_at=told_at)
         policy = self._policy()
         found = []
         for rule in causes:
@@ -74,10 +74,10 @@ class HardwareWatcher:
                 )
         return found
 
-    def blind(self, gpu_id: int) -> None:
+    def note_gap(self, gpu_id: int) -> None:
         """Note that no fresh sample of a Gpu came."""
         if gpu_id in self._gpus:
-            self._gpus[gpu_id].blind()
+            self._gpus[gpu_id].note_gap()
 
     def adopt(self, gpu_id: int, rule: str) -> None:
         """Take over a finding that was open before this process began."""

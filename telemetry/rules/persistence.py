@@ -96,8 +96,11 @@ NOT_STANDING = PersistentCause()
 
 
 class PersistentCauses:
-    """The causes that persist on one Gpu. Each sample is one look: `see`, then `holds`
-    for each cause. A cause that is left out in a look has had a break."""
+    """The causes that persist on one Gpu.
+
+    Each sample is one look: `begin_look`, then `holds` for each cause. A cause that is
+    left out in a look has had a break.
+    """
 
     __slots__ = ("_at", "_causes", "_look", "_passed", "_reading", "_told_at")
 
@@ -109,7 +112,7 @@ class PersistentCauses:
         self._reading: GpuReading | None = None
         self._told_at = 0.0
 
-    def see(
+    def begin_look(
         self, reading: GpuReading, *, at: float, told_at: float | None = None
     ) -> None:
         """Begin a look at a reading.
@@ -133,7 +136,7 @@ class PersistentCauses:
         self._told_at = at if told_at is None else told_at
         self._look += 1
 
-    def blind(self) -> None:
+    def note_gap(self) -> None:
         """Note that no fresh sample came. The time until the next one does not
         count."""
         self._at = None

@@ -172,13 +172,13 @@ class FolderSizes:
         while not stop.wait(pause):
             begun = time.monotonic()
             try:
-                self.look(stop.is_set)
+                self.measure_folders(stop.is_set)
             except OSError as error:
                 logger.error("the folders of jobs cannot be listed: %s", error)
             spent = time.monotonic() - begun
             pause = max(LOOK_SECONDS, spent / folder_size.MOST_SHARE)
 
-    def look(self, stopped: Callable[[], bool] = lambda: False) -> int:
+    def measure_folders(self, stopped: Callable[[], bool] = lambda: False) -> int:
         """Measure the folders whose size is too old; how many."""
         done = 0
         for folder in job_folders(self.jobs):

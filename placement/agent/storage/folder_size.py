@@ -61,10 +61,10 @@ class FolderWatch:
         pause = LOOK_SECONDS
         while not self._stop.wait(pause) and not self.why:
             begun = time.monotonic()
-            self.why = self.look()
+            self.why = self.measure()
             pause = max(LOOK_SECONDS, (time.monotonic() - begun) / MOST_SHARE)
 
-    def look(self) -> str:
+    def measure(self) -> str:
         """Measure once; why the Job is to stop, or nothing."""
         try:
             self.used_bytes = sum(size_bytes(path) for path in self.folders)

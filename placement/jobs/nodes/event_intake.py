@@ -132,7 +132,7 @@ def _take_part(job: Job, part: JobPart, fact: JobFact, now: datetime) -> bool:
     own = fact.event is not JobEventKind.REFUSED or _answers_last_order(
         job, fact, now, part
     )
-    moved = job_nodes.take(part, fact, now, believed=own)
+    moved = job_nodes.apply_fact(part, fact, now, believed=own)
     if fact.event is JobEventKind.STARTED or fact.started_at is not None:
         _check_in(job, now)
     return moved

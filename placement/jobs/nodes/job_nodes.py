@@ -180,7 +180,7 @@ def to_stop(job: Job, now: datetime) -> list[JobPart]:
 # --- facts of nodes -------------------------------------------------------------------
 
 
-def take(part: JobPart, fact: JobFact, now: datetime, *, believed: bool) -> bool:
+def apply_fact(part: JobPart, fact: JobFact, now: datetime, *, believed: bool) -> bool:
     """Apply one fact of a part's own node. Return whether it changed the Job.
 
     Args:
@@ -340,7 +340,7 @@ def take_belief(node_name: str, belief: Belief, now: datetime) -> set[int]:
     for part in rows:
         key = (part.job_id, part.job.attempt)
         if (fact := ended.get(key)) is not None:
-            take(part, fact, now, believed=not fact.code)
+            apply_fact(part, fact, now, believed=not fact.code)
         elif (item := runs.get(key)) is not None:
             seen.add(part.pk)
             _mark_part_seen(part, item, now)
@@ -370,7 +370,7 @@ def _mark_part_seen(part: JobPart, item: Running, now: datetime) -> None:
         meeting_address=item.meeting_address,
         meeting_port=item.meeting_port,
     )
-    take(part, started, now, believed=True)
+    apply_fact(part, started, now, believed=True)
 
 
 def _mark_part_missing(part: JobPart, belief: Belief, now: datetime) -> None:
@@ -388,4 +388,4 @@ def _mark_part_missing(part: JobPart, belief: Belief, now: datetime) -> None:
         at=now.timestamp(),
         reason=sentence("{node} no longer has this job", node=part.node.name),
     )
-    take(part, lost, now, believed=True)
+    apply_fact(part, lost, now, believed=True)

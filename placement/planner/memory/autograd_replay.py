@@ -118,7 +118,7 @@ class _Gradients:
         self.live_bytes += size_bytes
         return _Tensor(size_bytes)
 
-    def give(self, value: Value, tensor: _Tensor) -> None:
+    def add_contribution(self, value: Value, tensor: _Tensor) -> None:
         """Add a value's first contribution, or sum in a second one.
 
         Summing needs a new tensor if the present one is shared or is a part of a larger
@@ -160,7 +160,7 @@ def _backward(
 ) -> tuple[float, float]:
     grads = _Gradients()
     if not result.constant:
-        grads.give(result, grads.new(result.size_bytes))
+        grads.add_contribution(result, grads.new(result.size_bytes))
     waiting = dict(kept)
     saved = kept_bytes
     weights = 0.0
@@ -184,7 +184,7 @@ def _backward(
         now = earlier if op.casts_gradient else weights
         peak = max(peak, saved + now + grads.live_bytes + op.backward_temp_bytes)
         for value, tensor in made:
-            grads.give(value, tensor)
+            grads.add_contribution(value, tensor)
         for value in op.outputs:
             grads.drop(value)
         peak = max(peak, saved + now + grads.live_bytes)

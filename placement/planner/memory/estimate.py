@@ -110,10 +110,10 @@ def tape_workload(workload: Workload, sharding: Sharding) -> Workload:
     """
     if sharding.context_degree > 1:
         share = -(-workload.sequence_length // sharding.context_degree)
-        workload = workload.but(sequence_length=share)
+        workload = workload.replace(sequence_length=share)
     if sharding.microbatches > 1:
         pieces = workload.accumulation * sharding.microbatches
-        return workload.but(accumulation=min(pieces, workload.batch))
+        return workload.replace(accumulation=min(pieces, workload.batch))
     return workload
 
 

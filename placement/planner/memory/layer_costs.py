@@ -112,7 +112,7 @@ def layer_costs(
     """
     taped = workload
     if gathered and widths(workload).autocast:
-        taped = workload.but(precision="bf16")
+        taped = workload.replace(precision="bf16")
     cut = Cut(tensor_degree, expert_degree, expert_tensor_degree or tensor_degree)
     setting = Replaying(spec, taped, microbatch, cut, sequence_parallel, regathers)
     windowed = spec.shape.sliding_blocks if spec.shape else 0

@@ -329,7 +329,7 @@ def rank_case(
     )
     taped = workload
     if sharding.stage == 3 and widths(workload).autocast:
-        taped = workload.but(precision="bf16")
+        taped = workload.replace(precision="bf16")
     costs = residual_costs(net, taped, sequences)
     if taped is not workload:
         whole = residual_costs(net, workload, sequences)

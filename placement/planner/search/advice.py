@@ -117,10 +117,10 @@ def _more_gpus(context: SearchContext, usable: Sequence[GpuOffer]) -> int:
     one_card = replace(context, offers=(card,), links={})
     workload = context.asked
     if workload.trains and context.limits.checkpointing:
-        workload = workload.but(checkpointing="full")
+        workload = workload.replace(checkpointing="full")
     count = 2
     while count <= MOST_GPUS:
-        setting = Setting(workload.but(batch=max(count, workload.batch)))
+        setting = Setting(workload.replace(batch=max(count, workload.batch)))
         sharding = Sharding(strategy=FSDP.key, data_degree=count)
         if count > len(usable) and one_card.need_bytes(setting, sharding) <= (
             card.free_bytes

@@ -107,7 +107,7 @@ def _steps(spec: ModelSpec, asked: Workload, quantizable: bool) -> Iterator[Step
             at = changed
             yield words, at, False
     if asked.trains and asked.precision in ("fp32", "autocast_bf16", "mixed_fp16"):
-        at = replace(at, workload=at.workload.but(precision="bf16"))
+        at = replace(at, workload=at.workload.replace(precision="bf16"))
         yield (
             sentence("train in pure bf16: weights and optimizer state in 16 bits"),
             at,
@@ -115,12 +115,12 @@ def _steps(spec: ModelSpec, asked: Workload, quantizable: bool) -> Iterator[Step
         )
     if not asked.trains:
         while at.workload.batch > 1:
-            at = replace(at, workload=at.workload.but(batch=at.workload.batch // 2))
+            at = replace(at, workload=at.workload.replace(batch=at.workload.batch // 2))
             yield sentence("a batch of {batch}", batch=at.workload.batch), at, True
     fixed = spec.shape is not None and spec.shape.image_tokens > 0
     while not fixed and at.workload.sequence_length // 2 >= SHORTEST:
         length = at.workload.sequence_length // 2
-        at = replace(at, workload=at.workload.but(sequence_length=length))
+        at = replace(at, workload=at.workload.replace(sequence_length=length))
         yield sentence("a sequence length of {length}", length=length), at, True
 
 
@@ -157,18 +157,18 @@ def _remedies(asked: Workload) -> list[tuple[str, Change]]:
     def eight_bits(at: Workload) -> Workload | None:
         if not (asked.trains and eight and at.offload == "none"):
             return None
-        return at.but(optimizer="adam8bit")
+        return at.replace(optimizer="adam8bit")
 
     def offload(at: Workload) -> Workload | None:
         if not steps or at.offload != "none":
             return None
         # The host runs the requested optimizer. It has no 8-bit Adam.
-        return at.but(optimizer=asked.optimizer, offload="cpu")
+        return at.replace(optimizer=asked.optimizer, offload="cpu")
 
     def offload_all(at: Workload) -> Workload | None:
         if at.offload != "none" or not at.trains:
             where = at.offload if at.offload != "none" else "cpu"
-            return at.but(offload=where, offload_parameters=True)
+            return at.replace(offload=where, offload_parameters=True)
         return None
 
     pieces = sentence(
@@ -177,16 +177,18 @@ def _remedies(asked: Workload) -> list[tuple[str, Change]]:
     return [
         (
             sentence("use the flash kernel for attention"),
-            lambda at: at.but(attention="flash"),
+            lambda at: at.replace(attention="flash"),
         ),
         (
             sentence("use the fused optimizer step, which needs no temporaries"),
-            lambda at: at.but(optimizer_loop="fused") if at.trains and adam else None,
+            lambda at: (
+                at.replace(optimizer_loop="fused") if at.trains and adam else None
+            ),
         ),
-        (pieces, lambda at: at.but(accumulation=at.batch) if at.trains else None),
+        (pieces, lambda at: at.replace(accumulation=at.batch) if at.trains else None),
         (
             sentence("recompute activations in backward (full checkpointing)"),
-            lambda at: at.but(checkpointing="full") if at.trains else None,
+            lambda at: at.replace(checkpointing="full") if at.trains else None,
         ),
         (sentence("keep Adam's state in 8 bits"), eight_bits),
         (sentence("keep the optimizer in the node's memory (slow)"), offload),

@@ -105,14 +105,14 @@ def stages(workload: Workload, freedom: AllowedRemedies) -> Iterator[Setting]:
     if workload.trains:
         adam = workload.optimizer in ("adam", "adamw")
         if limits.fused_optimizer and adam and workload.optimizer_loop == "foreach":
-            recomputed = recomputed.but(optimizer_loop="fused")
+            recomputed = recomputed.replace(optimizer_loop="fused")
             yield Setting(recomputed)
         if limits.checkpointing and workload.checkpointing != "full":
-            recomputed = recomputed.but(checkpointing="full")
+            recomputed = recomputed.replace(checkpointing="full")
             yield Setting(recomputed)
         eight = workload.precision not in ("bf16", "megatron_bf16")
         if limits.small_optimizer and adam and eight:
-            yield Setting(recomputed.but(optimizer="adam8bit"))
+            yield Setting(recomputed.replace(optimizer="adam8bit"))
     if workload.trains:
         yield from _offloads(recomputed, freedom)
     if freedom.quantizable and limits.quantization:
@@ -137,7 +137,7 @@ def _offloads(workload: Workload, freedom: AllowedRemedies) -> Iterator[Setting]
         kinds.append(True)
     for parameters in kinds:
         for place in OFFLOAD_PLACES:
-            moved = workload.but(offload=place, offload_parameters=parameters)
+            moved = workload.replace(offload=place, offload_parameters=parameters)
             if fits(moved):
                 yield Setting(moved)
                 break
@@ -176,7 +176,7 @@ def in_runs(stage: Setting, count: int) -> Setting:
     """Return a setting whose batch is run in so many pieces."""
     if stage.workload.accumulation == count:
         return stage
-    return replace(stage, workload=stage.workload.but(accumulation=count))
+    return replace(stage, workload=stage.workload.replace(accumulation=count))
 
 
 def search(
@@ -250,7 +250,9 @@ def lighter(
     for name in ("optimizer", "checkpointing", "optimizer_loop"):
         wanted = getattr(asked, name)
         if getattr(setting.workload, name) != wanted:
-            plain = replace(setting, workload=setting.workload.but(**{name: wanted}))
+            plain = replace(
+                setting, workload=setting.workload.replace(**{name: wanted})
+            )
             setting = plain if fits(plain) else setting
     return setting
 
@@ -300,10 +302,10 @@ def _steps(asked: Workload, setting: Setting) -> list[tuple[str, Setting]]:
     )
     for name, words in changes:
         if getattr(chosen, name) != getattr(asked, name):
-            at = at.but(**{name: getattr(chosen, name)})
+            at = at.replace(**{name: getattr(chosen, name)})
             steps.append((words, Setting(at)))
     if chosen.offload != asked.offload:
-        at = at.but(
+        at = at.replace(
             offload=chosen.offload, offload_parameters=chosen.offload_parameters
         )
         steps.append((_kept_away(chosen), Setting(at)))
@@ -357,19 +359,19 @@ def smaller_asks(workload: Workload, fixed_length: bool) -> list[list[Ask]]:
             length=length,
             sequence_length=workload.sequence_length,
         )
-        lengths.append((words, workload.but(sequence_length=length)))
+        lengths.append((words, workload.replace(sequence_length=length)))
         length //= 2
     batch = 0 if workload.trains else workload.batch // 2
     while batch >= 1:
         words = sentence(
             "a batch of {batch} instead of {asked}", batch=batch, asked=workload.batch
         )
-        batches.append((words, workload.but(batch=batch)))
+        batches.append((words, workload.replace(batch=batch)))
         batch //= 2
     ladders = [lengths, batches]
     if workload.trains and workload.precision in ("fp32", "autocast_bf16"):
         ladders.append(
-            [(sentence("pure bf16 weights"), workload.but(precision="bf16"))]
+            [(sentence("pure bf16 weights"), workload.replace(precision="bf16"))]
         )
     return [ladder for ladder in ladders if ladder]
 

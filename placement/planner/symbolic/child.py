@@ -37,7 +37,7 @@ def main() -> int:
         import torch
         import transformers  # noqa: F401  (before the limits: it reads many files)
 
-        from placement.planner.symbolic.training_step import follow  # noqa: F401
+        from placement.planner.symbolic.training_step import follow_step  # noqa: F401
     except ImportError:
         return EXIT_NO_TORCH
     from placement.planner.sandbox.jail import end_at_sockets, limit
@@ -65,14 +65,14 @@ def one(data: dict[str, Any], events: IO[str], place: int) -> dict[str, Any]:
     """Return {"answer"} or {"problem": {code, field, detail}} of one case."""
     from placement.planner.symbolic.case import Case
     from placement.planner.symbolic.shapes import Unsupported
-    from placement.planner.symbolic.training_step import follow
+    from placement.planner.symbolic.training_step import follow_step
     from placement.planner.values.errors import BadInput
 
     def progress(what: str, share: float) -> None:
         tell(events, at=place, what=what, share=round(share, 3))
 
     try:
-        return {"answer": follow(Case.from_json(data), progress)}
+        return {"answer": follow_step(Case.from_json(data), progress)}
     except BadInput as error:
         return problem(error.code, error.field, error.detail)
     except Unsupported as error:

@@ -31,7 +31,7 @@ AUTOCAST = {"autocast_bf16": torch.bfloat16, "autocast_fp16": torch.float16}
 Progress = Callable[[str, float], None]
 
 
-def follow(
+def follow_step(
     case: Case, progress: Progress = lambda _what, _share: None
 ) -> dict[str, Any]:
     """Return the bytes of one case; keys as in ``reference/memory_cases.py``.

@@ -142,7 +142,7 @@ class Workload(JsonValue):
         """
         return math.ceil(self.batch / (replicas * self.accumulation))
 
-    def but(self, **changes: Any) -> "Workload":
+    def replace(self, **changes: Any) -> "Workload":
         """Return the same Workload with some fields changed, checked again."""
         return replace(self, **changes)
 

@@ -115,7 +115,7 @@ class EasyBackfill:
         """Whether the first waiting job is not delayed."""
         return self.now + seconds <= self.shadow or gpus <= self.extra
 
-    def take(self, gpus: int, seconds: int) -> None:
+    def take_gpus(self, gpus: int, seconds: int) -> None:
         """Take Gpus. A job beyond the shadow time takes from the extra ones."""
         if self.now + seconds > self.shadow:
             self.extra -= gpus
@@ -141,7 +141,7 @@ class Profile:
         until = bisect_left(self.times, self.times[0] + seconds)
         return min(self.free[: max(until, 1)]) >= gpus
 
-    def take(self, gpus: int, seconds: int) -> None:
+    def take_gpus(self, gpus: int, seconds: int) -> None:
         """Take Gpus from now on."""
         self.hold(self.times[0], gpus, seconds)
 
@@ -343,7 +343,7 @@ class _Pool:
         for job in queue:
             seconds = self._remaining_job(job).req_s if self.pieces else job.req_s
             if job.gpus <= self.free and plan.fits_now(job.gpus, seconds):
-                plan.take(job.gpus, seconds)
+                plan.take_gpus(job.gpus, seconds)
                 self._start(job, now)
                 continue
             left.append(job)

@@ -185,7 +185,7 @@ def fairness(runs: Sequence[ReplayedRun], *, gpus: int, days: int) -> Fairness:
             clock.change(member, demand, service)
             place += 1
         clock.go_to(end)
-        one = clock.take()
+        one = clock.close_window()
         if one is not None:
             found.append(one)
     if not found:
@@ -235,7 +235,7 @@ class _Clock:
         for member, held in self.running.items():
             self.service[member] += held * seconds
 
-    def take(self) -> Fairness | None:
+    def close_window(self) -> Fairness | None:
         """Return the fairness of the window. None: too little demand for an index."""
         flat, tree = (_jain(self.service, sums) for sums in (self.flat, self.tree))
         unserved = sum(

@@ -165,7 +165,7 @@ class Ranking:
         total = unused = shared = len(tree.members)
         levels = [_Siblings(tree.children([tree.root]))]
         while levels:
-            step = levels[-1].take()
+            step = levels[-1].next_tied_siblings()
             if step is None:
                 levels.pop()
             elif step.is_user:
@@ -252,7 +252,7 @@ class _Siblings:
         self._todo = sorted(children, key=lambda c: (c.key, c.is_user))
         self._tied_key = self._todo[-1].key if tied and self._todo else None
 
-    def take(self) -> _Step | None:
+    def next_tied_siblings(self) -> _Step | None:
         """Take the next siblings that tie with one another."""
         if not self._todo:
             return None

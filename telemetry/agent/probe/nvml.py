@@ -2,7 +2,7 @@
 
 Runs in the sampling child. A Gpu that cannot be read never affects the others: values
 that it cannot report are None, and a lost Gpu stays in the list as lost. Handles are
-kept by UUID, never by index. After a driver reload they are invalid. `mend` then
+kept by UUID, never by index. After a driver reload they are invalid. `reopen` then
 restarts NVML and finds the Gpus by UUID.
 """
 
@@ -119,12 +119,12 @@ class NvmlProbe:
 
     @property
     def stale(self) -> bool:
-        """Whether the driver seems to have been reloaded (see `mend`)."""
+        """Whether the driver seems to have been reloaded (see `reopen`)."""
         return self._watch.stale
 
     @property
     def urgent(self) -> bool:
-        """Whether nothing can be read before `mend`."""
+        """Whether nothing can be read before `reopen`."""
         return self._watch.urgent
 
     @property
@@ -187,7 +187,7 @@ class NvmlProbe:
             self._xids.close()
             machine.stop()
 
-    def mend(self) -> None:
+    def reopen(self) -> None:
         """Restart NVML after a reload, if the back-off allows it now.
 
         Raises ProbeUnavailable while the driver is away; call again next second.
@@ -207,7 +207,7 @@ class NvmlProbe:
 
     def take_xids(self, uuid: str) -> tuple[XidEvent, ...]:
         """Return the events of a Gpu since the last call, oldest first."""
-        return self._xids.take(uuid)
+        return self._xids.take_events(uuid)
 
     def begin(self, at: float) -> None:
         """Prepare a Sample; called once before its Gpus are read. `at`: Unix

@@ -70,7 +70,7 @@ class XidWatch:
             self._thread.start()
         self._go.set()
 
-    def take(self, uuid: str) -> tuple[XidEvent, ...]:
+    def take_events(self, uuid: str) -> tuple[XidEvent, ...]:
         """Return the oldest unsent events of a Gpu, as many as a sample may carry."""
         waiting = self._waiting.get(uuid)
         if not waiting:

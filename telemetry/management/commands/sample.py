@@ -146,6 +146,6 @@ def take(probe: Probe, lanes: Lanes, node: str) -> NodeSample:
 def reopen_after_reload(probe: Probe) -> None:
     """Restart after a reload of the driver. Until then the Gpus show errors."""
     try:
-        probe.mend()
+        probe.reopen()
     except ProbeUnavailable:
         return  # every Gpu's line shows it; the next second tries again

@@ -113,7 +113,7 @@ class Lab:
                     reservation_id=found.reservation_id,
                     readings=found.trail.facts() if found.trail else None,
                 )
-            self.responder.step(self.now + timedelta(seconds=0.1))
+            self.responder.run_round(self.now + timedelta(seconds=0.1))
             self.second += every
 
     def carry(self) -> list[str]:
@@ -237,7 +237,7 @@ def test_nothing_is_done_on_a_sample_that_got_old(lab: Lab):
     allow(lab, "stop", dry_run=False)
     lab.look(6)
     late = lab.now + timedelta(seconds=30)
-    assert lab.responder.step(late) == 0
+    assert lab.responder.run_round(late) == 0
 
 
 def test_the_holder_himself_is_never_looked_at(lab: Lab, alice):
@@ -287,7 +287,7 @@ def test_an_order_that_no_node_answers_is_given_up(lab: Lab):
     allow(lab, "warn", dry_run=False)
     lab.look(12)
     lab.second += 600
-    lab.responder.step(lab.now)
+    lab.responder.run_round(lab.now)
     assert Response.objects.get(step="warn").outcome == "no answer"
     assert verbs()[-1] == "response.warn.no-answer"
 

@@ -216,11 +216,11 @@ def test_a_log_is_cut_when_it_is_long_and_loses_no_loud_line(tmp_path):
     with log.path.open("ab") as writer:
         writer.write(b"quiet\n" + b"x" * LOG_MAX_BYTES + b"\nERROR web: it broke\n")
         writer.flush()
-        log.follow()
+        log.repeat_warnings()
         assert said == ["web: ERROR web: it broke"]
         assert log.path.stat().st_size == 0
         writer.write(textwrap.dedent("WARNING web: again\n").encode())
-    log.follow()
+    log.repeat_warnings()
     assert said[-1] == "web: WARNING web: again"
     assert log.path.with_suffix(".log.1").stat().st_size > LOG_MAX_BYTES
 
@@ -229,7 +229,7 @@ def test_a_flood_of_warnings_does_not_flood_the_terminal(tmp_path):
     said: list[str] = []
     log = LogFile("web", tmp_path / "web.log", said.append)
     log.path.write_text("ERROR no\n" * 500)
-    log.follow()
+    log.repeat_warnings()
     assert len(said) == 11
     assert said[-1].startswith("web: and more, see ")
 

@@ -64,7 +64,7 @@ def test_a_wrong_token_is_noticed(red, wrong):
 def test_a_node_that_is_not_enrolled_says_so(red, caplog):
     ghost = replace(red, name="ghost")
     with caplog.at_level(logging.ERROR):
-        ChannelWatch(ghost).look(lambda fact: True)
+        ChannelWatch(ghost).check_and_report(lambda fact: True)
     assert "does not know ghost" in caplog.text
     record(check(ghost), "ghost")  # nobody of that name: nothing is kept, nothing fails
 
@@ -96,10 +96,10 @@ def test_the_watch_logs_a_change_once_and_tells_each_time(red, caplog):
     good = red.token_file.read_text()
     red.token_file.write_text("stale")
     with caplog.at_level(logging.INFO):
-        assert not watch.look(tell)
-        assert not watch.look(tell)
+        assert not watch.check_and_report(tell)
+        assert not watch.check_and_report(tell)
         red.token_file.write_text(good)
-        assert watch.look(tell)
+        assert watch.check_and_report(tell)
     assert [fact["state"] for fact in told] == ["refused", "refused", "ok"]
     assert caplog.text.count("no channel to the portal") == 1
     assert caplog.text.count("works again") == 1

@@ -153,7 +153,7 @@ class GapStory(Story):
         free = Gpu.objects.exclude(pk__in=taken).order_by("pk")[
             : self.chance.choice((1, 1, 2))
         ]
-        made = gap_booking.take(
+        made = gap_booking.book_gap(
             membership=user.memberships.get(),
             gpu_ids=[gpu.pk for gpu in free] or self.gpus(),
             shortest_seconds=self.chance.choice((60, 60, 1800)),
@@ -167,7 +167,7 @@ class GapStory(Story):
     def leave(self) -> None:
         row = held_gaps().order_by("pk").first()
         if row is not None:
-            gap_booking.leave(
+            gap_booking.return_gap(
                 reservation_id=row.pk, now=self.now, reason="the job has ended"
             )
 

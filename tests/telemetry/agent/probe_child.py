@@ -36,7 +36,7 @@ def _answer(probe: NvmlProbe, command: str) -> str:
     if command == "read":
         return probe.read(time.time()).to_message().decode()
     if command == "mend":
-        return json.dumps(probe.mend())
+        return json.dumps(probe.reopen())
     if command == "stale":
         return json.dumps(probe.stale)
     if command == "xids":

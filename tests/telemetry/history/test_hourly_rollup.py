@@ -77,7 +77,7 @@ class TestRollUpsEqualTheRaw(TestCase):
             reading = GpuReading(
                 uuid="GPU-1", util_pct=util, power_watts=watts, memory_used_bytes=memory
             )
-            joules = meters.take(gpu.pk, START + second, reading)
+            joules = meters.joules_since_last(gpu.pk, START + second, reading)
             total = of_reading(reading, energy_joules=joules)
             hour = second // 3600
             raw[hour] = merge(raw.get(hour, EMPTY), total)

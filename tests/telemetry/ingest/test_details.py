@@ -106,7 +106,7 @@ def test_a_new_ingest_knows_the_trouble_that_left_the_stream(
     gpu = make_gpu(node_a)
     send(redis_client, "raw.node-a", trouble("hung", "all 4 GPUs hang"))
     ingest.round()
-    ingest.ingest.lease.give()
+    ingest.ingest.lease.release()
     redis_client.delete("raw.node-a", broadcast.DETAIL + "node-a")
     send(redis_client, "raw.node-a", sample(reading(gpu.uuid)))
     Stepped(redis_client).round()

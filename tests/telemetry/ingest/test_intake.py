@@ -61,12 +61,12 @@ class TestFrame:
         self, node_a, stepped, redis_client
     ):
         other = Ingest(redis_client)
-        assert other.lease.take()
+        assert other.lease.acquire()
         waiting = stepped()
         send(redis_client, "raw.node-a", roster(gpu_info("GPU-1")))
         waiting.round()
         assert not Gpu.objects.exists()
-        other.lease.give()
+        other.lease.release()
         waiting.round()
         assert Gpu.objects.get().uuid == "GPU-1"
 

@@ -104,7 +104,7 @@ class TestMinutes:
         first.round()
         assert SampleMinute.objects.get().n == 60
         # The first one dies: the second has everything and goes on.
-        first.ingest.lease.give()
+        first.ingest.lease.release()
         redis_client.delete(broadcast.FRAME_LATEST)
         assert second.round() is not None
         assert SampleMinute.objects.get().n == 60

@@ -171,7 +171,7 @@ def test_a_stream_that_a_node_made_useless_is_begun_again(db, redis_client):
     last_id(redis_client)
     ingest.read(0.01)
     for _ in range(2):
-        ingest.readers[0].step(["node-a"], block_seconds=0.01)
+        ingest.readers[0].handle_messages(["node-a"], block_seconds=0.01)
     send(redis_client, "raw.node-a", sample(reading(gpu.uuid)))
     send(redis_client, "facts.node-a", {"job": 1})
     ingest.read(0.01)

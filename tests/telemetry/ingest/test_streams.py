@@ -32,14 +32,14 @@ class TestGroupReader:
         reader = self.reader(redis_client, lambda *call: seen.append(call))
         for job in range(5):
             send(redis_client, "facts.node-a", {"job": job, "node": "node-z"})
-        while reader.step(["node-a"], block_seconds=0.01) or len(seen) < 5:
+        while reader.handle_messages(["node-a"], block_seconds=0.01) or len(seen) < 5:
             pass
         assert [call[1]["job"] for call in seen] == list(range(5))
         assert {call[0] for call in seen} == {"node-a"}
         assert seen[0][2].tzinfo is UTC
         again = self.reader(redis_client, lambda *call: seen.append(call))
         for _ in range(3):
-            again.step(["node-a"], block_seconds=0.01)
+            again.handle_messages(["node-a"], block_seconds=0.01)
         assert len(seen) == 5
 
     def test_a_database_that_is_away_keeps_facts_and_their_order(self, redis_client):
@@ -75,12 +75,12 @@ class TestGroupReader:
 
         send(redis_client, "facts.node-a", {"job": 1})
         first = self.reader(redis_client, dies)
-        first.step(["node-a"], block_seconds=0.01)  # nothing unfinished yet
+        first.handle_messages(["node-a"], block_seconds=0.01)  # nothing unfinished yet
         with pytest.raises(OperationalError):
-            first.step(["node-a"], block_seconds=0.01)
+            first.handle_messages(["node-a"], block_seconds=0.01)
         seen = []
         second = self.reader(redis_client, lambda *call: seen.append(call))
-        second.step(["node-a"], block_seconds=0.01)
+        second.handle_messages(["node-a"], block_seconds=0.01)
         assert len(seen) == 1
 
     @pytest.mark.parametrize("garbage", [b"", b"[]", b"\xff", b"x" * 600_000])
@@ -97,7 +97,7 @@ class TestGroupReader:
         send(redis_client, "facts.node-a", {"job": 1})
         send(redis_client, "facts.node-a", {"job": 2})
         for _ in range(4):
-            reader.step(["node-a"], block_seconds=0.01)
+            reader.handle_messages(["node-a"], block_seconds=0.01)
         assert seen == [2]
         assert redis_client.xpending("facts.node-a", "ingest")["pending"] == 0
 
@@ -188,7 +188,7 @@ def test_a_message_that_is_too_large_does_not_stay(redis_client, kind):
     redis_client.xadd(kind + "node-a", {"m": b"x" * 2**20})
     for _ in range(2):
         ingest.read(0.01)
-        ingest.readers[0].step(["node-a"], block_seconds=0.01)
+        ingest.readers[0].handle_messages(["node-a"], block_seconds=0.01)
     assert redis_client.xlen(kind + "node-a") == 0
 
 
@@ -198,7 +198,7 @@ def test_the_lease_moves_within_four_seconds_when_its_holder_dies(
 ):
     make_gpu(make_node("node-a"))
     dead = Ingest(redis.Redis.from_url(valkey_url))
-    assert dead.lease.take()
+    assert dead.lease.acquire()
     # Until it expires, and one look of the other.
     assert redis_client.pttl(LEASE_KEY) / 1000 + broadcast.FRAME_SECONDS <= 4
     with running(redis.Redis.from_url(valkey_url)) as alive:

@@ -13,7 +13,10 @@ pytestmark = pytest.mark.pure
 def metered(*samples: tuple[float, float | None, float | None]) -> list[float | None]:
     """What a meter tells of samples (at, counter, watts)."""
     meter = EnergyMeter()
-    return [meter.take(at, counter_joules=c, power_watts=w) for at, c, w in samples]
+    return [
+        meter.joules_since_last(at, counter_joules=c, power_watts=w)
+        for at, c, w in samples
+    ]
 
 
 def test_the_counter_tells_by_its_differences() -> None:
@@ -61,13 +64,16 @@ def test_a_sample_from_before_the_last_one_counts_nothing() -> None:
 def test_a_gpu_that_does_not_answer_is_not_metered_and_one_that_left_is_forgotten():
     meters = EnergyMeters()
     well = GpuReading(uuid="GPU-1", energy_joules=100.0)
-    assert meters.take(1, 0.0, well) is None
+    assert meters.joules_since_last(1, 0.0, well) is None
     hung = GpuReading(uuid="GPU-1", state=GpuAnswer.HUNG)
-    assert meters.take(1, 1.0, hung) is None
+    assert meters.joules_since_last(1, 1.0, hung) is None
     more = GpuReading(uuid="GPU-1", energy_joules=130.0)
-    assert meters.take(1, 2.0, more) == 30.0
+    assert meters.joules_since_last(1, 2.0, more) == 30.0
     meters.keep_only([])
-    assert meters.take(1, 3.0, GpuReading(uuid="GPU-1", energy_joules=999.0)) is None
+    assert (
+        meters.joules_since_last(1, 3.0, GpuReading(uuid="GPU-1", energy_joules=999.0))
+        is None
+    )
 
 
 STEPS = st.lists(
@@ -86,7 +92,7 @@ def test_energy_is_never_negative_whatever_the_card_says(steps) -> None:
     meter, at = EnergyMeter(), 0.0
     for passed, counter, watts in steps:
         at += passed
-        told = meter.take(at, counter_joules=counter, power_watts=watts)
+        told = meter.joules_since_last(at, counter_joules=counter, power_watts=watts)
         assert told is None or told >= 0
 
 

@@ -27,7 +27,7 @@ def run(clock: RuleClock, seconds: dict[float, list[Finding]], gpu: int = 1) -> 
     return [
         (at, step.act, step.finding.rule)
         for at, standing in seconds.items()
-        for step in clock.see(gpu, standing, at=at)
+        for step in clock.due_steps(gpu, standing, at=at)
     ]
 
 
@@ -85,7 +85,7 @@ def test_open_and_close_take_turns_and_nothing_is_kept_when_all_is_well(seen):
     at = 0.0
     for intruder, lost in [*seen, *[(False, False)] * 20]:
         standing = [OVERRUN] * intruder + [Finding(LOST)] * lost
-        for step in clock.see(1, standing, at=at):
+        for step in clock.due_steps(1, standing, at=at):
             rule = step.finding.rule
             assert is_open[rule] is (step.act is not FindingAct.OPEN)
             is_open[rule] = step.act is not FindingAct.CLOSE

@@ -25,7 +25,7 @@ def opens_at(reading: GpuReading, policy: JudgePolicy | None = None) -> dict[str
     watcher = HardwareWatcher(lambda: policy or JudgePolicy())
     first: dict[str, int] = {}
     for second in range(320):
-        for finding in watcher.look(1, reading, at=second, told_at=second):
+        for finding in watcher.present_findings(1, reading, at=second, told_at=second):
             first.setdefault(finding.rule, second)
     return first
 
@@ -69,7 +69,7 @@ def test_a_moment_without_the_cause_begins_anew():
     hot = GpuReading("G", throttle=(Throttle.HW_THERMAL,))
     for second in range(301):
         seen = WELL if second == 200 else hot
-        found = list(watcher.look(1, seen, at=second, told_at=second))
+        found = list(watcher.present_findings(1, seen, at=second, told_at=second))
     assert found == []
 
 
@@ -77,13 +77,15 @@ def test_what_stood_before_the_restart_stands_on_and_blind_time_does_not_count()
     watcher = HardwareWatcher()
     watcher.adopt(1, THERMAL)
     hot = GpuReading("G", throttle=(Throttle.HW_THERMAL,))
-    assert [f.rule for f in watcher.look(1, hot, at=0.0, told_at=0.0)] == [THERMAL]
+    assert [f.rule for f in watcher.present_findings(1, hot, at=0.0, told_at=0.0)] == [
+        THERMAL
+    ]
     assert [rule.name for rule in causes_of(hot)] == [THERMAL]
     other = HardwareWatcher()
     for second in (0, 1, 2):
-        list(other.look(1, hot, at=second, told_at=second))
-    other.blind(1)
-    assert list(other.look(1, hot, at=900.0, told_at=900.0)) == []
+        list(other.present_findings(1, hot, at=second, told_at=second))
+    other.note_gap(1)
+    assert list(other.present_findings(1, hot, at=900.0, told_at=900.0)) == []
 
 
 def test_xids_belong_to_the_list_that_names_them_and_never_goes_first():

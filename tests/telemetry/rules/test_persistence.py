@@ -21,7 +21,7 @@ READING = GpuReading("GPU-1", util_pct=1)
 def test_a_cause_counts_samples_and_the_time_between_them():
     stands = PersistentCauses()
     for second in range(5):
-        stands.see(READING, at=float(second))
+        stands.begin_look(READING, at=float(second))
         stand = stands.holds("idle")
     assert (stand.seconds, stand.samples) == (4.0, 5)
     assert stand.passes(4, 5)
@@ -31,7 +31,7 @@ def test_a_cause_counts_samples_and_the_time_between_them():
 def test_the_same_sample_seen_again_counts_once():
     stands = PersistentCauses()
     for at in (0.0, 0.001, 0.002, 1.0, 1.001):
-        stands.see(READING, at=at)
+        stands.begin_look(READING, at=at)
         stand = stands.holds("idle")
     assert (stand.seconds, stand.samples) == (1.0, 2)
 
@@ -39,7 +39,7 @@ def test_the_same_sample_seen_again_counts_once():
 def test_a_gap_adds_no_more_than_what_makes_a_gpu_stale():
     stands = PersistentCauses()
     for at in (0.0, 600.0):
-        stands.see(READING, at=at)
+        stands.begin_look(READING, at=at)
         stand = stands.holds("idle")
     assert stand.seconds == 3.5
 
@@ -47,17 +47,17 @@ def test_a_gap_adds_no_more_than_what_makes_a_gpu_stale():
 def test_blind_time_adds_nothing_and_forgets_nothing():
     stands = PersistentCauses()
     for at in (0.0, 1.0):
-        stands.see(READING, at=at)
+        stands.begin_look(READING, at=at)
         stands.holds("idle")
-    stands.blind()
-    stands.see(READING, at=600.0)
+    stands.note_gap()
+    stands.begin_look(READING, at=600.0)
     assert stands.holds("idle").seconds == 1.0
 
 
 def test_a_break_begins_anew_whether_it_was_said_or_not_asked():
     stands = PersistentCauses()
     for at in (0.0, 1.0, 2.0):
-        stands.see(READING, at=at)
+        stands.begin_look(READING, at=at)
         stands.holds("idle", at != 1.0)
         if at != 1.0:
             process = stands.holds(("process", 7))
@@ -68,7 +68,7 @@ def test_a_break_begins_anew_whether_it_was_said_or_not_asked():
 def test_a_clock_that_is_set_back_takes_nothing_away():
     stands = PersistentCauses()
     for at in (3600.0, 3601.0, 0.0, 1.0):
-        stands.see(READING, at=at)
+        stands.begin_look(READING, at=at)
         stand = stands.holds("idle")
     assert (stand.seconds, stand.samples) == (2.0, 4)
 

@@ -63,7 +63,7 @@ def deepspeed_needs(
         held_as: precision of the Plan -> the precision whose bytes DeepSpeed takes.
     """
     precision = plan.launch["precision"]
-    workload = plan.workload.but(precision=held_as.get(precision, precision))
+    workload = plan.workload.replace(precision=held_as.get(precision, precision))
     weights = plan.launch.get("weights", "full")
     if weights != "full" and not spec.is_quantized:
         spec = with_quantized(spec, weights)

@@ -346,7 +346,7 @@ class _GridSearch:
         ]
         if offload:
             self.settings += [
-                replace(one, workload=one.workload.but(offload="nvme"))
+                replace(one, workload=one.workload.replace(offload="nvme"))
                 for one in self.settings
             ]
         self.rooms: dict[object, bool] = {}

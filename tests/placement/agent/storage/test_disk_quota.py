@@ -53,7 +53,7 @@ def folder_of(node, job, mib, *, ended=None, reported=None, **changes):
 
 def tidied(keeper):
     """Measure, look and tidy once, with no shim started; what is left."""
-    FolderSizes(keeper.runner.jobs).look()
+    FolderSizes(keeper.runner.jobs).measure_folders()
     for folder in disk_quota.job_folders(keeper.runner.jobs):
         if folder.read("status"):
             keeper._process_folder(
@@ -109,7 +109,7 @@ def test_a_new_job_is_refused_with_the_numbers_while_running_ones_fill_it(
     folder_of(node, 1, 7)
     running = folder_of(node, 2, 4)
     folder_of(node, 3, 4, ended=now - 10)
-    FolderSizes(keeper.runner.jobs).look()
+    FolderSizes(keeper.runner.jobs).measure_folders()
     assert give(desk, make_order(job=8, user="bob", limits=MOST))
     assert not give(desk, make_order(job=9, limits=MOST))
     (fact,) = told
@@ -121,7 +121,7 @@ def test_a_new_job_is_refused_with_the_numbers_while_running_ones_fill_it(
     assert not LocalRunner(node).folder(9, 1).path.exists()
     (running.work / "data").unlink()
     running.write(disk_quota.SIZE, {"bytes": 4 * MIB, "at": now - 60})
-    FolderSizes(keeper.runner.jobs).look()
+    FolderSizes(keeper.runner.jobs).measure_folders()
     assert give(desk, make_order(job=9, limits=MOST))
 
 
@@ -144,15 +144,15 @@ def test_links_are_not_followed_and_no_depth_hides_a_folder(node, keeper, tmp_pa
 def test_a_folder_is_measured_again_after_its_end_and_when_it_is_old(node, keeper):
     folder = folder_of(node, 1, 1)
     sizes = FolderSizes(keeper.runner.jobs)
-    assert [sizes.look(), sizes.look()] == [1, 0]
+    assert [sizes.measure_folders(), sizes.measure_folders()] == [1, 0]
     (folder.work / "more").write_bytes(os.urandom(MIB))
     folder.write("status", {"event": "exited", "ended_at": time.time()})
-    assert [sizes.look(), sizes.look()] == [1, 0]
+    assert [sizes.measure_folders(), sizes.measure_folders()] == [1, 0]
     known = folder.read(disk_quota.SIZE)
     assert 2 * MIB <= known["bytes"] < 2.2 * MIB
     for at in (time.time() - 700, time.time() + 700):
         folder.write(disk_quota.SIZE, known | {"at": at})
-        assert sizes.look() == 1
+        assert sizes.measure_folders() == 1
 
 
 def test_an_order_without_the_limit_is_one_that_older_nodes_read():

@@ -137,7 +137,7 @@ def test_the_foreach_optimizer_needs_room_for_all_parameters():
     spec = well_known_spec("llama-3-8b")
     few = Workload(batch=1, sequence_length=16)
 
-    loop = estimate(spec, few.but(optimizer_loop="fused")).phase_bytes["optimizer"]
+    loop = estimate(spec, few.replace(optimizer_loop="fused")).phase_bytes["optimizer"]
     foreach = estimate(spec, few).phase_bytes["optimizer"]
 
     assert foreach - loop == 4 * spec.parameter_count
@@ -237,7 +237,7 @@ def test_components_add_up_and_nothing_is_negative(config, workload, degree):
 @given(models, workloads)
 def test_a_larger_batch_never_needs_less(config, workload):
     spec = parse_config(config)
-    more = workload.but(batch=workload.batch + 1)
+    more = workload.replace(batch=workload.batch + 1)
 
     assert estimate(spec, more).peak_bytes >= estimate(spec, workload).peak_bytes
 
@@ -248,7 +248,7 @@ def test_recomputing_never_keeps_more(config, workload):
     spec = parse_config(config)
 
     def kept(checkpointing):
-        made = estimate(spec, workload.but(checkpointing=checkpointing))
+        made = estimate(spec, workload.replace(checkpointing=checkpointing))
         return sum(layer.activation_bytes for layer in made.layers)
 
     assert kept("full") <= min(kept("selective"), kept("none"))

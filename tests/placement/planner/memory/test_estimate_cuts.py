@@ -109,8 +109,10 @@ def test_offload_moves_states_away_and_keeps_the_running_layer():
     workload = Workload(batch=1, sequence_length=128, precision="bf16")
 
     here = estimate(spec, workload)
-    step = estimate(spec, workload.but(offload="cpu"))
-    all_of_it = estimate(spec, workload.but(offload="nvme", offload_parameters=True))
+    step = estimate(spec, workload.replace(offload="cpu"))
+    all_of_it = estimate(
+        spec, workload.replace(offload="nvme", offload_parameters=True)
+    )
 
     assert step.optimizer_bytes == all_of_it.optimizer_bytes == 0
     assert step.parameter_bytes == here.parameter_bytes
@@ -137,7 +139,7 @@ def test_a_paged_cache_comes_in_whole_blocks():
     spec = well_known_spec("llama-3-8b")
     workload = Workload(task="infer", batch=2, sequence_length=1000, precision="bf16")
 
-    paged = estimate(spec, workload.but(kv_block_tokens=16)).components["kv_cache"]
+    paged = estimate(spec, workload.replace(kv_block_tokens=16)).components["kv_cache"]
 
     assert paged == 2 * 1008 * 131_072
 
@@ -146,11 +148,11 @@ def test_a_decoder_of_another_length_costs_by_its_own():
     spec = parse_config({"model_type": "t5", "num_layers": 2})
     workload = Workload(batch=4, sequence_length=512, precision="fp32")
 
-    short = estimate(spec, workload.but(target_length=32)).peak_bytes
+    short = estimate(spec, workload.replace(target_length=32)).peak_bytes
 
-    assert short < estimate(spec, workload.but(target_length=512)).peak_bytes
+    assert short < estimate(spec, workload.replace(target_length=512)).peak_bytes
     assert estimate(spec, workload).peak_bytes == (
-        estimate(spec, workload.but(target_length=512)).peak_bytes
+        estimate(spec, workload.replace(target_length=512)).peak_bytes
     )
 
 

@@ -33,7 +33,7 @@ def test_bf16_and_flash_attention_are_refused_on_a_card_without_them():
 def test_fp16_with_efficient_attention_runs_on_it():
     workload = Workload(precision="autocast_fp16", attention="efficient")
     assert plan(tiny(), workload, [card(0, "Tesla T4")]).plans
-    flash = plan(tiny(), workload.but(attention="flash"), [card(0, "Tesla T4")])
+    flash = plan(tiny(), workload.replace(attention="flash"), [card(0, "Tesla T4")])
     assert "bf16" not in flash.left_out[0].reason
 
 
@@ -93,5 +93,7 @@ def test_accumulation_is_said_to_change_batch_norm():
     assert any(
         "each microbatch of 2 is normed" in note for note in found.plans[0].notes
     )
-    whole = plan(spec, workload.but(accumulation=1), [make_offer()], limits=only_one)
+    whole = plan(
+        spec, workload.replace(accumulation=1), [make_offer()], limits=only_one
+    )
     assert not any("BatchNorm" in note for note in whole.plans[0].notes)

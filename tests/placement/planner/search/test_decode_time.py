@@ -38,7 +38,7 @@ def test_a_token_reads_all_weights_and_the_cache_once():
 
 
 def test_a_batch_reads_the_weights_once_for_all():
-    one, many = best(LLAMA), best(LLAMA, ASKED.but(batch=32))
+    one, many = best(LLAMA), best(LLAMA, ASKED.replace(batch=32))
 
     assert many.decode_seconds < 1.5 * one.decode_seconds
     assert many.decode_tokens_per_second > 20 * one.decode_tokens_per_second
@@ -46,7 +46,7 @@ def test_a_batch_reads_the_weights_once_for_all():
 
 def test_a_mixture_reads_the_experts_that_are_taken():
     spec = well_known_spec("gpt-oss-20b")
-    one, many = best(spec), best(spec, ASKED.but(batch=64))
+    one, many = best(spec), best(spec, ASKED.replace(batch=64))
 
     # 3.6 of its 20.9 billion parameters are active, the table's among them.
     active = (one.decode_seconds * 3352e9 * MEMORY_RATIO) / 2
@@ -63,7 +63,7 @@ def test_models_that_generate_nothing_have_no_decode_time():
 
 def test_latent_attention_caches_one_latent_for_all_heads():
     spec = well_known_spec("deepseek-v3")
-    made = estimate(spec, ASKED.but(sequence_length=4096))
+    made = estimate(spec, ASKED.replace(sequence_length=4096))
 
     # 70,272 bytes a token: arXiv:2505.09343, table 1.
     assert made.components["kv_cache"] == 70_272 * 4096

@@ -30,10 +30,10 @@ def gpus(count: int = 1, *, each: int = 8, **fields: object):
 
 def test_mixed_precision_keeps_14_bytes_a_parameter():
     spec = well_known_spec("gpt2")
-    need = offloaded_state(spec, ASKED.but(offload="cpu")).need(1, 0)
+    need = offloaded_state(spec, ASKED.replace(offload="cpu")).need(1, 0)
     assert need.memory_bytes == pytest.approx(14 * spec.parameter_count, rel=1e-4)
     assert need.disk_bytes == 0
-    whole = ASKED.but(offload="cpu", offload_parameters=True)
+    whole = ASKED.replace(offload="cpu", offload_parameters=True)
     more = offloaded_state(spec, whole).need(1, 0)
     assert more.memory_bytes - need.memory_bytes == 2 * spec.parameter_count
 
@@ -47,7 +47,7 @@ def test_without_a_master_copy_the_host_keeps_what_it_steps():
 
 def test_copies_of_one_node_add_up_and_shards_do_not():
     offers = gpus(4, each=2)
-    asked = ASKED.but(offload="cpu")
+    asked = ASKED.replace(offload="cpu")
 
     def needs(strategy: str) -> list[int]:
         ranks = [(one, Sharding(strategy=strategy, data_degree=4)) for one in offers]
@@ -103,7 +103,7 @@ def test_a_node_with_too_little_refuses_with_the_numbers_and_what_would_do():
 
 
 def test_offload_that_was_asked_for_is_refused_too():
-    asked = ASKED.but(offload="cpu", offload_parameters=True)
+    asked = ASKED.replace(offload="cpu", offload_parameters=True)
     found = plan(LLAMA, asked, gpus(host_free_bytes=64 * GIB))
     assert found.best is None
     assert {one.code for one in found.refusals} >= {"host-memory"}
@@ -113,7 +113,7 @@ def test_nodes_share_what_fsdp_keeps():
     """One node lacks the memory for it. Two nodes have enough together."""
     few = {"host_free_bytes": 80 * GIB, "disk_free_bytes": 0, "free_bytes": 8 * 10**9}
     network = {"network_bytes_per_second": 12e9}
-    asked = ASKED.but(batch=4, sequence_length=128)
+    asked = ASKED.replace(batch=4, sequence_length=128)
     alone = plan(LLAMA, asked, gpus(2, each=2, **few))
     assert alone.best is None
     both = plan(LLAMA, asked, gpus(4, each=2, **few, **network))

@@ -160,7 +160,7 @@ def test_the_cheapest_change_of_a_refusal_really_fits():
 
     assert no.cheapest_change.startswith("a sequence length of ")
     length = int(no.cheapest_change.split()[4])
-    assert plan(spec, asked.but(sequence_length=length), offers).best is not None
+    assert plan(spec, asked.replace(sequence_length=length), offers).best is not None
 
 
 def test_accumulation_comes_before_recomputation():

@@ -67,5 +67,5 @@ def test_what_cannot_be_followed_stays_a_guess_and_says_why():
     spec = followed(unknown(), MODEL, WORKLOAD, follow=fails)
     assert spec.activations_are_a_guess
     assert "it took more than 60 s" in spec.notes[-1]
-    offloaded = WORKLOAD.but(offload="cpu")
+    offloaded = WORKLOAD.replace(offload="cpu")
     assert "closed form only" in followed(unknown(), MODEL, offloaded).notes[-1]
