@@ -5,22 +5,16 @@ The calendar reads no such quota: the quotas of the members bound the group alre
 ``reservations.rules.fairness.quota``.
 """
 
-from collections.abc import Iterable
-
-from reservations.models import Account, SitePolicy
+from reservations.accounts.tree.queries import read_tree
+from reservations.accounts.tree.tree_rows import quotas_of_members
+from reservations.models import Account
+from reservations.store.booking_facts import site_policy
 
 
 def sum_of_members(account: Account) -> int:
-    """Return what a group without its own quota may hold, in GPU-seconds.
+    """Return what a group without its own quota may hold, in weighted GPU-seconds.
 
-    This is the sum of the quotas of its members and of the groups below it.
+    See ``quotas_of_members``.
     """
-    default = SitePolicy.current().quota_gpu_seconds
-    own = account.memberships.filter(active=True).order_by()
-    quotas: Iterable[int | None] = own.values_list("quota_gpu_seconds", flat=True)
-    total = sum(default if quota is None else quota for quota in quotas)
-    for below in account.children.filter(archived_at=None):
-        members = sum_of_members(below)
-        quota = below.quota_gpu_seconds
-        total += members if quota is None else min(quota, members)
-    return total
+    default = site_policy().quota_gpu_seconds
+    return quotas_of_members(read_tree(), default_gpu_seconds=default)[account.pk]

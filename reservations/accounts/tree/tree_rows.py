@@ -79,11 +79,14 @@ def nested(
     return found
 
 
-def effective_quotas(tree: Tree, *, default_gpu_seconds: int) -> dict[int, int]:
-    """Return what each Account may hold in 7 days, in weighted GPU-seconds.
+def quotas_of_members(tree: Tree, *, default_gpu_seconds: int) -> dict[int, int]:
+    """Return what the members of each Account may hold in 7 days, in weighted
+    GPU-seconds.
 
-    This is its own quota. Without one, it is the sum of the quotas of its members and
-    of the Accounts below it.
+    It is the quota of an Account that has none of its own: the sum of the quotas of its
+    members and of what the Accounts below it may hold. One of these may hold what its
+    own quota and its own members allow, the lesser of both. So a large quota of a small
+    group does not raise the quota of the group above it.
 
     Args:
         default_gpu_seconds: of a member without its own quota.
@@ -95,19 +98,13 @@ def effective_quotas(tree: Tree, *, default_gpu_seconds: int) -> dict[int, int]:
         if member.active and member.account_pk in sums:
             own = member.quota_gpu_seconds
             sums[member.account_pk] += default_gpu_seconds if own is None else own
-    children: dict[int | None, list[int]] = {}
-    for account in tree.accounts.values():
-        if account.archived_at is None:
-            children.setdefault(account.parent_pk, []).append(account.pk)
-    order, waiting = [], list(children.get(None, []))
-    while waiting:
-        pk = waiting.pop()
-        order.append(pk)
-        waiting += children.get(pk, [])
-    for pk in reversed(order):
-        quota = tree.accounts[pk].quota_gpu_seconds
-        total = sums[pk] + sum(sums[child] for child in children.get(pk, []))
-        sums[pk] = total if quota is None else quota
+    open_accounts = [a for a in tree.accounts.values() if a.archived_at is None]
+    order = nested((account.pk, account.parent_pk) for account in open_accounts)
+    for pk, _depth in reversed(order):
+        account = tree.accounts[pk]
+        quota, held = account.quota_gpu_seconds, sums[pk]
+        if account.parent_pk in sums:
+            sums[account.parent_pk] += held if quota is None else min(quota, held)
     return sums
 
 

@@ -25,7 +25,7 @@ from reservations.accounts.tree.form_rows import (
 from reservations.accounts.tree.forms import AccountForm, MemberForm
 from reservations.accounts.tree.queries import read_tree
 from reservations.accounts.tree.tree_edits import Edit
-from reservations.accounts.tree.tree_rows import effective_quotas, nested
+from reservations.accounts.tree.tree_rows import nested, quotas_of_members
 from reservations.models import Account, Membership, User
 from reservations.store.access import operator_required
 from reservations.store.booking_facts import site_policy
@@ -92,7 +92,7 @@ def _page(
         "members": views_of(members.object_list, by_row),
     } | more.pop("views", {})
     default = site_policy().quota_gpu_seconds
-    quotas = effective_quotas(read_tree(), default_gpu_seconds=default)
+    quotas = quotas_of_members(read_tree(), default_gpu_seconds=default)
     for view in (one for rows in views.values() for one in rows):
         own = quotas.get(view.row.pk, 0) if view.table == "account" else default
         view.effective = hours(own)

@@ -5,6 +5,7 @@ import { icon } from "../icons.js";
 import { connect } from "../live.js";
 import { writeTimes } from "../time.js";
 import { ask, toast, toastProblem } from "../toast.js";
+import { keepTyped } from "../fields/typed.js";
 import { whenFields } from "../fields/when.js";
 import { problemWords } from "./drawer/problem.js";
 import { addWall, ceilGrid, exact } from "./zone.js";
@@ -17,17 +18,23 @@ const form = () => document.getElementById("change");
 let busy = false;
 const typing = () => busy || form()?.contains(document.activeElement);
 
-/** Fetch the page again and take its middle: the server's words, not ours.
+/** Fetch the page again and take its middle: the server's words, not ours. What is
+ *  typed in the other forms stays, and so does what is unfolded.
  *  unless(): asked when the answer is there; true leaves the page as it is. */
 async function refresh(unless = () => false) {
   const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
   if (unless()) return;
   if (!answer.ok) { location.reload(); return; }
   const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-  document.getElementById("reservation").replaceWith(document.adoptNode(page.getElementById("reservation")));
+  const middle = document.getElementById("reservation");
+  const putBack = keepTyped(middle, form());
+  const fresh = document.adoptNode(page.getElementById("reservation"));
+  middle.replaceWith(fresh);
   config = pageData("reservation-config");
   whenFields();
   writeTimes();
+  await null; // swap.js prepares its fields first
+  putBack(fresh);
 }
 
 function say(error) {

@@ -278,12 +278,19 @@ def test_odd_lengths_of_a_link_are_refused_at_the_field(head) -> None:
 
 def test_the_tree_shows_the_quota_that_holds(lab, alice, bob, omar) -> None:
     default = SitePolicy.current().quota_gpu_seconds
-    make_account("vision-below", parent=vision(), quota_gpu_seconds=5 * 3600)
+    below = make_account("vision-below", parent=vision(), quota_gpu_seconds=5 * 3600)
+    make_membership(make_user("deep"), below)
+    # A large quota of a group without members does not raise the quota above it.
+    empty = make_account("vision-empty", parent=vision(), quota_gpu_seconds=10**9)
     page = browser(omar).get("/manage/accounts/", {"account": lab.root.pk})
-    (shown,) = (
-        view.effective
-        for view in page.context["views"]["below"]
-        if view.row.name == "vision"
-    )
+    quotas = {
+        view.row.name: view.effective
+        for view in page.context["views"]["own"] + page.context["views"]["below"]
+    }
+    shown = quotas["vision"]
     assert shown == f"{(2 * default + 5 * 3600) / 3600:g}"
     assert f'placeholder="{shown}"' in page.content.decode()
+    assert group_quota.sum_of_members(vision()) == 2 * default + 5 * 3600
+    # If the field of a group with its own quota is emptied, its members' sum holds.
+    assert quotas["vision-below"] == f"{default / 3600:g}"
+    assert quotas[empty.name] == "0"

@@ -9,8 +9,11 @@ from django.utils import timezone
 from playwright.sync_api import expect
 
 from placement.models import Job
+from reservations.booking.booking_change import change
+from reservations.notifications.live import NAMED
 from reservations.rules.lifecycle import State
 from tests.factories import make_reservation
+from tests.pages import elsewhere, eventually
 from tests.reservations.browser.ground import Lab, axe_findings, page_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -64,3 +67,36 @@ def test_it_says_what_to_do_and_lists_the_jobs_that_run_in_it(
             page.screenshot(
                 path=Path(folder) / f"reservation-{width}-{scheme}.png", full_page=True
             )
+
+
+def test_a_change_from_elsewhere_keeps_what_is_typed_and_unfolded(
+    browser, live_asgi, lab, redis_client
+):
+    alice = lab.people["alice"]
+    own = lab.hold("alice", [0, 1], 8, 12)
+    with page_of(browser, live_asgi, alice) as page:
+        page.goto(f"/reservations/{own.pk}/")
+        eventually(page, lambda: bool(redis_client.keys(f"*:group:{NAMED}")))
+        page.locator("summary", has_text="Return some GPUs").click()
+        page.fill("#give-hours", "1")
+        page.locator("#fold-return [name=gpus]").first.check()
+        page.locator("summary", has_text="Give away").click()
+        page.locator("#offer-message").press_sequentially("for your deadlin")
+        elsewhere(
+            change,
+            reservation_id=own.pk,
+            user=alice,
+            end=lab.at(14),
+            version=own.version,
+            now=timezone.now(),
+        )
+        expect(page.locator("#end")).to_have_value(f"{lab.tomorrow}T14:00")
+        expect(page.locator("#fold-return")).to_have_attribute("open", "")
+        expect(page.locator("#fold-share")).not_to_have_attribute("open", "")
+        expect(page.locator("#give-hours")).to_have_value("1")
+        expect(page.locator("#fold-return [name=gpus]").first).to_be_checked()
+        expect(page.locator("[data-price-said]")).to_contain_text("You get")
+        expect(page.locator("#offer-message")).to_be_focused()
+        page.keyboard.type("e")
+        expect(page.locator("#offer-message")).to_have_value("for your deadline")
+        assert axe_findings(page) == []

@@ -285,6 +285,6 @@ def test_a_folder_is_measured_once_for_each_file_and_not_beyond_its_links(tmp_pa
         deep = inner
     os.close(deep)
     watch = folder_size.FolderWatch((tmp_path,), 2**30)
-    assert "nested deeper" in watch.look()
+    assert "nested deeper" in watch.measure()
     subprocess.run(["rm", "-rf", tmp_path / "d"], check=True)
-    assert watch.look() == ""
+    assert watch.measure() == ""
