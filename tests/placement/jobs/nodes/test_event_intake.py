@@ -203,7 +203,7 @@ def test_a_job_that_its_node_does_not_name_for_15_seconds_is_lost(running):
 
 
 def test_a_belief_from_before_the_start_loses_nothing(running):
-    late = timezone.now() + timedelta(seconds=60)
+    late = running.started_at + timedelta(seconds=60)
     old = running.started_at.timestamp() - 1
     record(belief(at=old), late)
     assert now_is(running) == JobState.RUNNING
