@@ -115,7 +115,7 @@ def test_the_preview_names_what_goes_or_only_the_group(flex, alice, carol) -> No
         {
             "user": "Alice",
             "account": "Vision",
-            "gpu_hours": 10,
+            "refund_credits": 10,
             "start": wish["start"],
             "end": wish["end"],
             "of_group": True,
