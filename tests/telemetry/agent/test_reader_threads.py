@@ -56,7 +56,7 @@ def states(found: dict[str, GpuReading]) -> dict[str, str]:
 def test_all_gpus_are_read_in_their_order(cards) -> None:
     lanes = Lanes(cards.read)
     for _ in range(3):
-        found = lanes.read(EIGHT, within_seconds=5)
+        found = lanes.read(EIGHT, within_seconds=60)
         assert list(found) == EIGHT
         assert set(states(found).values()) == {"ok"}
     assert cards.read_count == 24
@@ -93,6 +93,8 @@ def test_a_hung_gpu_that_comes_back_is_read_again(cards) -> None:
 
 
 def test_when_all_gpus_hang_each_costs_one_thread_and_no_more(cards) -> None:
+    # Earlier tests' threads may be there still.
+    before = set(threading.enumerate())
     lanes = Lanes(cards.read, hung_seconds=0.4)
     for uuid in EIGHT:
         cards.hang(uuid)
@@ -102,7 +104,8 @@ def test_when_all_gpus_hang_each_costs_one_thread_and_no_more(cards) -> None:
     for _ in range(5):
         assert len(lanes.read(EIGHT, within_seconds=0.1)) == 8
     assert cards.read_count == 8
-    assert sum(t.name == "lane" for t in threading.enumerate()) <= 8 + 1 + 8
+    mine = [t for t in set(threading.enumerate()) - before if t.name == "lane"]
+    assert len(mine) <= 8 + 1
 
 
 def test_a_gpu_that_is_merely_late_is_left_out_and_told_the_next_time(cards) -> None:
@@ -141,7 +144,7 @@ def test_a_probe_that_raises_costs_its_own_gpu_only(capfd) -> None:
 
     lanes = Lanes(read)
     for _ in range(2):
-        found = lanes.read(EIGHT[:3], within_seconds=2)
+        found = lanes.read(EIGHT[:3], within_seconds=60)
         assert states(found) == {"GPU-0": "ok", "GPU-1": "error", "GPU-2": "ok"}
     assert "a bug" in capfd.readouterr().err
 
@@ -157,8 +160,8 @@ def test_sixty_four_gpus_are_read_by_a_few_threads_side_by_side(cards) -> None:
 def test_closed_lanes_leave_no_thread_behind(cards) -> None:
     before = set(threading.enumerate())
     lanes = Lanes(cards.read)
-    lanes.read(EIGHT, within_seconds=5)
-    assert set(threading.enumerate()) > before
+    lanes.read(EIGHT, within_seconds=60)
+    assert set(threading.enumerate()) - before
     lanes.close()
     deadline = time.monotonic() + 60
     while set(threading.enumerate()) - before:
