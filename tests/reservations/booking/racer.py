@@ -1,11 +1,14 @@
-"""One of the processes of the race: books, moves and cancels as fast as possible.
+"""The processes of the race. Each books, moves and cancels as fast as possible.
 
-Run as ``python -m tests.reservations.booking.racer USER REQUESTS SEED``. It prints the
-results of its requests as JSON. Anything but a refusal of the rules is an error. The
-user "tick" ticks instead, fifty minutes further each time.
+Run as ``python -m tests.reservations.booking.racer REQUESTS USER...``. There is one
+process for each USER. All are forks of the first one, which has imported the portal but
+has no connection yet, and they start together. The first one prints a JSON list with
+the results of each. Anything but a refusal of the rules is an error. The user "tick"
+ticks instead, fifty minutes further each time.
 """
 
 import json
+import multiprocessing
 import os
 import random
 import sys
@@ -13,6 +16,8 @@ import time
 import traceback
 from collections import Counter
 from datetime import UTC, datetime, timedelta
+from multiprocessing.connection import Connection
+from multiprocessing.synchronize import Barrier
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "gpuportal.settings")
 
@@ -34,8 +39,37 @@ AHEAD_HOURS = (1, 15)
 NOW = datetime(2026, 3, 2, 9, tzinfo=UTC)
 
 
-def main(username: str, requests: int, seed: int) -> None:
-    """Race, then print."""
+def main(requests: int, names: list[str]) -> None:
+    """Start all racers, then print what they report."""
+    forks = multiprocessing.get_context("fork")
+    together = forks.Barrier(len(names))
+    started = []
+    for number, name in enumerate(names):
+        here, there = forks.Pipe(duplex=False)
+        racer = forks.Process(
+            target=_run, args=(there, together, name, requests, number)
+        )
+        racer.start()
+        there.close()
+        started.append((racer, here))
+    reports = [here.recv() for _, here in started]
+    for racer, _ in started:
+        racer.join()
+        if racer.exitcode:
+            raise SystemExit(f"a racer ended with {racer.exitcode}")
+    print(json.dumps(reports))
+
+
+def _run(
+    out: Connection, together: Barrier, name: str, requests: int, seed: int
+) -> None:
+    """Wait until all are there, race, and report."""
+    together.wait()
+    out.send(ticks(requests) if name == "tick" else race(name, requests, seed))
+
+
+def race(username: str, requests: int, seed: int) -> dict[str, object]:
+    """Race; return what came of the requests, the errors, and the slowest request."""
     chance = random.Random(seed)
     user = User.objects.get(username=username)
     gpus = list(Gpu.objects.order_by("pk").values_list("pk", flat=True))
@@ -52,7 +86,7 @@ def main(username: str, requests: int, seed: int) -> None:
         except Exception:
             errors.append(traceback.format_exc())
         slowest = max(slowest, time.monotonic() - begun)
-    print(json.dumps({"came": came, "errors": errors, "slowest": slowest}))
+    return {"came": came, "errors": errors, "slowest": slowest}
 
 
 def _act(user: User, gpus: list[int], mine: list, chance: random.Random) -> str:
@@ -84,15 +118,13 @@ def _act(user: User, gpus: list[int], mine: list, chance: random.Random) -> str:
     return "booked"
 
 
-def ticks(count: int) -> None:
-    """Tick through the day, then print."""
+def ticks(count: int) -> dict[str, object]:
+    """Tick through the day; return what moved."""
     moved: Counter[str] = Counter()
     for number in range(count):
         moved.update(tick.tick(NOW + timedelta(minutes=50 * number)))
-    print(json.dumps({"came": moved, "errors": [], "slowest": 0}))
+    return {"came": moved, "errors": [], "slowest": 0}
 
 
-if __name__ == "__main__" and sys.argv[1] == "tick":
-    ticks(int(sys.argv[2]))
-elif __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2:])

@@ -37,28 +37,20 @@ def database_url() -> str:
 def run_racers(names: list[str], requests: int) -> list[dict]:
     """Run racers of these names together; each one's report."""
     env = os.environ | {"DATABASE_URL": database_url(), "GPUPORTAL_VAR": early.VAR}
-    racers = [
-        subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "tests.reservations.booking.racer",
-                name,
-                str(requests),
-                str(number),
-            ],
-            env=env,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for number, name in enumerate(names)
-    ]
-    reports = []
-    for racer in racers:
-        out, err = racer.communicate(timeout=300)
-        assert racer.returncode == 0, err
-        reports.append(json.loads(out.splitlines()[-1]))
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "tests.reservations.booking.racer"),
+            *(str(requests), *names),
+        ],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    reports: list[dict] = json.loads(done.stdout.splitlines()[-1])
+    assert len(reports) == len(names)
     return reports
 
 
