@@ -61,6 +61,10 @@ class NodeSettings:
     """How far jobs are kept apart: ``watched``, ``enforced`` (nothing starts if that is
     impossible), or ``auto``: the best level of this node.
     """
+    sshd_port: int = 0
+    """Port of this node's ssh server on its loopback address, to which holders of a
+    reservation are connected through the portal. 0: they are not.
+    """
 
     @property
     def queue(self) -> str:
@@ -132,6 +136,7 @@ class NodeSettings:
             allow_scripts=_flag(env, "GPUPORTAL_ALLOW_SCRIPTS"),
             own_ids=_flag(env, "GPUPORTAL_OWN_IDS"),
             isolation=isolation,
+            sshd_port=_port(env, "GPUPORTAL_SSHD_PORT"),
         )
 
 
@@ -164,6 +169,15 @@ def _flag(env: Mapping[str, str], variable: str) -> bool:
     if value not in ("0", "1"):
         raise NodeSettingsError(variable=variable, why=f"is {value!r}, not 0 or 1")
     return value == "1"
+
+
+def _port(env: Mapping[str, str], variable: str) -> int:
+    text = env.get(variable) or "0"
+    if not text.isdecimal() or not text.isascii() or not 0 <= int(text[:6]) < 65_536:
+        raise NodeSettingsError(
+            variable=variable, why=f"is {text!r}, not a port from 1 to 65535, or 0"
+        )
+    return int(text)
 
 
 def _pid(text: str) -> int | None:

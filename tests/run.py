@@ -84,6 +84,7 @@ def main(arguments: Sequence[str]) -> int:
         _bring(("cc", "gcc", "clang"), "gcc libc6-dev")
         _bring(("redis-server",), "redis-server")
         _bring(("nginx", "/usr/sbin/nginx"), "nginx-light")
+        _bring(("sshd", "/usr/sbin/sshd"), "openssh-server openssh-client")
         if _postgres_bin() is None:
             _apt("postgresql")
     with ExitStack() as stack:

@@ -91,6 +91,10 @@ class NodeView(Protocol):
     def isolation(self) -> str:
         """The isolation of Jobs: `auto`, `watched` or `enforced`."""
 
+    @property
+    def sshd_port(self) -> int:
+        """The port of this node's ssh server; 0: it offers no ssh."""
+
     def token(self) -> str:
         """Read the node's token."""
 

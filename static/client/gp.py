@@ -15,6 +15,8 @@ page "Settings" with the permissions read, book and job. Then:
     gp.py jobs | log 5 --follow | stop 5
     gp.py files 5 | files 5 --get --to results/
     gp.py extend 17 --hours 2 | release 17
+    gp.py ssh 17 [-- nvidia-smi]                a shell on the node of reservation 17
+    gp.py config-ssh                            ssh r17.gpuportal, scp and VS Code
 
 The variables GPUPORTAL_URL and GPUPORTAL_TOKEN override the saved login. Exit status:
 0 done, 1 the portal refused (its reason is printed) or the job failed, 2 wrong use or
@@ -22,12 +24,21 @@ bad input, 3 the portal cannot be reached. "log --follow" waits until it can.
 """
 
 import argparse
+import base64
 import getpass
 import hashlib
 import http.client
 import json
 import os
+import re
+import select
+import shlex
+import socket
+import ssl
+import struct
+import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.parse
@@ -46,6 +57,13 @@ LONGEST_WAIT_SECONDS = 15
 UTC = timezone.utc  # noqa: UP017 (datetime.UTC is of Python 3.11)
 LAUNCHERS = ("none", "python", "torchrun", "accelerate", "deepspeed")
 LIVE = ("queued", "starting", "running", "moving", "stopping")
+HOST = re.compile(r"r([1-9][0-9]{0,17})(?:\.([A-Za-z0-9_-]+))?\.gpuportal")
+"""Host of a reservation: r17.gpuportal, or r17.node-a.gpuportal."""
+PIECE_BYTES = 32 * 1024
+MOST_FRAME_BYTES = 2**20
+ACCEPT = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+"""What a server of websockets must mix into its answer (RFC 6455)."""
+TEXT, BINARY, CLOSE, PING, PONG = 1, 2, 8, 9, 10
 
 
 class Refused(Exception):
@@ -119,7 +137,7 @@ class Portal:
 def words_of(error, to):
     """Return what a refusal says: its sentence, its fields, the next slot."""
     try:
-        said = json.loads(error.read())
+        said = json.loads(error.read(2**16))
     except (OSError, ValueError, http.client.HTTPException):
         said = None
     if not isinstance(said, dict):
@@ -460,6 +478,258 @@ def release(args):
     print(to.ask("POST", f"/reservations/{args.reservation}/{act}", {})["state"])
 
 
+class Socket:
+    """A websocket to the portal (RFC 6455), with the token, for one thread."""
+
+    def __init__(self, to, path):
+        self.line, self.kept, self.parts = _connected(to), b"", b""
+        key = base64.b64encode(os.urandom(16))
+        parts = urllib.parse.urlsplit(to.url)
+        lines = [
+            f"GET {parts.path}{path} HTTP/1.1",
+            f"Host: {parts.netloc}",
+            f"Origin: {parts.scheme}://{parts.netloc}",
+            f"Authorization: Bearer {to.token}",
+            f"Accept: {JSON}",
+            "Upgrade: websocket",
+            "Connection: Upgrade",
+            f"Sec-WebSocket-Key: {key.decode()}",
+            "Sec-WebSocket-Version: 13",
+        ]
+        try:
+            self.line.sendall(("\r\n".join(lines) + "\r\n\r\n").encode("latin-1"))
+            answer = http.client.HTTPResponse(Unread(self.line))  # type: ignore[arg-type]
+            answer.begin()
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            raise Refused(f"the portal cannot be reached: {error}", 3) from None
+        if answer.status != 101:
+            raise Refused(words_of(answer, to), 3 if answer.status >= 500 else 1)
+        digest = hashlib.sha1(key + ACCEPT, usedforsecurity=False).digest()
+        if answer.headers["Sec-WebSocket-Accept"] != base64.b64encode(digest).decode():
+            raise Refused(f"{to.url} is not a GPU Portal", 2)
+
+    def send(self, kind, data):
+        """Send one message. Clients must mask theirs."""
+        size = len(data)
+        head = struct.pack(">BB", 0x80 | kind, 0x80 | min(size, 126))
+        if size >= 126:
+            head = struct.pack(">BBH", 0x80 | kind, 0x80 | 126, size)
+        mask = os.urandom(4)
+        # One large number is much faster than byte after byte.
+        wide = int.from_bytes((mask * (size // 4 + 1))[:size], "big")
+        masked = (int.from_bytes(data, "big") ^ wide).to_bytes(size, "big")
+        self.line.sendall(head + mask + masked)
+
+    def messages(self):
+        """Return the messages that have come: (kind, data). Never waits."""
+        self.line.settimeout(0)
+        try:
+            data = self.line.recv(65_536)
+        except (BlockingIOError, ssl.SSLWantReadError):
+            # Of an encrypted connection: something came that is no data.
+            return []
+        finally:
+            self.line.settimeout(None)
+        if not data:
+            raise Refused("the portal closed the connection", 3)
+        self.kept += data
+        found = []
+        while (frame := self._frame()) is not None:
+            last, kind, data = frame
+            if kind < CLOSE:
+                self.parts += data
+                data = self.parts
+                if not last:
+                    continue
+                self.parts = b""
+            found.append((kind or BINARY, data))
+        return found
+
+    def waits(self):
+        """Say whether bytes have come that select does not see."""
+        return getattr(self.line, "pending", int)() > 0
+
+    def _frame(self):
+        """Return the next whole frame: (whether it is the last, kind, data)."""
+        size, start = (self.kept[1] & 0x7F if len(self.kept) > 1 else 0), 2
+        for mark, form in ((126, ">H"), (127, ">Q")):
+            if size == mark:
+                start += struct.calcsize(form)
+                if len(self.kept) < start:
+                    return None
+                (size,) = struct.unpack(form, self.kept[2:start])
+                break
+        if size > MOST_FRAME_BYTES:
+            raise Refused("the portal's answer is not valid", 3)
+        if len(self.kept) < start + size:
+            return None
+        lead, data = self.kept[0], self.kept[start : start + size]
+        self.kept = self.kept[start + size :]
+        return bool(lead & 0x80), lead & 0x0F, data
+
+
+class Unread:
+    """Reads an answer to its end and no byte further: behind it are messages."""
+
+    def __init__(self, line):
+        self.line = line
+
+    def makefile(self, *_mode):
+        """Return what is read from: itself."""
+        return self
+
+    def readline(self, most=-1):
+        """Return one line, with its end."""
+        found = b""
+        while not found.endswith(b"\n") and len(found) != most:
+            byte = self.line.recv(1)
+            if not byte:
+                break
+            found += byte
+        return found
+
+    def read(self, size=-1):
+        """Return so many bytes, or all that come."""
+        found = b""
+        while size < 0 or len(found) < size:
+            data = self.line.recv(65_536 if size < 0 else size - len(found))
+            if not data:
+                break
+            found += data
+        return found
+
+    def flush(self):
+        """Do nothing: there is nothing to write."""
+
+    def close(self):
+        """Leave the connection open."""
+
+
+def _connected(to):
+    """Return a connection to the portal, encrypted where its address says so."""
+    parts = urllib.parse.urlsplit(to.url)
+    secure = parts.scheme == "https"
+    try:
+        place = (parts.hostname, parts.port or (443 if secure else 80))
+        line = socket.create_connection(place, timeout=TIMEOUT_SECONDS)
+        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if secure:
+            context = ssl.create_default_context()
+            line = context.wrap_socket(line, server_hostname=parts.hostname)
+        return line
+    except (OSError, ValueError) as error:
+        raise Refused(f"the portal cannot be reached: {error}", 3) from None
+
+
+def tunnel(args):
+    """Connect standard input and output to the ssh server of a host's node."""
+    found = HOST.fullmatch(args.host)
+    if not found:
+        words = f"{args.host!r} is not a host such as r17.gpuportal"
+        raise Refused(words, 2)
+    node = urllib.parse.urlencode({"node": found[2]} if found[2] else {})
+    line = Socket(portal(), f"/ws/ssh/{found[1]}/{'?' if node else ''}{node}")
+    line.line.settimeout(None)
+    # A thread reads what is typed, because select takes no pipe on every system, and
+    # only this one uses the connection: an encrypted one is not for two.
+    here, there = socket.socketpair()
+    reading = threading.Thread(target=_copy_input, args=(there,), daemon=True)
+    reading.start()
+    typed, over = [here], False
+    while not over:
+        ready = [line.line] if line.waits() else []
+        if not ready:
+            ready, _, _ = select.select([line.line, *typed], [], [])
+        if here in ready:
+            data = here.recv(PIECE_BYTES)
+            line.send(BINARY if data else TEXT, data or b"end")
+            typed = typed if data else []
+        if line.line in ready:
+            over = any([_passed_on(line, *one) for one in line.messages()])
+
+
+def _copy_input(there):
+    """Pass on standard input until its end."""
+    with there:
+        while data := os.read(0, PIECE_BYTES):
+            there.sendall(data)
+
+
+def _passed_on(line, kind, data):
+    """Handle one message of the portal. Return whether it was the last."""
+    if kind == PING:
+        line.send(PONG, data)
+    elif kind == BINARY:
+        while data:
+            data = data[os.write(1, data) :]
+    elif kind == CLOSE:
+        code = struct.unpack(">H", data[:2])[0] if len(data) > 1 else 1000
+        if code != 1000:
+            words = data[2:].decode(errors="replace") or f"it gave the code {code}"
+            raise Refused(f"the connection has ended: {words}")
+        return True
+    return False
+
+
+def _program():
+    """Return the command line that starts this file again."""
+    return [sys.executable or "python3", str(Path(__file__).resolve())]
+
+
+def _options():
+    """Return the settings of ssh for hosts of reservations."""
+    proxy = " ".join(shlex.quote(word) for word in [*_program(), "tunnel", "%h"])
+    return {"ProxyCommand": proxy, "ServerAliveInterval": "30"}
+
+
+def ssh(args):
+    """Open a shell on a reservation's node, or run what follows --."""
+    portal()  # says at once that nobody is signed in
+    node = f".{args.node}" if args.node else ""
+    words = ["ssh"]
+    for name, value in _options().items():
+        words += ["-o", f"{name}={value}"]
+    if args.user:
+        words += ["-l", args.user]
+    words += [f"r{args.reservation}{node}.gpuportal", *args.arguments]
+    try:
+        status = subprocess.call(words)
+    except FileNotFoundError:
+        raise Refused("there is no program ssh here", 2) from None
+    sys.exit(status if status >= 0 else 255)
+
+
+def config_ssh(args):
+    """Let ssh, scp and VS Code know hosts such as r17.gpuportal."""
+    folder = Path.home() / ".ssh"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    lines = [
+        "# Written by gp.py config-ssh, which writes it again.",
+        "Host *.gpuportal",
+    ]
+    lines += [f"    {name} {value}" for name, value in _options().items()]
+    if args.user:
+        lines.append(f"    User {args.user}")
+    own, main = folder / "gpuportal.config", folder / "config"
+    _replaced(own, "\n".join(lines) + "\n")
+    include = f"Include {own.name}"
+    text = main.read_text() if main.exists() else ""
+    if include not in text.splitlines():
+        # Before everything else: below a Host line it would count for that host only.
+        _replaced(main, f"{include}\n\n{text}" if text else f"{include}\n")
+    print(f"wrote {own}; try: ssh r17.gpuportal")
+
+
+def _replaced(path, text):
+    """Write a file whole, for its owner only. A link stays a link."""
+    path = path.resolve()
+    draft = path.with_name(path.name + ".part")
+    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(handle, "w") as file:
+        file.write(text)
+    draft.replace(path)
+
+
 class Parser(argparse.ArgumentParser):
     """Says in one line what is wrong."""
 
@@ -474,7 +744,8 @@ def parser():
     words = made.add_subparsers(dest="word", required=True)
 
     def word(act, *numbers, **options):
-        one = words.add_parser(act.__name__, help=act.__doc__)
+        name = act.__name__.replace("_", "-")
+        one = words.add_parser(name, help=act.__doc__)
         one.set_defaults(act=act)
         for name in numbers:
             one.add_argument(name, type=int, help=f"number of the {name}")
@@ -570,6 +841,11 @@ def parser():
         hours={"type": hours, "required": True, "help": "by how many hours"},
     )
     word(release, "reservation")
+    user = {"default": "", "help": "your name on the node (default: the one here)"}
+    nodes = {"default": "", "help": "one of its nodes (default: the first)"}
+    word(ssh, "reservation", node=nodes, user=user)
+    word(config_ssh, user=user)
+    word(tunnel).add_argument("host", help="r17.gpuportal, or r17.NODE.gpuportal")
     return made
 
 

@@ -41,6 +41,12 @@ def test_the_settings_come_from_the_environment():
     assert node.isolation == "auto"
     with pytest.raises(NodeSettingsError, match="'most', not one of auto, watched"):
         NodeSettings.from_env(ENVIRON | {"GPUPORTAL_ISOLATION": "most"})
+    assert NodeSettings.from_env(ENVIRON).sshd_port == 0
+    with_ssh = ENVIRON | {"GPUPORTAL_SSHD_PORT": "22"}
+    assert NodeSettings.from_env(with_ssh).sshd_port == 22
+    for port in ("ssh", "-1", "65536", "²"):
+        with pytest.raises(NodeSettingsError, match="not a port"):
+            NodeSettings.from_env(ENVIRON | {"GPUPORTAL_SSHD_PORT": port})
     assert node.allow_scripts is False
 
 

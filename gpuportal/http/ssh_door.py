@@ -1,0 +1,233 @@
+"""`/ws/ssh/<reservation>/`: an ssh connection through the portal, for ``gp tunnel``.
+
+An ASGI application, because it carries bytes in both directions. A program shows an API
+token with scope ``job``, a page its session. Websockets of other origins were refused
+before (``origin.py``). The messages are binary pieces of the connection. The text
+message "end" is the end of the sender's direction. ``?node=`` names one of several
+nodes.
+
+A refusal answers the handshake with problem details. A connection that ends later gets
+a close code and the sentence. Whether the user may still connect is looked at every few
+seconds and when the reservation ends.
+"""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qs
+
+from channels.db import database_sync_to_async
+from django.utils import timezone
+
+from gpuportal.http.bodies import Receive, Scope
+from gpuportal.http.token_auth import user_of
+from placement.access.access_guard import until_access_ends
+from placement.access.access_target import AccessTarget, access_target
+from placement.access.stream_broker import stream_broker
+from placement.protocol.byte_stream import ByteStream
+from placement.protocol.stream_frames import PIECE_BYTES
+from placement.protocol.stream_refusal import ENDED, StreamRefused
+from reservations.models import User
+from reservations.web.session_consumer import user_of_session
+from telemetry.protocol.coded_error import PROBLEM_TYPE, CodedError
+from telemetry.protocol.request_refusal import RequestRefused
+from telemetry.protocol.sentences import sentence
+from telemetry.web.error_answers import message_of, problem_of
+
+SCOPE = "job"
+"""An ssh connection runs code, like a job."""
+MOST_OF_USER = 16
+STALL_SECONDS = 60.0
+END = "end"
+MESSAGE = "websocket.receive"
+NORMAL, OVER, LOST = 1000, 4410, 4502
+MOST_REASON_BYTES = 123
+"""Of a close frame (RFC 6455)."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Visit:
+    """Whoever asks for a connection, and for what."""
+
+    token: str
+    session_key: str | None
+    reservation: int
+    node: str
+
+    def target(self) -> AccessTarget:
+        """Return the node, by the rows of now.
+
+        Raises:
+            CodedError: the user is unknown or may not connect.
+        """
+        return access_target(
+            self._user(), self.reservation, timezone.now(), node_name=self.node
+        )
+
+    def _user(self) -> User:
+        if self.token:
+            user = user_of(self.token, scopes=[SCOPE])
+            if user is None:
+                raise RequestRefused(
+                    "signed-out", sentence("Send a token that is valid.")
+                )
+            return user
+        user = user_of_session(self.session_key)
+        if user is None:
+            raise RequestRefused(
+                "signed-out", sentence("Sign in, or send a token that is valid.")
+            )
+        return user
+
+
+async def ssh_door(scope: Scope, receive: Receive, send: Any) -> None:
+    """Carry one ssh connection until either end closes it or access ends."""
+    await receive()
+    visit = _visit_of(scope)
+    accepted = False
+    try:
+        target = await database_sync_to_async(visit.target)()
+        async with stream_broker().open(target, "ssh", most=MOST_OF_USER) as stream:
+            await send({"type": "websocket.accept"})
+            accepted = True
+            await _carry(visit, target, stream, receive, send)
+            await _close(send, NORMAL, "")
+    except CodedError as refused:
+        if not accepted:
+            await _deny(scope, send, refused)
+        elif refused.code == ENDED:
+            await _close(send, NORMAL, "")
+        else:
+            over = refused.status is not None and refused.status < 500
+            await _close(send, OVER if over else LOST, message_of(refused))
+
+
+async def _carry(
+    visit: _Visit,
+    target: AccessTarget,
+    stream: ByteStream,
+    receive: Receive,
+    send: Any,
+) -> None:
+    """Carry both directions until both have ended or the client leaves.
+
+    Raises:
+        CodedError: access or the stream has ended.
+    """
+    up = asyncio.create_task(_from_client(receive, stream))
+    down = asyncio.create_task(_to_client(stream, send))
+    guard = asyncio.create_task(until_access_ends(target, visit.target))
+    tasks = {up, down, guard}
+    try:
+        # When the node has ended, nobody reads what the client still sends.
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            if task.done():
+                task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _from_client(receive: Receive, stream: ByteStream) -> None:
+    """Pass on what the client sends. Returns when the client has left.
+
+    One message is read ahead, to notice that the client has left while the node does
+    not read. What comes after the stream's end is dropped, and `_to_client` gives the
+    reason when all is read.
+
+    Raises:
+        RequestRefused: the client sent something else, or the node takes nothing.
+    """
+    message = await receive()
+    while message["type"] != "websocket.disconnect":
+        passing = asyncio.ensure_future(_pass_on(message, stream))
+        following = asyncio.ensure_future(receive())
+        both = {passing, following}
+        try:
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            if following.done() and following.result()["type"] != MESSAGE:
+                return
+            await passing
+            message = await following
+        finally:
+            for task in both:
+                task.cancel()
+            await asyncio.gather(*both, return_exceptions=True)
+
+
+async def _pass_on(message: Mapping[str, Any], stream: ByteStream) -> None:
+    data = message.get("bytes")
+    if not data and message.get("text") != END:
+        raise RequestRefused(
+            "bad-request", sentence("Only bytes and “end” can be sent here.")
+        )
+    try:
+        async with asyncio.timeout(STALL_SECONDS):
+            if data:
+                await stream.write(data)
+            else:
+                stream.finish()
+    except StreamRefused:
+        return
+    except TimeoutError:
+        raise StreamRefused(
+            "stream-lost", sentence("The node has taken nothing for a minute.")
+        ) from None
+
+
+async def _to_client(stream: ByteStream, send: Any) -> None:
+    with contextlib.suppress(OSError):
+        while piece := await stream.read():
+            for start in range(0, len(piece.data), PIECE_BYTES):
+                data = piece.data[start : start + PIECE_BYTES]
+                await send({"type": "websocket.send", "bytes": data})
+        await send({"type": "websocket.send", "text": END})
+
+
+def _visit_of(scope: Scope) -> _Visit:
+    headers = {bytes(name): bytes(value) for name, value in scope["headers"]}
+    kind, _, token = headers.get(b"authorization", b"").decode("latin1").partition(" ")
+    query: Mapping[str, list[str]] = parse_qs(
+        scope.get("query_string", b"").decode("latin1")
+    )
+    session = scope.get("session")
+    return _Visit(
+        token=token.strip() if kind.lower() == "bearer" else "",
+        session_key=session.session_key if session else None,
+        reservation=int(scope["url_route"]["kwargs"]["pk"]),
+        node=query.get("node", [""])[0][:64],
+    )
+
+
+async def _deny(scope: Scope, send: Any, refused: CodedError) -> None:
+    """Answer the handshake with problem details, or a close code where the server
+    cannot.
+    """
+    if "websocket.http.response" not in scope.get("extensions", {}):
+        await send({"type": "websocket.close", "code": 4000 + int(refused.status or 0)})
+        return
+    body = json.dumps(problem_of(refused)).encode()
+    await send(
+        {
+            "type": "websocket.http.response.start",
+            "status": int(refused.status or 500),
+            "headers": [
+                (b"content-type", PROBLEM_TYPE.encode()),
+                (b"content-length", str(len(body)).encode()),
+                (b"cache-control", b"no-store"),
+            ],
+        }
+    )
+    await send({"type": "websocket.http.response.body", "body": body})
+
+
+async def _close(send: Any, code: int, reason: str) -> None:
+    text = reason.encode()[:MOST_REASON_BYTES].decode(errors="ignore")
+    # The client may have left already.
+    with contextlib.suppress(OSError, RuntimeError):
+        await send({"type": "websocket.close", "code": code, "reason": text})

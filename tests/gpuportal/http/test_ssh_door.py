@@ -1,0 +1,250 @@
+"""A real ssh client through ``gp.py tunnel`` and the portal to a real sshd."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from contextlib import AsyncExitStack
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from asgiref.sync import sync_to_async as later
+from django.utils import timezone
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from placement.access.frame_lists import NODE
+from placement.agent.access.services import SERVICES
+from placement.protocol.stream_frames import WINDOW_BYTES
+from reservations.accounts.api_tokens import create_token
+from reservations.models import Allocation, CoUser
+from reservations.rules.lifecycle import State
+from tests.factories import make_gpus, make_node, make_reservation
+from tests.placement.access.ssh_servers import ssh_server
+from tests.placement.access.stream_nodes import streams_of
+from tests.placement.lab import signed_in
+from tests.placement.nodes import PATIENCE_SECONDS, make_settings, until
+from tests.placement.serving.kitchen import token_of
+
+pytestmark = pytest.mark.django_db(transaction=True)
+CLIENT = Path(__file__).resolve().parents[3] / "static" / "client" / "gp.py"
+
+
+def token(user, *scopes):
+    return create_token(
+        user=user, label="t", scopes=scopes, days=1, now=timezone.now()
+    )[1]
+
+
+@pytest.fixture
+def lab(tmp_path, live_asgi, redis_client, valkey_url, alice):
+    """Return a function that runs a node, and Alice's reservation on it."""
+
+    class Lab:
+        url = live_asgi
+        row = make_node("node1")
+        made = make_reservation(alice, make_gpus(1, row), state=State.ACTIVE)
+
+        def node(self, services=SERVICES, **changes):
+            here = make_settings(
+                tmp_path, redis_url=valkey_url, web_url=live_asgi, **changes
+            )
+            token_of(self.row, here)
+            return streams_of(here, services)
+
+        def until_connected(self):
+            until(lambda: redis_client.exists(NODE + "node1"), what="the node")
+
+        def socket(self, shown="", origin=None, number=None, more="", **headers):
+            named = {"Authorization": f"Bearer {shown}"} if shown else {}
+            address = f"/ws/ssh/{number or self.made.pk}/{more}"
+            return connect(
+                self.url.replace("http", "ws") + address,
+                origin=origin or self.url,
+                additional_headers=named | headers,
+                compression=None,
+                open_timeout=PATIENCE_SECONDS,
+                close_timeout=PATIENCE_SECONDS,
+                ping_interval=None,
+            )
+
+    return Lab()
+
+
+def run(words, lab, shown, **options):
+    env = os.environ | {"GPUPORTAL_URL": lab.url, "GPUPORTAL_TOKEN": shown}
+    return subprocess.run(
+        words, env=env, capture_output=True, timeout=PATIENCE_SECONDS, **options
+    )
+
+
+def test_a_student_runs_ssh_and_scp_through_the_portal(lab, alice, tmp_path):
+    shown = token(alice, "job")
+    proxy = f"{sys.executable} -S {CLIENT} tunnel %h"
+    host = f"r{lab.made.pk}.gpuportal"
+    with ssh_server(tmp_path / "sshd") as server, lab.node(sshd_port=server.port):
+        lab.until_connected()
+        words = server.words(proxy)
+        told = run(["ssh", *words, host, "echo", "here"], lab, shown)
+        assert (told.returncode, told.stdout) == (0, b"here\n"), told.stderr
+        # Standard input ends before the answer comes.
+        large = os.urandom(3 * 2**20)
+        back = run(["ssh", *words, host, "cat"], lab, shown, input=large)
+        assert back.stdout == large, back.stderr
+        (tmp_path / "data").write_bytes(large)
+        there = f"{host}:{tmp_path}/copy"
+        copied = run(["scp", *words, str(tmp_path / "data"), there], lab, shown)
+        assert copied.returncode == 0, copied.stderr
+        assert (tmp_path / "copy").read_bytes() == large
+        assert run(["ssh", *words, host, "exit 7"], lab, shown).returncode == 7
+        own = f"r{lab.made.pk}.node1.gpuportal"
+        assert run(["ssh", *words, own, "true"], lab, shown).returncode == 0
+
+
+def test_gp_says_why_there_is_no_connection_and_writes_ssh_settings(
+    lab, alice, bob, tmp_path
+):
+    def gp(*words, shown, **more):
+        made = run([sys.executable, "-S", CLIENT, *words], lab, shown, **more)
+        assert b"Traceback" not in made.stderr
+        return made.returncode, made.stderr.decode()
+
+    host = f"r{lab.made.pk}.gpuportal"
+    no_ssh = (1, f"gp.py: There is no reservation {lab.made.pk}.\n")
+    assert gp("tunnel", host, shown=token(bob, "job")) == no_ssh
+    assert gp("tunnel", host, shown="gp_wrong")[1] == (
+        "gp.py: Send a token that is valid.\n"
+    )
+    status, words = gp("tunnel", host, shown=token(alice, "read"))
+    assert status == 1 and "lacks the scope" in words
+    shown = token(alice, "job")
+    status, words = gp("tunnel", host, shown=shown)
+    assert status == 3 and "node1 takes no connections now" in words
+    status, words = gp("tunnel", f"r{lab.made.pk}.node9.gpuportal", shown=shown)
+    assert status == 1 and "has no GPU on node9" in words
+    with lab.node():
+        lab.until_connected()
+        status, words = gp("tunnel", host, shown=shown)
+        assert (status, words) == (3, "gp.py: node1 offers no ssh connections.\n")
+    assert gp("tunnel", "node-a.example", shown=shown)[0] == 2
+    home = tmp_path / "home"
+    (home / ".ssh").mkdir(parents=True)
+    (home / ".ssh" / "config").write_text("Host old\n    User me\n")
+    env = os.environ | {"HOME": str(home)}
+    for _ in range(2):
+        words = [sys.executable, "-S", CLIENT, "config-ssh", "--user", "al"]
+        made = subprocess.run(words, env=env, capture_output=True, text=True)
+        assert made.returncode == 0, made.stderr
+    text = (home / ".ssh" / "config").read_text()
+    assert text == "Include gpuportal.config\n\nHost old\n    User me\n"
+    asked = ["ssh", "-G", "-F", str(home / ".ssh" / "config"), host]
+    # ssh finds a relative Include in the real home only.
+    (home / ".ssh" / "config").write_text(f"Include {home}/.ssh/gpuportal.config\n")
+    found = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
+    assert f"proxycommand {sys.executable} {CLIENT} tunnel %h\n" in found
+    assert "\nuser al\n" in found or found.startswith("user al\n")
+
+
+async def echo(_node, _order, stream):
+    while piece := await stream.read():
+        await stream.write(piece.data)
+
+
+async def test_only_those_of_an_active_reservation_get_in(lab, alice, bob, omar):
+    shown = await later(token)(alice, "job")
+    theirs, admins = [await later(token)(user, "job") for user in (bob, omar)]
+    cookie = (await later(signed_in)(alice)).cookies["sessionid"].value
+
+    async def status(*words, **named):
+        try:
+            async with lab.socket(*words, **named):
+                return 101
+        except InvalidStatus as refused:
+            return refused.response.status_code
+
+    page = {"Cookie": f"sessionid={cookie}"}
+    with await later(lab.node)({"ssh": echo}):
+        await asyncio.to_thread(lab.until_connected)
+        assert await status(shown) == 101
+        assert await status(**page) == 101
+        assert await status(origin="http://evil.example", **page) == 403
+        assert await status(origin=lab.url.replace("127.0.0.1", "localhost")) == 403
+        assert await status() == 401, "neither token nor session"
+        assert await status(theirs) == await status(admins) == 404
+        assert await status(shown, number=lab.made.pk + 1) == 404
+        assert await status(shown, more="?node=node2") == 410
+        sharing = {"reservation": lab.made, "user": bob, "added_by": alice}
+        shared = await later(CoUser.objects.create)(**sharing)
+        assert await status(theirs) == 101
+        async with lab.socket(theirs) as socket:
+            await socket.send(b"mine")
+            assert await socket.recv() == b"mine"
+            # The owner takes it back in the middle of a connection.
+            await later(CoUser.objects.filter(pk=shared.pk).update)(
+                removed_at=timezone.now()
+            )
+            assert await end_of(socket) == (
+                4410,
+                f"There is no reservation {lab.made.pk}.",
+            )
+        early = await later(make_reservation)(
+            alice,
+            await later(make_gpus)(1, lab.row),
+            start=timezone.now() + timedelta(hours=9),
+        )
+        assert await status(shown, number=early.pk) == 409
+        async with lab.socket(shown) as socket:
+            ended = timezone.now()
+            rows = Allocation.objects.filter(reservation=lab.made)
+            await later(rows.update)(end=ended)
+            assert await end_of(socket) == (
+                4410,
+                f"Reservation {lab.made.pk} is over.",
+            )
+        assert await status(shown) == 410
+
+
+async def end_of(socket):
+    """Return code and reason with which the portal ends a connection."""
+    with pytest.raises(ConnectionClosed) as closed:
+        while True:
+            await asyncio.wait_for(socket.recv(), PATIENCE_SECONDS)
+    return closed.value.rcvd.code, closed.value.rcvd.reason
+
+
+async def test_abuse_is_bounded_and_a_node_that_leaves_ends_the_connection(lab, alice):
+    shown = await later(token)(alice, "job")
+    taken = []
+
+    async def deaf(_node, order, stream):
+        """Read once, and then never again."""
+        taken.append(len((await stream.read()).data))
+        await stream.wait_until_over()
+
+    with await later(lab.node)({"ssh": deaf}):
+        await asyncio.to_thread(lab.until_connected)
+        async with AsyncExitStack() as stack:
+            opened = [
+                await stack.enter_async_context(lab.socket(shown)) for _ in range(16)
+            ]
+            for _ in range(3):
+                with pytest.raises(InvalidStatus) as refused:
+                    await lab.socket(shown)
+                assert refused.value.response.status_code == 429
+            # A node that never reads holds up its own client and nobody else.
+            for _ in range(4):
+                await opened[0].send(bytes(32_768))
+            other = opened[1]
+            await other.send(b"x")
+            await asyncio.to_thread(until, lambda: len(taken) == 2)
+            assert max(taken) <= WINDOW_BYTES
+            await opened[2].send("a text that is no end")
+            assert (await end_of(opened[2]))[0] == 4410
+        async with lab.socket(shown):
+            pass  # those that have ended count no more
+    with await later(lab.node)({"ssh": deaf}) as streams:
+        await asyncio.to_thread(lab.until_connected)
+        socket = await lab.socket(shown)
+        await asyncio.to_thread(until, lambda: streams.streams)
+    assert await end_of(socket) == (4502, "The connection to the node was lost.")
