@@ -78,6 +78,17 @@ async def stay_alive(client: Any, name: str) -> None:
     await client.set(ALIVE + name, "1", ex=ALIVE_SECONDS)
 
 
+_FORGET = """
+if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL', KEYS[1]) end
+"""
+
+
+async def forget_node(client: Any, node: str, socket: str) -> None:
+    """Forget a node's websocket, unless there is a newer one."""
+    with contextlib.suppress(Exception):
+        await client.eval(_FORGET, 1, NODE + node, socket)
+
+
 async def leave(client: Any, name: str) -> None:
     """Tell the others that a list is no longer read, if the broker can be reached."""
     with contextlib.suppress(Exception):

@@ -22,6 +22,7 @@ from placement.access.frame_lists import (
     WAIT_SECONDS,
     FrameLists,
     dead,
+    forget_node,
     frames_of,
     leave,
     stay_alive,
@@ -94,6 +95,7 @@ class _Relay:
             await self.lists.flush()
         except OUTAGES as error:
             logger.warning("streams of %s are lost: %s", self.socket.node, error)
+        await forget_node(self.redis, self.socket.node, self.id)
         await leave(self.redis, self.id)
 
     async def _keep_alive(self) -> None:

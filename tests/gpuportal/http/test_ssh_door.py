@@ -53,8 +53,11 @@ def lab(tmp_path, live_asgi, redis_client, valkey_url, alice):
             token_of(self.row, here)
             return streams_of(here, services)
 
+        def is_connected(self):
+            return redis_client.exists(NODE + "node1")
+
         def until_connected(self):
-            until(lambda: redis_client.exists(NODE + "node1"), what="the node")
+            until(self.is_connected, what="the node")
 
         def socket(self, shown="", origin=None, number=None, more="", **headers):
             named = {"Authorization": f"Bearer {shown}"} if shown else {}
@@ -243,6 +246,9 @@ async def test_abuse_is_bounded_and_a_node_that_leaves_ends_the_connection(lab, 
             assert (await end_of(opened[2]))[0] == 4410
         async with lab.socket(shown):
             pass  # those that have ended count no more
+    await asyncio.to_thread(
+        until, lambda: not lab.is_connected(), what="the portal to notice"
+    )
     with await later(lab.node)({"ssh": deaf}) as streams:
         await asyncio.to_thread(lab.until_connected)
         socket = await lab.socket(shown)
