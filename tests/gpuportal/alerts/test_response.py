@@ -364,7 +364,7 @@ def test_the_thread_looks_only_while_its_ingest_leads(alice, monkeypatch):
     responder = Responder(CalendarJudge(), leads=lambda: leads[0])
     monkeypatch.setattr(respond, "STEP_SECONDS", 0.01)
     monkeypatch.setattr(respond, "close_old_connections", lambda: None)
-    monkeypatch.setattr(responder, "step", lambda now: looked.append(now))
+    monkeypatch.setattr(responder, "run_round", lambda now: looked.append(now))
     thread = threading.Thread(target=responder.run, args=(stop,))
     thread.start()
     time.sleep(0.1)
