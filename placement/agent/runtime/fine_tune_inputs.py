@@ -102,7 +102,7 @@ def _model_problems(folder: Path, seq: int) -> dict[str, str]:
     if "quantization_config" in config:
         return {
             "model": f"the weights in {folder} are quantized. All weights are trained, "
-            "so they must be whole numbers of 16 or 32 bits: choose the model from "
+            "so they must be floating-point numbers: choose the model from "
             "which it was made"
         }
     if not any(name.endswith(".safetensors") for name in names):
