@@ -6,8 +6,10 @@ of 400 or more that its step does not name, and any finding of axe-core.
 """
 
 import re
+import sqlite3
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -41,7 +43,25 @@ def demo_portal(
     assert done.returncode == 0, done.stderr
     text = (var / "secret" / "logins.txt").read_text()
     with Portal(var) as portal:
-        yield portal.ready(), dict(line.split() for line in text.splitlines())
+        address = portal.ready()
+        deadline = time.monotonic() + STATE_MS / 1000
+        while not has_open_squatter(var):
+            assert time.monotonic() < deadline, "no alert of a squatter"
+            time.sleep(0.2)
+        yield address, dict(line.split() for line in text.splitlines())
+
+
+def has_open_squatter(var: Path) -> bool:
+    """Return whether the portal has found the process on a GPU that nobody booked.
+
+    Within its first seconds it has not, and a story that books then gets this GPU.
+    """
+    with closing(sqlite3.connect(var / "db.sqlite3", timeout=20)) as rows:
+        found = rows.execute(
+            "SELECT 1 FROM telemetry_alert "
+            "WHERE rule = 'squatter' AND closed_at IS NULL"
+        )
+        return found.fetchone() is not None
 
 
 class Story:
