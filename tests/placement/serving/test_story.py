@@ -13,6 +13,7 @@ import time
 import urllib.error
 import urllib.request
 from datetime import timedelta
+from pathlib import Path
 from urllib.parse import quote
 
 import numpy as np
@@ -23,6 +24,7 @@ from django.db import connection
 from django.utils import timezone
 
 from placement.agent.job_folder import job_folders
+from placement.agent.serving.model_limits import NOTE_VARIABLE, RunNote
 from placement.jobs import service as jobs
 from placement.models import ServedModel
 from placement.planner.values.errors import LaunchInvalid
@@ -454,6 +456,21 @@ def moved_to_the_other_gpu(kitchen, base, old, alice, mine):
     return new
 
 
+def runs_in(pid):
+    """Return the file of the model that a server runs at present; "" without one."""
+    environ = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
+    (number,) = (
+        value
+        for name, _, value in (one.partition("=") for one in environ)
+        if name == NOTE_VARIABLE
+    )
+    handle = os.open(f"/proc/{pid}/fd/{number}", os.O_RDWR)
+    try:
+        return RunNote(handle).read()[0]
+    finally:
+        os.close(handle)
+
+
 def test_a_model_that_hangs_or_kills_the_server_costs_the_others_seconds(
     kitchen, live_asgi, alice, bob
 ):
@@ -511,9 +528,9 @@ def test_a_model_that_hangs_or_kills_the_server_costs_the_others_seconds(
         target=ask, args=(f"{base}/counts/infer", shown, endless), daemon=True
     )
     calling.start()
-    time.sleep(2)
     folder = next(job_folders(kitchen.settings.node_dir / "jobs"))
     server = [one.pid for one in descendants(folder.read("status")["pid"])]
+    nodes.until(lambda: runs_in(server[0]))
     os.kill(server[0], signal.SIGKILL)
     assert failed("counts") == "the server died of it: SIGKILL"
     served()
