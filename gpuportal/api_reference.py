@@ -168,7 +168,7 @@ def _kind(schema: Json, part: Json) -> str:
 
 
 def _example(schema: Json, method: str, path: str, kind: str, body: Json) -> str:
-    """Return a command of curl. It sends what is required."""
+    """Return a curl command that sends the required values."""
     words = ["curl", *(["-X", method] if method != "GET" else [])]
     words += ['-H "Authorization: Bearer $TOKEN"']
     if kind == "application/json":

@@ -72,8 +72,8 @@ def calling_alerts(user: User, now: datetime) -> AlertQuerySet:
     """Return the Alerts that the top bar counts: open, not acknowledged, not snoozed;
     worst first.
 
-    Every page reads them, and mostly there are none. So where each one is comes by
-    queries of its own, and not by joins with all columns of Gpus and Nodes.
+    Every page reads them, and mostly there are none. So their places come from
+    separate queries, and not from joins with all columns of Gpus and Nodes.
     """
     rows = visible_alerts(user, now).select_related(None).calling(now)
     placed = rows.prefetch_related("gpu__node", "node")

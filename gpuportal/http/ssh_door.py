@@ -50,7 +50,7 @@ MOST_REASON_BYTES = 123
 
 @dataclass(frozen=True, slots=True)
 class _Visit:
-    """Whoever asks for a connection, and for what."""
+    """A request for a connection: the user's credentials, and the node."""
 
     token: str
     session_key: str | None
@@ -137,8 +137,8 @@ async def _from_client(receive: Receive, stream: ByteStream) -> None:
     """Pass on what the client sends. Returns when the client has left.
 
     One message is read ahead, to notice that the client has left while the node does
-    not read. What comes after the stream's end is dropped, and `_to_client` gives the
-    reason when all is read.
+    not read. Messages after the stream's end are dropped, and `_to_client` gives the
+    reason when everything is read.
 
     Raises:
         RequestRefused: the client sent something else, or the node takes nothing.

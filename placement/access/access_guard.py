@@ -14,14 +14,14 @@ RECHECK_SECONDS = 5.0
 async def until_access_ends(
     target: AccessTarget, find: Callable[[], AccessTarget]
 ) -> None:
-    """Return never; look every few seconds and when the reservation ends.
+    """Check access every few seconds and when the reservation ends. Never returns.
 
     Args:
-        target: what was found when the connection began.
-        find: finds it again by the rows of now, in a thread.
+        target: the target at the start of the connection.
+        find: reads it from the database again, in a thread.
 
     Raises:
-        CodedError: what ``find`` raises when the user may no longer be connected.
+        CodedError: of ``find``, when the user may no longer be connected.
     """
     while True:
         left_seconds = (target.until - timezone.now()).total_seconds()

@@ -45,7 +45,7 @@ class FrameLists:
         self._filled.set()
 
     async def run(self) -> None:
-        """Append what was put, until cancelled. Raises an error of an outage."""
+        """Append what `put` collects until cancelled. Raises errors of an outage."""
         while True:
             await self._filled.wait()
             self._filled.clear()

@@ -112,7 +112,7 @@ class ByteStream:
         """Wait until both directions have ended."""
         await self._wait_until(lambda: self._state.over)
 
-    # --- for whoever carries its frames -----------------------------------------------
+    # --- for the transport -----------------------------------------------------------
 
     def deliver(self, frame: Frame) -> None:
         """Accept a frame of the other end. One that breaks the protocol ends the

@@ -97,9 +97,7 @@ class StreamEnd:
             self.outgoing.append(CloseFrame(self.stream))
 
     def abort(self, code: str, detail: str = "") -> None:
-        """End both directions, with a reason for the other end. What was not read here
-        is dropped.
-        """
+        """End both directions with a reason, and drop what was not read here."""
         if not self.over:
             self.ended = CloseFrame(self.stream, code, detail)
             self.outgoing.append(self.ended)

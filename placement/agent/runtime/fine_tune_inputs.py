@@ -135,7 +135,7 @@ def _unreadable(path: Path, error: Exception, what: str = "") -> str:
 
 
 def _data_problems(path: Path, column: str) -> dict[str, str]:
-    """Return what is wrong with a data set, judged by its first text."""
+    """Return the problems of a data set up to its first text."""
     try:
         if not any(text.strip() for text in texts_of(path, column)):
             return {"data": f"{path} has no text"}

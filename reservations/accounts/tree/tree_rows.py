@@ -80,13 +80,13 @@ def nested(
 
 
 def quotas_of_members(tree: Tree, *, default_gpu_seconds: int) -> dict[int, int]:
-    """Return what the members of each Account may hold in 7 days, in weighted
+    """Return how much the members of each Account may hold in 7 days, in weighted
     GPU-seconds.
 
-    It is the quota of an Account that has none of its own: the sum of the quotas of its
-    members and of what the Accounts below it may hold. One of these may hold what its
-    own quota and its own members allow, the lesser of both. So a large quota of a small
-    group does not raise the quota of the group above it.
+    This is the quota of an Account without a quota: the sum over its members and over
+    the Accounts below it. An Account below counts with its quota or with the sum of its
+    members, whichever is less. So a large quota of a small group does not raise the
+    quota of the group above it.
 
     Args:
         default_gpu_seconds: of a member without its own quota.
