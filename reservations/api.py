@@ -274,7 +274,7 @@ def keep(
 
 @router.get("/slots")
 def slots(request: HttpRequest, wish: Query[SlotsIn]) -> dict[str, object]:
-    """Find the first free slots for ``count`` GPUs and ``hours`` hours."""
+    """Find the first slots in which enough GPUs are free."""
     user = signed_in(request)
     now = count_request(user, writes=False)
     membership = own_membership(user, wish.membership)
