@@ -1,4 +1,4 @@
-"""What a change of the API's schema breaks for programs that use it.
+"""Find the changes of the API's schema that break programs.
 
 docs/openapi.json is the schema that programs rely on. From release 0.1.0 on, version 1
 of the API only grows: new operations, new optional values, new fields in answers, wider

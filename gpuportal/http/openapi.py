@@ -1,4 +1,4 @@
-"""What the API's schema adds to every operation: a name, a summary, the refusals."""
+"""Add a name, a summary and the refusals to each operation of the API's schema."""
 
 import re
 from http import HTTPStatus

@@ -1,4 +1,4 @@
-"""Who may connect to which node through a reservation, and until when."""
+"""Find the node that a user may connect to through a reservation."""
 
 from dataclasses import dataclass
 from datetime import datetime

@@ -74,7 +74,7 @@ async def frames_of(client: Any, key: str) -> AsyncIterator[bytes]:
 
 
 async def stay_alive(client: Any, name: str) -> None:
-    """Tell the others that a list is still read."""
+    """Mark a list as read, for the next `ALIVE_SECONDS`."""
     await client.set(ALIVE + name, "1", ex=ALIVE_SECONDS)
 
 
@@ -90,7 +90,7 @@ async def forget_node(client: Any, node: str, socket: str) -> None:
 
 
 async def leave(client: Any, name: str) -> None:
-    """Tell the others that a list is no longer read, if the broker can be reached."""
+    """Mark a list as no longer read, if the broker can be reached."""
     with contextlib.suppress(Exception):
         await client.delete(ALIVE + name)
 

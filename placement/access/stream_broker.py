@@ -205,9 +205,9 @@ class StreamBroker:
                 one.stream.deliver(frame)
 
     async def _keep_alive(self) -> None:
-        """Tell the others that this process is alive, and look whether they are.
+        """Mark this process as alive, and end the streams of dead websockets.
 
-        Ends when there was no stream for a while.
+        Returns when there are no more streams.
         """
         await stay_alive(self.redis, self.id)
         while self._open:

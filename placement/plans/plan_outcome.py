@@ -218,7 +218,7 @@ def why_not_counted(outcome: PlanOutcome, job: Job) -> str:
 
 
 def _other_model(job: Job) -> str:
-    """Say how the model in a Job's log differs from its Plan's. "": it does not."""
+    """Return the difference between a Job's model and its Plan's. "": none."""
     assert job.plan is not None
     rows = log_store.numbers(job)
     ran = next((row["parameters"] for row in rows if "parameters" in row), None)

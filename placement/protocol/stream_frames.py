@@ -39,7 +39,7 @@ PIECE_BYTES = 32 * 1024
 CONTROL_BYTES = 1024
 """Bytes of the largest control message."""
 CONTROL_COST_BYTES = 256
-"""What a control message takes of the credit at least."""
+"""Least credit that a control message takes."""
 MOST_OPTIONS = 16
 StreamId = Annotated[str, Meta(pattern=r"\A[0-9a-f]{32}\Z")]
 ServiceName = Annotated[str, Meta(pattern=r"\A[a-z][a-z-]{0,30}\Z")]
@@ -141,7 +141,7 @@ class StreamOrder(PlainOrder):
     options: Annotated[
         Mapping[OptionName, OptionText | OptionNumber], Meta(max_length=MOST_OPTIONS)
     ] = field(default_factory=dict)
-    """What the service needs to begin, such as a terminal's rows and columns."""
+    """Parameters of the service, such as a terminal's rows and columns."""
 
 
 parse_stream_order = partial(parse_plain_order, StreamOrder)

@@ -39,7 +39,7 @@ class TransformerShape:
     qk_norm_whole: bool = False
     """The norm runs over all heads together (OLMo 2, OLMoE), not for each head."""
     norm_place: Literal["before", "after", "both", "output"] = "before"
-    """What a sublayer normalizes: its input (before), the sum with the residual
+    """Tensors that a sublayer normalizes: its input (before), the sum with the residual
     stream (after), input and output (both), its output alone (output: OLMo 2).
     """
     parallel: bool = False
