@@ -123,7 +123,7 @@ class StreamBroker:
                         node=target.node,
                     ),
                 )
-            if not await self._sit_down(seats, name, most):
+            if not await self._take_seat(seats, name, most):
                 raise StreamRefused(
                     "too-many",
                     sentence(
@@ -155,6 +155,22 @@ class StreamBroker:
             del self._open[name]
             with contextlib.suppress(*OUTAGES):
                 await asyncio.shield(self.redis.zrem(seats, name))
+
+    async def _take_seat(self, seats: str, name: str, most: int) -> bool:
+        """Return whether there was a seat. A cancelled caller leaves none taken."""
+        sitting = asyncio.ensure_future(self._sit_down(seats, name, most))
+        try:
+            return await asyncio.shield(sitting)
+        except asyncio.CancelledError:
+            await asyncio.shield(self._stand_up(seats, name, sitting))
+            raise
+
+    async def _stand_up(
+        self, seats: str, name: str, sitting: asyncio.Future[bool]
+    ) -> None:
+        await asyncio.gather(sitting, return_exceptions=True)
+        with contextlib.suppress(*OUTAGES):
+            await self.redis.zrem(seats, name)
 
     async def _sit_down(self, seats: str, name: str, most: int) -> bool:
         now = time.time()

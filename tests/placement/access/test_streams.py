@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 import pytest
 from asgiref.sync import sync_to_async
 
-from placement.access.frame_lists import NODE
+from placement.access.frame_lists import NODE, SEATS
 from placement.access.stream_broker import StreamBroker
 from placement.agent.access.node_streams import NodeStreams
 from placement.protocol import signing
@@ -234,3 +234,35 @@ async def test_a_node_that_breaks_the_protocol_ends_its_own_stream_only(redis_cl
     while (await received()).stream != name:
         pass
     await node.disconnect()
+
+
+async def test_a_stream_that_is_cancelled_while_it_takes_its_seat_keeps_none(
+    redis_client, monkeypatch
+):
+    broker, target = StreamBroker(), target_at()
+    redis_client.set(NODE + "node1", "a-socket")
+    seated, go_on = asyncio.Event(), asyncio.Event()
+    sit_down = StreamBroker._sit_down
+
+    async def slow(*args):
+        word = await sit_down(*args)
+        seated.set()
+        await go_on.wait()
+        return word
+
+    monkeypatch.setattr(StreamBroker, "_sit_down", slow)
+
+    async def open_one():
+        async with broker.open(target, "echo", most=1):
+            raise AssertionError("it was cancelled")
+
+    opening = asyncio.create_task(open_one())
+    await asyncio.wait_for(seated.wait(), PATIENCE_SECONDS)
+    seats = f"{SEATS}echo.{target.user_pk}"
+    assert redis_client.zcard(seats) == 1
+    opening.cancel()
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    assert redis_client.zcard(seats) == 0
+    await broker.redis.aclose()
