@@ -37,6 +37,7 @@ from bench.rig.booking_lab import (
     make_lab,
     start_broker,
 )
+from bench.rig.opening import overlaps
 from bench.rig.postgres import postgres
 
 TENSORHIVE_PER_SECOND = (14, 63)
@@ -141,19 +142,6 @@ def measure_contest(
     statuses = sum((report[0] for report in reports), Counter())
     wins = Counter(number for report in reports for number in report[1])
     return statuses, wins, rounds / took
-
-
-def overlaps() -> int:
-    """Count live Allocations that overlap, by the database's own arithmetic."""
-    from django.db import connection
-
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT COUNT(*) FROM reservations_allocation a JOIN"
-            " reservations_allocation b ON a.gpu_id = b.gpu_id AND a.id < b.id"
-            ' WHERE a.live AND b.live AND a.start < b."end" AND b.start < a."end"'
-        )
-        return int(cursor.fetchone()[0])
 
 
 def run(quick: bool, sizes: tuple[int, ...], rounds: int) -> list[Row]:

@@ -15,7 +15,6 @@ import json
 import platform
 import statistics
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -30,6 +29,7 @@ from bench.published import (
     reserved_rows,
     torchtune_rows,
 )
+from bench.rig.cpu_time import milliseconds
 from placement.planner.memory.estimate import WORKSPACE_BYTES, estimate
 from placement.planner.reference.memory_cases import closed_case
 from telemetry.protocol.coded_error import CodedError
@@ -70,16 +70,6 @@ def summary(errors: Sequence[float]) -> str:
         f"p90 {sizes[int(0.9 * (len(sizes) - 1))]:>7.2%}  worst {sizes[-1]:>8.2%}  "
         f"too low by > 5 %: {under:.0%}"
     )
-
-
-def milliseconds(work: Callable[[], Any]) -> float:
-    """Return CPU time, median of 5."""
-    times = []
-    for _ in range(5):
-        start = time.process_time()
-        work()
-        times.append((time.process_time() - start) * 1000)
-    return statistics.median(times)
 
 
 def symbolic_answers(specs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

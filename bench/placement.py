@@ -22,20 +22,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from bench import strategies
 from bench.rig import rivals
+from bench.rig.cpu_time import milliseconds
 from placement.planner.search.bottleneck_partition import split_bytes
 from placement.planner.search.pipeline_partition import PipelineProblem, split_pipeline
-
-RUNS = 5
-
-
-def milliseconds(work: Callable[[], object]) -> float:
-    """Return CPU time of one call, median of 5."""
-    times = []
-    for _ in range(RUNS):
-        start = time.process_time()
-        work()
-        times.append((time.process_time() - start) * 1000)
-    return statistics.median(times)
 
 
 def row(what: str, work: Callable[[], object], target_ms: float) -> bool:

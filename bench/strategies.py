@@ -7,11 +7,10 @@ bench.strategies
 """
 
 import platform
-import statistics
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from bench.rig.cpu_time import milliseconds
 from placement.planner.model.families.config_json import parse_config
 from placement.planner.model.spec import ModelSpec
 from placement.planner.model.well_known import well_known_spec
@@ -20,7 +19,6 @@ from placement.planner.values.gpu_availability import GpuOffer
 from placement.planner.values.workload import Workload
 
 GIB = 2**30
-RUNS = 5
 TARGET_MS = 300.0
 
 
@@ -139,16 +137,6 @@ def cluster_cases() -> list[Case]:
                 )
             )
     return made
-
-
-def milliseconds(work: Callable[[], object]) -> float:
-    """Return CPU time of one call, median of 5."""
-    times = []
-    for _ in range(RUNS):
-        start = time.process_time()
-        work()
-        times.append((time.process_time() - start) * 1000)
-    return statistics.median(times)
 
 
 def main() -> None:

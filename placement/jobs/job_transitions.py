@@ -49,6 +49,24 @@ def move(
     return True
 
 
+def record_queued(job: Job, *, at: datetime, actor: str, reason: str = "") -> None:
+    """Begin the history of a new Job. Its pages are notified on commit."""
+    JobEvent.objects.create(
+        job=job, at=at, old="", new=Job.State.QUEUED, actor=actor, reason=reason
+    )
+    job_broadcast.publish_job(job.pk)
+
+
+def record_note(job: Job, *, now: datetime, actor: str, reason: str) -> None:
+    """Write into a Job's history what did not change its state. Its pages are notified
+    on commit.
+    """
+    JobEvent.objects.create(
+        job=job, at=now, old=job.state, new=job.state, actor=actor, reason=reason
+    )
+    job_broadcast.publish_job(job.pk)
+
+
 def instant(unix: float | None, *, earliest: datetime, now: datetime) -> datetime:
     """Return a node's time, limited to the span from its cause to now.
 

@@ -13,9 +13,8 @@ from typing import Any
 from django.conf import settings
 from django.db import transaction
 
-from placement.jobs import job_broadcast
 from placement.jobs.backfill_transitions import stopped_by_hand
-from placement.jobs.job_transitions import move
+from placement.jobs.job_transitions import move, record_queued
 from placement.jobs.launch_checks import (
     check_backend,
     check_plan_of_script,
@@ -24,7 +23,7 @@ from placement.jobs.launch_checks import (
 )
 from placement.jobs.nodes import checkpoint_relay, job_nodes
 from placement.jobs.predecessor import checked_predecessor
-from placement.models import Job, JobEvent, StoredPlan
+from placement.models import Job, StoredPlan
 from placement.planner.launch.execution import (
     RUNNABLE_STRATEGIES,
     NotRunnable,
@@ -242,10 +241,7 @@ def _queued(user: User, **row: Any) -> Job:
     """Store the row with its first event. Publish it on commit."""
     job: Job = Job.objects.create(owner=user, **row)
     _divide(job)
-    JobEvent.objects.create(
-        job=job, at=job.created_at, old="", new=Job.State.QUEUED, actor=user.username
-    )
-    job_broadcast.publish_job(job.pk)
+    record_queued(job, at=job.created_at, actor=user.username)
     return job
 
 

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from placement.jobs import job_broadcast
-from placement.models import Endpoint, Job, JobEvent
+from placement.jobs.job_transitions import record_queued
+from placement.models import Endpoint, Job
 from placement.planner.launch.recipes import GIB, SERVE, checked_settings
 from placement.planner.values.gpu_availability import GpuOffer
 from placement.serving.rules import CONTEXT_BYTES, room_bytes
@@ -52,10 +52,7 @@ def put_endpoint(
     endpoint: Endpoint = Endpoint.objects.create(
         job=job, gpu=gpu, admits=admits, memory_bytes=room, follows=follows
     )
-    JobEvent.objects.create(
-        job=job, at=now, old="", new=Job.State.QUEUED, actor=user.username
-    )
-    job_broadcast.publish_job(job.pk)
+    record_queued(job, at=now, actor=user.username)
     return endpoint
 
 

@@ -16,12 +16,12 @@ from django.db.models import Exists, OuterRef
 from django.utils import timezone
 from pydantic import ValidationError
 
-from placement.jobs import job_broadcast, predecessor
+from placement.jobs import predecessor
 from placement.jobs import service as jobs
-from placement.jobs.job_transitions import PORTAL, end_before_start
+from placement.jobs.job_transitions import PORTAL, end_before_start, record_note
 from placement.jobs.launch_checks import checked_form, retry_problems
 from placement.jobs.nodes import checkpoint_relay
-from placement.models import Job, JobEvent, StoredPlan, WaitingLaunch
+from placement.models import Job, StoredPlan, WaitingLaunch
 from placement.planner.launch.recipes import BY_TORCHRUN, RECIPES, check_needs_no_plan
 from placement.planner.values.errors import LaunchInvalid
 from placement.plans import replanned
@@ -231,11 +231,9 @@ def _place_in(job: Job, reservation_id: int, now: datetime) -> None:
         reservation=reservation, node=node, reason=""
     )
     if moved:
-        JobEvent.objects.create(
-            job=job,
-            at=now,
-            old=Job.State.QUEUED,
-            new=Job.State.QUEUED,
+        record_note(
+            job,
+            now=now,
             actor=PORTAL,
             reason=sentence(
                 "reservation #{reservation_id} was displaced: follows to "
@@ -244,7 +242,6 @@ def _place_in(job: Job, reservation_id: int, now: datetime) -> None:
                 reservation=reservation.pk,
             ),
         )
-        job_broadcast.publish_job(job.pk)
 
 
 def _notify_refused(

@@ -18,10 +18,9 @@ from django.db import transaction
 from django.db.models import Q
 from redis import Redis
 
-from placement.jobs import job_broadcast
-from placement.jobs.job_transitions import instant, move
+from placement.jobs.job_transitions import instant, move, record_note
 from placement.jobs.nodes import checkpoint_relay, command_queue, job_nodes
-from placement.models import Job, JobEvent, JobPart, JobQuerySet
+from placement.models import Job, JobPart, JobQuerySet
 from placement.protocol.events import (
     Belief,
     ChannelFact,
@@ -175,15 +174,7 @@ def _store_wait_reason(job: Job, why: str, now: datetime) -> None:
     with transaction.atomic():
         if not same.exclude(reason=why).update(reason=why):
             return
-        JobEvent.objects.create(
-            job=job,
-            at=now,
-            old=job.state,
-            new=job.state,
-            actor=job.node.name,
-            reason=why,
-        )
-    job_broadcast.publish_job(job.pk)
+        record_note(job, now=now, actor=job.node.name, reason=why)
 
 
 def _end(job: Job, fact: JobFact, now: datetime, fields: dict[str, Any]) -> bool:

@@ -14,9 +14,14 @@ from django.db import transaction
 from django.db.models import Q
 from django.utils.crypto import salted_hmac
 
-from placement.jobs import job_broadcast
-from placement.jobs.job_transitions import MOST_REASON, PORTAL, instant, move
-from placement.models import Job, JobEvent, JobPart, StoredPlan
+from placement.jobs.job_transitions import (
+    MOST_REASON,
+    PORTAL,
+    instant,
+    move,
+    record_note,
+)
+from placement.models import Job, JobPart, StoredPlan
 from placement.planner.launch.recipes import BY_TORCHRUN, runs_by_plan
 from placement.protocol.events import Belief, JobEventKind, JobFact, Running
 from placement.protocol.job_parts import (
@@ -249,15 +254,7 @@ def _record_part_event(job: Job, part: JobPart, now: datetime) -> None:
     ranks = part.info().rank_words
     why = f": {part.reason}" if part.reason else ""
     words = f"{part.node.name} ({ranks}) {part.state}{why}"[:MOST_REASON]
-    JobEvent.objects.create(
-        job=job,
-        at=now,
-        old=job.state,
-        new=job.state,
-        actor=part.node.name,
-        reason=words,
-    )
-    job_broadcast.publish_job(job.pk)
+    record_note(job, now=now, actor=part.node.name, reason=words)
 
 
 def _apply_part_states(job: Job, now: datetime) -> bool:

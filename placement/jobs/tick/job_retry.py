@@ -10,9 +10,9 @@ from datetime import datetime, timedelta
 from django.db import IntegrityError, transaction
 from django.db.models import Q
 
-from placement.jobs import job_broadcast
+from placement.jobs.job_transitions import PORTAL, record_queued
 from placement.jobs.nodes import checkpoint_relay, job_nodes
-from placement.models import Job, JobEvent, JobPart
+from placement.models import Job, JobPart
 from telemetry.protocol.sentences import sentence
 
 MOST_ROWS = 100
@@ -80,8 +80,5 @@ def queue_retry(job: Job, now: datetime) -> bool:
         reason = sentence(
             "job #{job} failed; {left} more retries", job=job.pk, left=left
         )
-    JobEvent.objects.create(
-        job=again, at=now, old="", new=Job.State.QUEUED, actor="portal", reason=reason
-    )
-    job_broadcast.publish_job(again.pk)
+    record_queued(again, at=now, actor=PORTAL, reason=reason)
     return True

@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from placement.planner.values.plan import PlanSet
 from tests.factories import make_reservation
-from tests.placement.lab import GIB, make_lab, send_frame
+from tests.placement.lab import GIB
 
 GPUS = [
     {"name": "NVIDIA A100 80GB", "free_bytes": 79 * GIB, "link_group": "a"},
@@ -136,12 +136,6 @@ class TestAFile:
 @pytest.mark.django_db
 class TestLive:
     """The portal's own Gpus and its calendar."""
-
-    @pytest.fixture
-    def gpus(self, redis_client):
-        found = make_lab()
-        send_frame(redis_client)
-        return found
 
     def test_the_portals_gpus_are_planned_for_now(self, gpus):
         data = json.loads(run("gpt2", "--json"))

@@ -15,17 +15,10 @@ from placement.plans.saved_plans import set_link
 from reservations.models import Reservation
 from reservations.rules.lifecycle import State
 from tests.factories import make_reservation
-from tests.placement.lab import make_lab, plan_on, send_frame, signed_in
+from tests.placement.lab import plan_on, signed_in
 from tests.placement.plans.views.test_plan_page import choice_of, typed
 
 pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture
-def gpus(db, redis_client):
-    found = make_lab()
-    send_frame(redis_client)
-    return found
 
 
 @pytest.fixture

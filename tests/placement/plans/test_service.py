@@ -26,16 +26,9 @@ from telemetry.live import broadcast
 from telemetry.models import Alert
 from telemetry.rules.alert_rules import ECC, REMAP_PENDING, WEDGED
 from tests.factories import make_reservation
-from tests.placement.lab import GIB, MIB, make_lab, send_frame, signed_in
+from tests.placement.lab import GIB, MIB, send_frame, signed_in
 
 pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture
-def gpus(db, redis_client):
-    found = make_lab()
-    send_frame(redis_client)
-    return found
 
 
 def offers(user, *, at=None, hours=4.0, **more):

@@ -8,7 +8,6 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
-from django.test import Client
 from django.utils import timezone
 
 from placement.models import RegisteredModel, StoredPlan
@@ -19,7 +18,6 @@ from reservations.rules.lifecycle import State
 from telemetry.models import Gpu
 from tests.factories import make_reservation
 from tests.placement.lab import (
-    make_lab,
     onnx_bytes,
     safetensors_bytes,
     send_frame,
@@ -29,18 +27,6 @@ from tests.placement.lab import (
 pytestmark = pytest.mark.django_db
 FRAGMENT = {"X-Fragment": "plan-result"}
 GPT2_CONFIG = json.dumps({"model_type": "gpt2"}).encode()
-
-
-@pytest.fixture
-def gpus(db, redis_client):
-    found = make_lab()
-    send_frame(redis_client)
-    return found
-
-
-@pytest.fixture
-def student(alice, gpus) -> Client:
-    return signed_in(alice)
 
 
 def typed(**changes: object) -> dict[str, object]:

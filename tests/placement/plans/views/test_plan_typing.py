@@ -8,7 +8,6 @@ from datetime import timedelta
 
 import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
-from django.test import Client
 from django.utils import timezone
 
 from placement.jobs import job_broadcast
@@ -21,22 +20,9 @@ from placement.plans.consumers import adapter_of
 from placement.plans.views import plan_page
 from reservations.rules.lifecycle import State
 from tests.factories import make_reservation
-from tests.placement.lab import make_lab, send_frame, signed_in
 from tests.placement.plans.views.test_plan_page import FRAGMENT, error_of, typed
 
 pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture
-def gpus(db, redis_client):
-    found = make_lab()
-    send_frame(redis_client)
-    return found
-
-
-@pytest.fixture
-def student(alice, gpus) -> Client:
-    return signed_in(alice)
 
 
 def test_what_is_typed_is_answered_without_a_search(student, monkeypatch):
