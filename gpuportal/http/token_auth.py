@@ -22,7 +22,7 @@ USED_AGAIN = timedelta(minutes=5)
 """A token's last use is written at most this often."""
 Body = Mapping[str, Any]
 PREFIX = "api/v1/"
-JOB_ROUTES = ("jobs", "plans", "models", "serve")
+JOB_ROUTES = ("jobs", "plans", "models", "serve", "ssh-certificates", "ssh-keys")
 """Prefixes of the routes whose unsafe operations run code or prepare it."""
 
 

@@ -78,6 +78,8 @@ SENTENCES = {
     "token.created": noop("made an API token of {what}"),
     "token.revoked": noop("revoked an API token of {what}"),
     "token.ended": noop("ended {what}"),
+    "ssh-key.added": noop("added an ssh key of {what}"),
+    "ssh-key.removed": noop("removed an ssh key of {what}"),
     "feed.made": noop("made a calendar address for {what}"),
     "feed.revoked": noop("revoked the calendar address of {what}"),
     "notices.chosen": noop("changed how {what} is notified"),

@@ -46,7 +46,7 @@ PAGE_WORDS = {
     "series": "repeat repeated bookings recurring every week daily weekdays again",
     "serves": "serve onnx inference model deploy endpoint infer",
     "alerts": "intruder squatter idle broken xid findings warnings",
-    "me": "settings theme api tokens password account",
+    "me": "settings theme api tokens ssh keys password account",
 }
 
 

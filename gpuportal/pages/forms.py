@@ -7,6 +7,8 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import gettext_lazy as lazy
 
+from reservations.accounts.ssh_keys.public_key import MOST_CHARACTERS
+from reservations.accounts.ssh_keys.service import MOST_NAME_CHARACTERS
 from reservations.models import ApiToken
 from reservations.notifications.reader_locale import zone_names
 from telemetry.web.plain_forms import PlainErrors, PlainForm
@@ -71,6 +73,48 @@ class TokenForm(PlainForm):
             data["scopes"] = [
                 f"serve:{job}" if scope == "serve" else scope for scope in scopes
             ]
+        return data
+
+
+class SshKeyForm(PlainForm):
+    """An ssh public key, pasted or as a file. The service reads it."""
+
+    name = forms.CharField(
+        max_length=MOST_NAME_CHARACTERS,
+        required=False,
+        label=lazy("Name"),
+        widget=forms.TextInput(
+            attrs={"class": "input", "placeholder": lazy("laptop"), "id": "id_key_name"}
+        ),
+    )
+    public_key = forms.CharField(
+        max_length=MOST_CHARACTERS,
+        required=False,
+        label=lazy("Public key"),
+        widget=forms.Textarea(
+            attrs={
+                "class": "input mono",
+                "rows": 3,
+                "placeholder": "ssh-ed25519 AAAA…",
+                "spellcheck": "false",
+                "autocomplete": "off",
+            }
+        ),
+    )
+    key_file = forms.FileField(
+        required=False,
+        allow_empty_file=True,
+        label=lazy("or the file that ends in .pub"),
+        widget=forms.FileInput(attrs={"class": "input", "accept": ".pub"}),
+    )
+
+    def clean(self) -> dict[str, object]:
+        """Take the file's text if nothing was pasted."""
+        data = super().clean() or self.cleaned_data
+        sent = data.get("key_file")
+        if sent is not None and not data.get("public_key"):
+            raw = sent.read(MOST_CHARACTERS + 1)
+            data["public_key"] = raw.decode("ascii", errors="replace")
         return data
 
 

@@ -20,8 +20,16 @@ from gpuportal.http import problems
 from gpuportal.http.middleware import activate_language_of_user, form_page
 from gpuportal.pages.context import read_frames
 from gpuportal.pages.find import as_json, find
-from gpuportal.pages.forms import LanguageForm, SignInForm, TokenForm, ZoneForm
+from gpuportal.pages.forms import (
+    LanguageForm,
+    SignInForm,
+    SshKeyForm,
+    TokenForm,
+    ZoneForm,
+)
 from reservations.accounts.api_tokens import create_token, revoke_token
+from reservations.accounts.ssh_keys.public_key import SshKeyRefused
+from reservations.accounts.ssh_keys.service import add_key, remove_key
 from reservations.models import ApiToken, User
 from reservations.notifications.reader_locale import zone_names
 from reservations.rules.errors import NotAllowed
@@ -31,7 +39,7 @@ from telemetry.models import Gpu, Node
 from telemetry.protocol.frame import ROSTER_ID
 from telemetry.protocol.sentences import sentence
 from telemetry.web.error_answers import problem_response
-from telemetry.web.translation import translated_values
+from telemetry.web.translation import translated, translated_values
 
 
 class SignIn(LoginView):
@@ -199,6 +207,37 @@ def token_revoke(request: HttpRequest, pk: int) -> HttpResponse:
     return redirect("me")
 
 
+@require_POST
+def ssh_key_add(request: HttpRequest) -> HttpResponse:
+    """Store a public key of the User."""
+    form = SshKeyForm(request.POST, request.FILES)
+    if form.is_valid():
+        try:
+            key = add_key(
+                user=_user(request),
+                text=form.cleaned_data["public_key"],
+                name=form.cleaned_data["name"],
+                now=timezone.now(),
+            )
+        except SshKeyRefused as refused:
+            for field, words in refused.fields.items():
+                form.add_error(field, translated(words))
+        else:
+            messages.success(
+                request, gettext("The key “%(name)s” was added.") % {"name": key.name}
+            )
+            return redirect(reverse("me") + "#ssh-keys")
+    return _me_page(request, TokenForm(), key_form=form, status=422)
+
+
+@require_POST
+def ssh_key_remove(request: HttpRequest, pk: int) -> HttpResponse:
+    """Remove one of the User's own keys."""
+    if not remove_key(key_id=pk, user=_user(request), now=timezone.now()):
+        raise Http404("no such key of yours")
+    return redirect(reverse("me") + "#ssh-keys")
+
+
 def _me_page(
     request: HttpRequest, form: TokenForm, *, status: int = 200, **extra: object
 ) -> HttpResponse:
@@ -207,6 +246,8 @@ def _me_page(
         "form": form,
         "tokens": user.tokens.filter(revoked_at=None),
         "memberships": user.memberships.filter(active=True).select_related("account"),
+        "ssh_keys": user.ssh_keys.all(),
+        "key_form": SshKeyForm(),
         "now": timezone.now(),
         "zone_form": ZoneForm({"time_zone": user.time_zone}),
         "zones": zone_names(),

@@ -42,6 +42,7 @@ from reservations.models import (
     Reservation,
     Series,
     SitePolicy,
+    SshKey,
     Token,
     TreeChange,
     TreeChangeRow,
@@ -161,8 +162,8 @@ def _drop_own(user: User, now: datetime) -> None:
     """Delete what only this person had, and end their part in what others have."""
     Delivery.objects.filter(notice__user=user).delete()
     RefusedRequest.objects.filter(membership__user=user).delete()
-    own = (Notice, ApiToken, Invitation, NoticeSettings, CalendarFeed, Favourite)
-    for model in own:
+    own = (Notice, ApiToken, SshKey, Invitation, NoticeSettings)
+    for model in (*own, CalendarFeed, Favourite):
         model._default_manager.filter(user=user).delete()
     Reservation.objects.filter(user=user).exclude(purpose="").update(purpose="")
     WaitingRequest.objects.filter(user=user).exclude(purpose="").update(purpose="")

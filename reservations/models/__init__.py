@@ -28,6 +28,7 @@ from reservations.models.sharing import (
     Series,
 )
 from reservations.models.site_policy import SitePolicy
+from reservations.models.ssh_key import SshKey
 from reservations.models.token import Token
 from reservations.models.tree_change import Invitation, TreeChange, TreeChangeRow
 from reservations.models.waiting_requests import WaitingRequest, WaitlistLook
@@ -64,6 +65,7 @@ __all__ = [
     "RolledMonth",
     "Series",
     "SitePolicy",
+    "SshKey",
     "Token",
     "TreeChange",
     "TreeChangeRow",

@@ -16,6 +16,7 @@ page "Settings" with the permissions read, book and job. Then:
     gp.py files 5 | files 5 --get --to results/
     gp.py extend 17 --hours 2 | release 17
     gp.py ssh 17 [-- nvidia-smi]                a shell on the node of reservation 17
+    gp.py keys | keys add ~/.ssh/id_ed25519.pub | keys remove 4
     gp.py config-ssh                            ssh r17.gpuportal, scp and VS Code
 
 The variables GPUPORTAL_URL and GPUPORTAL_TOKEN override the saved login. Exit status:
@@ -699,6 +700,26 @@ def ssh(args):
     sys.exit(status if status >= 0 else 255)
 
 
+def keys(args):
+    """List your ssh public keys; add a file, or remove a number."""
+    to = portal()
+    if args.what == "list":
+        for row in to.ask("GET", "/ssh-keys")["ssh_keys"]:
+            print(f"{row['id']:>6}  {row['fingerprint']}  {row['name']}")
+        return
+    if args.value is None:
+        raise Refused(f"keys {args.what} needs a file or a number", 2)
+    if args.what == "remove":
+        if not args.value.isdecimal():
+            raise Refused(f"{args.value!r} is not a number of gp.py keys", 2)
+        to.ask("DELETE", f"/ssh-keys/{args.value}")
+        print(f"removed key {args.value}")
+        return
+    text = Path(args.value).expanduser().read_text()
+    made = to.ask("POST", "/ssh-keys", {"public_key": text, "name": args.name})
+    print(f"key {made['id']}: {made['fingerprint']}  {made['name']}")
+
+
 def config_ssh(args):
     """Let ssh, scp and VS Code know hosts such as r17.gpuportal."""
     folder = Path.home() / ".ssh"
@@ -844,6 +865,10 @@ def parser():
     user = {"default": "", "help": "your name on the node (default: the one here)"}
     nodes = {"default": "", "help": "one of its nodes (default: the first)"}
     word(ssh, "reservation", node=nodes, user=user)
+    stored = word(keys, name={"default": "", "help": "with add: name of the key"})
+    actions = ("list", "add", "remove")
+    stored.add_argument("what", nargs="?", default="list", choices=actions)
+    stored.add_argument("value", nargs="?", help="a .pub file, or a key's number")
     word(config_ssh, user=user)
     word(tunnel).add_argument("host", help="r17.gpuportal, or r17.NODE.gpuportal")
     return made
@@ -869,7 +894,8 @@ def main(argv=None):
         return 0
     except (OSError, UnicodeDecodeError) as error:
         binary = isinstance(error, ValueError)
-        words = f"{args.script} is not a text file" if binary else error
+        name = getattr(args, "script", None) or getattr(args, "value", "")
+        words = f"{name} is not a text file" if binary else error
         print(f"gp.py: {words}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

@@ -24,7 +24,7 @@ ALWAYS_BOTH = {
     # Without a body: hours from now would be booked.
     ("POST", "/serve"),
 }
-RUNS = ("/jobs", "/plans", "/models", "/serve")
+RUNS = ("/jobs", "/plans", "/models", "/serve", "/ssh-")
 
 
 def wanted(method: str, path: str) -> set[str]:

@@ -1,0 +1,1 @@
+"""The ssh public keys that users store, for certificates."""

@@ -1,0 +1,63 @@
+"""The caller's ssh public keys: /api/v1/ssh-keys."""
+
+from typing import Any
+
+from django.http import HttpRequest
+from ninja import Router, Status
+from pydantic import Field
+
+from reservations.accounts.ssh_keys import service as ssh_keys
+from reservations.accounts.ssh_keys.public_key import MOST_CHARACTERS
+from reservations.models import SshKey
+from reservations.rules.errors import NotFound
+from reservations.store.calendar_queries import iso
+from reservations.web.api_parts import count_request, signed_in
+from reservations.web.schemas import Line, _Strict
+from telemetry.protocol.sentences import sentence
+
+router = Router(tags=["people"])
+
+
+class SshKeyIn(_Strict):
+    """A public key, as in a ``.pub`` file."""
+
+    public_key: str = Field(min_length=1, max_length=MOST_CHARACTERS)
+    name: Line = Field("", max_length=ssh_keys.MOST_NAME_CHARACTERS)
+
+
+@router.get("/ssh-keys")
+def ssh_key_list(request: HttpRequest) -> dict[str, Any]:
+    """The caller's ssh public keys, newest first."""
+    rows = SshKey.objects.filter(user=signed_in(request))
+    return {"ssh_keys": [_facts(key) for key in rows]}
+
+
+@router.post("/ssh-keys", response={201: dict[str, Any]})
+def ssh_key_add(request: HttpRequest, body: SshKeyIn) -> Status[dict[str, Any]]:
+    """Store an ssh public key. Certificates are made for stored keys only."""
+    user = signed_in(request)
+    now = count_request(user, writes=True)
+    key = ssh_keys.add_key(user=user, text=body.public_key, name=body.name, now=now)
+    return Status(201, _facts(key))
+
+
+@router.delete("/ssh-keys/{int:key_id}")
+def ssh_key_remove(request: HttpRequest, key_id: int) -> dict[str, Any]:
+    """Remove one of the caller's keys. Its certificates open nothing afterwards."""
+    user = signed_in(request)
+    now = count_request(user, writes=True)
+    if not ssh_keys.remove_key(key_id=key_id, user=user, now=now):
+        raise NotFound(what=sentence("ssh key #{pk} of yours", pk=key_id))
+    return {"id": key_id, "removed": True}
+
+
+def _facts(key: SshKey) -> dict[str, Any]:
+    return {
+        "id": key.pk,
+        "name": key.name,
+        "kind": key.kind,
+        "fingerprint": key.fingerprint,
+        "public_key": key.public_key,
+        "added": iso(key.added_at),
+        "last_used": iso(key.last_used_at) if key.last_used_at else None,
+    }
