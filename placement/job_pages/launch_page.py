@@ -27,6 +27,7 @@ from placement.planner.launch.recipes import (
     GIB,
     RECIPES,
     TINY_TRANSFORMER,
+    adapters_of,
 )
 from placement.planner.values.errors import LaunchInvalid
 from reservations.models import User
@@ -188,6 +189,7 @@ def _first_settings(
             "seq": plan.plan["workload"].get("sequence_length"),
             "batch": plan.plan.get("launch", {}).get("microbatch"),
         }
+        sizes |= adapters_of(plan.spec)
         first |= {f"{FINE_TUNE.name}.{k}": v for k, v in sizes.items() if v}
     return first
 

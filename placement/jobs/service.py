@@ -37,6 +37,7 @@ from placement.planner.launch.recipes import (
     FINE_TUNE,
     OWN_MODEL,
     RECIPES,
+    adapters_of,
     check_needs_no_plan,
     runs_by_plan,
 )
@@ -413,6 +414,8 @@ def _planned(
                 execution_of_own(read, settings_given["backend"])
             elif recipe == FINE_TUNE.name:
                 execution_of_pretrained(read)
+                if not settings_given["lora_rank"]:
+                    settings_given = {**settings_given, **adapters_of(plan.spec)}
             else:
                 execution_of(read, settings_given)
         except (NotRunnable, PlanInvalid) as error:

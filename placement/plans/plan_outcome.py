@@ -20,6 +20,7 @@ from placement.planner.launch.recipes import (
     TINY_TRANSFORMER,
     runs_by_plan,
 )
+from placement.planner.model.spec import ModelSpec
 from placement.planner.values.errors import PlanInvalid
 from placement.planner.values.plan import Plan
 from placement.plans.measured_error import class_name
@@ -228,6 +229,17 @@ def _other_model(job: Job) -> str:
             "it trained a model of {ran} parameters, planned were {planned}",
             ran=f"{ran:,.0f}",
             planned=f"{planned:,}",
+        )
+    trained = next(
+        (row.get("trainable_parameters", ran) for row in rows if "parameters" in row),
+        None,
+    )
+    to_train = ModelSpec.from_json(job.plan.spec).trainable_count
+    if trained is not None and abs(trained - to_train) > SAME_MODEL * to_train:
+        return sentence(
+            "it trained {ran} of the parameters, planned were {planned}",
+            ran=f"{trained:,.0f}",
+            planned=f"{to_train:,}",
         )
     tokens = job.plan.plan["workload"].get("sequence_length")
     if job.recipe_settings.get("seq") != tokens:

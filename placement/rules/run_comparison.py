@@ -6,7 +6,7 @@ from dataclasses import dataclass
 NO_METRIC = frozenset(
     {
         *("step", "steps", "total", "total_steps", "max_steps", "num_steps"),
-        *("seconds", "parameters"),
+        *("seconds", "parameters", "trainable_parameters"),
     }
 )
 """Numbers of a log line that give the position of a run, not its quality."""

@@ -31,6 +31,7 @@ NAMED = {
 
 BROUGHT = {
     "deepspeed": "an extra of nodes: requirements-peers.txt",
+    "peft": "an extra of nodes, for adapters: docs/operations.md",
     "pyarrow": "an extra of nodes, for .parquet data: docs/operations.md",
     "uvloop": "uvicorn[standard] brings it",
 }

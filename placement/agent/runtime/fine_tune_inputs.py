@@ -86,6 +86,11 @@ def check_inputs(settings: Mapping[str, Any], environ: Mapping[str, str]) -> Non
     problems |= _data_problems(Path(settings["data"]), settings["column"])
     if why := _output_problem(output_folder(settings)):
         problems["output"] = why
+    if settings["lora_rank"] and importlib.util.find_spec("peft") is None:
+        problems["lora_rank"] = (
+            "this node needs peft to train adapters. Install it there: "
+            f"{sys.executable} -m pip install peft"
+        )
     if problems:
         raise LaunchInvalid(problems)
 

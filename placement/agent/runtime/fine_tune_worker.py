@@ -10,7 +10,9 @@ mean loss of the held-out tokens.
 
 With each checkpoint, the folder ``model`` of the output folder has the model in Hugging
 Face's format: ``from_pretrained`` loads it. Only .safetensors files are read, no code
-of the model's folder is run, and nothing is downloaded.
+of the model's folder is run, and nothing is downloaded. With a rank of LoRA only
+adapters are trained, and ``model`` has them in PEFT's format, or the model with the
+adapters added to its weights.
 """
 
 from __future__ import annotations
@@ -39,9 +41,15 @@ from placement.agent.runtime.fine_tune_inputs import (
     output_folder,
     texts_of,
 )
+from placement.agent.runtime.learning_rate import clip_gradients, rate_ratio
+from placement.agent.runtime.lora_adapters import (
+    save_adapters,
+    save_merged,
+    with_adapters,
+)
 from placement.agent.runtime.own_worker import OwnTrainer, run
 from placement.agent.runtime.rank_groups import RankGroups
-from placement.agent.runtime.sharded_model import LOWER, share_out
+from placement.agent.runtime.sharded_model import LOWER, blocks_of, share_out
 from placement.agent.runtime.tiny_transformer import loss_of
 from placement.agent.runtime.token_blocks import (
     TOKENS,
@@ -49,7 +57,7 @@ from placement.agent.runtime.token_blocks import (
     divided,
     write_tokens,
 )
-from placement.agent.runtime.trainer import Trainer
+from placement.agent.runtime.trainer import Trainer, inner_optimizers
 from placement.agent.runtime.training_checkpoint import put_in_place
 from placement.planner.launch.execution import (
     Execution,
@@ -136,6 +144,7 @@ class FineTuneTrainer(OwnTrainer):
             NotRunnable: the model cannot do what the Plan says.
         """
         self.folder = model_folder(settings["model"], os.environ)
+        self.next_step = 0
         super().__init__(how, settings, ranks)
         if not settings["steps"]:
             batches = len(self.data) / (settings["batch"] * how.replicas)  # type: ignore[arg-type]
@@ -151,8 +160,11 @@ class FineTuneTrainer(OwnTrainer):
 
         def placed() -> nn.Module:
             model = loaded_model(self.folder, how)
+            blocks = blocks_of(model)
+            if self.settings["lora_rank"]:
+                model = with_adapters(model, self.settings)
             if how.shares_out:
-                share_out(model, how, ranks.along("replica"))
+                share_out(model, how, ranks.along("replica"), blocks=blocks)
             else:
                 model.to(ranks.device)
             return model
@@ -189,6 +201,48 @@ class FineTuneTrainer(OwnTrainer):
                 }
             )
         return rest
+
+    def seek(self, step: int, position: torch.Tensor | None) -> None:
+        """Continue with the data and the learning rate of a step."""
+        super().seek(step, position)
+        self.next_step = step
+
+    def prepare_update(self) -> None:
+        """Set the learning rate of this step and clip its gradients."""
+        settings = self.settings
+        rate = settings["learning_rate"] * rate_ratio(
+            self.next_step,
+            settings["steps"],
+            schedule=settings["learning_rate_schedule"],
+            warmup_pct=settings["warmup_pct"],
+        )
+        # ZeroRedundancyOptimizer copies its groups to the optimizer that it wraps.
+        wrapper = getattr(self.optimizer, "param_groups", [])
+        inner = [one.param_groups for one in inner_optimizers(self.optimizer)]
+        for group in (*wrapper, *(group for groups in inner for group in groups)):
+            group["lr"] = rate
+        if settings["clip_norm"]:
+            shared = self.ranks.group("replica") if self.how.shares_out else None
+            clip_gradients(
+                self.trained,
+                settings["clip_norm"],
+                group=shared,
+                device=self.ranks.device,
+            )
+
+    def step(self) -> float:
+        """Take one optimizer step. Return this rank's part of the mean loss."""
+        loss = super().step()
+        self.next_step += 1
+        return loss
+
+    def kept_weights(self, part: nn.Module) -> Mapping[str, torch.Tensor]:
+        """Return the weights that a checkpoint keeps: with LoRA the adapters only."""
+        kept = part.state_dict()
+        if not self.settings["lora_rank"]:
+            return kept
+        trained = {name for name, p in part.named_parameters() if p.requires_grad}
+        return {name: value for name, value in kept.items() if name in trained}
 
     def _output(self, inputs: torch.Tensor) -> torch.Tensor:
         logits: torch.Tensor = self.model(inputs, use_cache=False).logits
@@ -229,21 +283,39 @@ class FineTuneTrainer(OwnTrainer):
     def export(self) -> None:
         """Write the model and its tokenizer, and replace the previous ones."""
         model: Any = self.parts[0]
+        adapters = bool(self.settings["lora_rank"])
         if self.how.shares_out:
-            whole = StateDictOptions(full_state_dict=True, cpu_offload=True)
-            state = get_model_state_dict(model, options=whole)
+            whole = StateDictOptions(
+                full_state_dict=True, cpu_offload=True, ignore_frozen_params=adapters
+            )
+            state: Mapping[str, Any] = get_model_state_dict(model, options=whole)
         else:
-            state = model.state_dict()
+            state = self.kept_weights(model)
         if self.ranks.rank == 0:
             target = output_folder(self.settings)
             draft = target.with_suffix(".part")
             shutil.rmtree(draft, ignore_errors=True)
-            model.save_pretrained(draft, state_dict=state)
+            if adapters:
+                self._save_adapters(state, draft)
+            else:
+                model.save_pretrained(draft, state_dict=state)
             self.tokenizer.save_pretrained(draft)
             (draft / MARK).write_text(json.dumps(dict(self.settings), indent=1) + "\n")
             put_in_place(draft, target)
             print(f"model saved to {target}/", flush=True)
         distributed.barrier()
+
+    def _save_adapters(self, state: Mapping[str, Any], draft: Path) -> None:
+        """Write the adapters, or the model with the adapters in its weights."""
+        base = self.settings["model"]
+        if self.settings["lora_output"] == "adapters":
+            save_adapters(self.parts[0], state, draft, base)
+            return
+        adapters = draft.with_suffix(".adapters")
+        shutil.rmtree(adapters, ignore_errors=True)
+        save_adapters(self.parts[0], state, adapters, base)
+        save_merged(loaded_model(self.folder, self.how), adapters, draft)
+        shutil.rmtree(adapters)
 
 
 def main(argv: list[str]) -> int:

@@ -206,8 +206,10 @@ def run(
         trainer = made(how, RankGroups(how, device))
         if trainer.ranks.rank == 0:
             by = f" with {how.backend}" if how.backend == DEEPSPEED else ""
+            count, trained = trainer.parameter_count, trainer.trainable_count
+            some = "" if trained == count else f" ({trained} of them trained)"
             print(
-                f"{title}: {trainer.parameter_count} parameters, "
+                f"{title}: {count} parameters{some}, "
                 f"{how.strategy}{by}, {how.ranks} process(es) on {device.type}",
                 flush=True,
             )

@@ -115,7 +115,7 @@ def train(trainer: Trainer, asked: StopFlag) -> None:
                 "loss": round(loss, 6),
                 "seconds": round(now - started_at, 1),
                 **_throughput(trainer, pace),
-                **({"parameters": trainer.parameter_count} if step == first else {}),
+                **(_parameters(trainer) if step == first else {}),
                 **memory(trainer),
             }
             if trainer.ranks.rank == 0:
@@ -140,6 +140,13 @@ def train(trainer: Trainer, asked: StopFlag) -> None:
             if asked.to_stop:
                 break
             time.sleep(0.05)
+
+
+def _parameters(trainer: Trainer) -> dict[str, int]:
+    """Return the number of parameters, and of the trained ones if some are frozen."""
+    count, trained = trainer.parameter_count, trainer.trainable_count
+    some = {} if trained == count else {"trainable_parameters": trained}
+    return {"parameters": count, **some}
 
 
 def _throughput(trainer: Trainer, step_seconds: float) -> dict[str, float]:

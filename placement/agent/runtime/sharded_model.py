@@ -99,12 +99,23 @@ def _placed(
     return whole.redistribute(mesh, [new]).to_local()
 
 
+def blocks_of(model: nn.Module) -> list[nn.Module]:
+    """Return every member of a list of modules, the inner ones first."""
+    lists = [m for m in model.modules() if isinstance(m, nn.ModuleList | nn.ModuleDict)]
+    return [block for one in reversed(lists) for block in one.children()]
+
+
 def share_out(
-    model: nn.Module, how: Execution, mesh: DeviceMesh, *, lowers: bool = True
+    model: nn.Module,
+    how: Execution,
+    mesh: DeviceMesh,
+    *,
+    lowers: bool = True,
+    blocks: Sequence[nn.Module] | None = None,
 ) -> None:
     """Shard a model's weights among its copies with FSDP2, in place.
 
-    Each member of a list of modules is gathered separately, the rest together.
+    Each block is gathered separately, the rest together.
 
     Args:
         model: whole.
@@ -112,16 +123,14 @@ def share_out(
         mesh: the copies.
         lowers: in mixed precision its weights are gathered in 16 bits. Otherwise
             autocast converts them.
+        blocks: the inner ones first, as fully_shard requires. None: `blocks_of` it.
     """
     cuda = mesh.device_type == "cuda"
     offload = CPUOffloadPolicy(pin_memory=cuda) if how.offload else OffloadPolicy()
     # Weights and gradients are sent in 16 bits. The optimizer keeps and steps fp32.
     lower = MixedPrecisionPolicy(LOWER.get(how.precision) if lowers else None)
     again = how.zero_stage == 3 or how.streams
-    lists = [m for m in model.modules() if isinstance(m, nn.ModuleList | nn.ModuleDict)]
-    # The inner ones first, as fully_shard requires.
-    blocks = [block for one in reversed(lists) for block in one.children()]
-    for part in (*blocks, model):
+    for part in (*(blocks_of(model) if blocks is None else blocks), model):
         fully_shard(
             part,
             mesh=mesh,

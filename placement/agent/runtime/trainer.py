@@ -67,7 +67,9 @@ class Trainer:
         self.how, self.settings, self.ranks = how, settings, ranks
         self.parts = self._build()
         self.params = [p for part in self.parts for p in part.parameters()]
+        self.trained = [p for p in self.params if p.requires_grad]
         self.parameter_count = sum(p.numel() for p in self.params)
+        self.trainable_count = sum(p.numel() for p in self.trained)
         self.model = self.parts[0]
         self.optimizer: Any = None
         self.averages_itself = False
@@ -92,7 +94,7 @@ class Trainer:
             )
         self.averages_itself = cut and how.replicas > 1
         self.optimizer = optimizer_of(
-            self.params, how, group=copies, rate=self.settings["learning_rate"]
+            self.trained, how, group=copies, rate=self.settings["learning_rate"]
         )
         if how.on_drive:
             for optimizer in inner_optimizers(self.optimizer):
@@ -180,9 +182,13 @@ class Trainer:
         if self.averages_itself:
             self._average()
         if self.scale.settle(self.params):
+            self.prepare_update()
             self.optimizer.step()
         ranks = self.ranks
         return total / self.how.replicas if ranks.place.tensor_rank == 0 else 0.0
+
+    def prepare_update(self) -> None:
+        """Change the gradients or the learning rate of a step before it is taken."""
 
     def _whole(self, *, last: bool) -> float:
         tokens, following = self.batch()
@@ -252,7 +258,8 @@ class Trainer:
                 prime(optimizer)
         for part in self.parts:
             names |= {param: name for name, param in part.named_parameters()}
-            found |= {f"model.{n}": value for n, value in part.state_dict().items()}
+            weights = self.kept_weights(part)
+            found |= {f"model.{n}": value for n, value in weights.items()}
         for host in host_steps(self.optimizer):
             pairs = zip(host.hosts, host.params, strict=True)
             names |= {copy: names[param] for copy, param in pairs}
@@ -264,6 +271,10 @@ class Trainer:
                     if isinstance(value, torch.Tensor)
                 }
         return found
+
+    def kept_weights(self, part: nn.Module) -> Mapping[str, torch.Tensor]:
+        """Return the weights of a part that a checkpoint keeps, by name."""
+        return part.state_dict()
 
     def take(self, held: Mapping[str, torch.Tensor]) -> None:
         """Continue from the values written into the tensors that `held` returned."""

@@ -30,6 +30,11 @@ PLAN_FILE = "plan.json"
 """Name of the Plan's file in the Job's folder."""
 DATA_SUFFIXES = (".txt", ".jsonl", ".parquet")
 """Forms of the data set that recipe ``fine-tune`` reads."""
+SCHEDULES = ("cosine", "linear", "constant")
+"""Courses of the learning rate after the warmup."""
+LORA_OUTPUTS = ("adapters", "merged")
+"""Forms of a model that was trained with adapters."""
+_LAYER_NAMES = re.compile(r"all-linear|(?:[A-Za-z_][\w.]*(?: [A-Za-z_][\w.]*)*)?", re.A)
 _HUB_NAME = re.compile(
     r"[A-Za-z0-9][\w.-]{0,95}(?:/[A-Za-z0-9][\w.-]{0,95})?", re.ASCII
 )
@@ -60,6 +65,14 @@ FULL_NAMES = {
     "epochs": sentence("Epochs"),
     "evaluation_pct": sentence("Part for evaluation"),
     "evaluation_steps": sentence("Steps between evaluations"),
+    "learning_rate_schedule": sentence("Learning rate schedule"),
+    "warmup_pct": sentence("Warmup"),
+    "clip_norm": sentence("Largest norm of the gradients"),
+    "lora_rank": sentence("LoRA rank"),
+    "lora_alpha": sentence("LoRA alpha"),
+    "lora_dropout": sentence("LoRA dropout"),
+    "lora_targets": sentence("LoRA layers"),
+    "lora_output": sentence("LoRA output"),
 }
 """Names of settings in forms, if they differ from the settings' names."""
 
@@ -78,8 +91,8 @@ class RecipeSetting:
     help: str = ""
     reads: str = ""
     """Kind of free text: `entry` (module:callable), `folder` (absolute, or empty),
-    `model` (absolute folder, or a name in the cache), `dataset` (absolute file) or
-    `column` (of a data set).
+    `model` (absolute folder, or a name in the cache), `dataset` (absolute file),
+    `column` (of a data set) or `layers` (names of linear layers).
     """
 
     @property
@@ -98,7 +111,8 @@ class RecipeSetting:
         """
         words, _, unit = self.name.rpartition("_")
         plain = FULL_NAMES.get(self.name, (words if unit in UNITS else self.name))
-        plain = plain.replace("_", " ").capitalize()
+        plain = plain.replace("_", " ")
+        plain = plain[:1].upper() + plain[1:]
         return f"{plain}, {UNITS[unit]}" if unit in UNITS else plain
 
 
@@ -395,7 +409,76 @@ FINE_TUNE = Recipe(
             2e-5,
             least=1e-8,
             most=1,
-            help=sentence("learning rate of AdamW"),
+            help=sentence("highest learning rate of AdamW"),
+        ),
+        RecipeSetting(
+            "learning_rate_schedule",
+            str,
+            SCHEDULES[0],
+            choices=SCHEDULES,
+            help=sentence("course of the learning rate after the warmup"),
+        ),
+        RecipeSetting(
+            "warmup_pct",
+            float,
+            3.0,
+            least=0,
+            most=100,
+            help=sentence("part of the steps in which the learning rate rises from 0"),
+        ),
+        RecipeSetting(
+            "clip_norm",
+            float,
+            1.0,
+            least=0,
+            most=1e6,
+            help=sentence("larger gradients are scaled down to it; 0: never"),
+        ),
+        RecipeSetting(
+            "lora_rank",
+            int,
+            0,
+            least=0,
+            most=2**14,
+            help=sentence(
+                "trains adapters of this rank beside frozen weights; 0: all weights "
+                "are trained"
+            ),
+        ),
+        RecipeSetting(
+            "lora_targets",
+            str,
+            "",
+            reads="layers",
+            help=sentence(
+                "linear layers that get adapters, such as q_proj v_proj, or "
+                "all-linear; empty: the usual ones of the family"
+            ),
+        ),
+        RecipeSetting(
+            "lora_alpha",
+            float,
+            0.0,
+            least=0,
+            most=2**16,
+            help=sentence("weight of the adapters; 0: twice the rank"),
+        ),
+        RecipeSetting(
+            "lora_dropout",
+            float,
+            0.0,
+            least=0,
+            most=0.9,
+            help=sentence("of the adapters' inputs"),
+        ),
+        RecipeSetting(
+            "lora_output",
+            str,
+            LORA_OUTPUTS[0],
+            choices=LORA_OUTPUTS,
+            help=sentence(
+                "adapters: for PEFT, beside the model; merged: a whole model"
+            ),
         ),
         RecipeSetting(
             "evaluation_pct",
@@ -623,6 +706,8 @@ def _text(setting: RecipeSetting, value: object) -> str:
         return _model_name(value.strip())
     if setting.reads == "dataset":
         return _data_path(value.strip())
+    if setting.reads == "layers":
+        return _layer_names(value)
     if setting.reads == "column":
         if not value.strip():
             raise ValueError(sentence("name the column that has the text"))
@@ -654,6 +739,35 @@ def _data_path(value: str) -> str:
             suffixes=", ".join(DATA_SUFFIXES),
         )
     )
+
+
+def _layer_names(value: str) -> str:
+    """Return names of layers, separated by one space. Raises ValueError.
+
+    >>> _layer_names("q_proj,  v_proj")
+    'q_proj v_proj'
+    """
+    names = " ".join(value.replace(",", " ").split())
+    if _LAYER_NAMES.fullmatch(names):
+        return names
+    raise ValueError(
+        sentence("must name linear layers, such as q_proj v_proj, or be all-linear")
+    )
+
+
+def adapters_of(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of recipe ``fine-tune`` for a Plan's model (as JSON).
+
+    >>> adapters_of({"shape": {"lora_rank": 8, "lora_targets": ["k_proj", "v_proj"]}})
+    {'lora_rank': 8, 'lora_targets': 'k_proj v_proj'}
+    >>> adapters_of({"shape": None})
+    {}
+    """
+    shape = spec.get("shape") or {}
+    if not shape.get("lora_rank"):
+        return {}
+    names = " ".join(shape.get("lora_targets", ()))
+    return {"lora_rank": shape["lora_rank"], "lora_targets": names}
 
 
 def _transformer_problems(settings: Mapping[str, Any]) -> dict[str, str]:

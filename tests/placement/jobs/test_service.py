@@ -10,6 +10,7 @@ from placement.jobs import service as jobs
 from placement.jobs.nodes.command_queue import start_order
 from placement.models import Job, StoredPlan
 from placement.planner.launch.recipes import recipe_command
+from placement.planner.model.adaptation import with_lora
 from placement.planner.model.well_known import well_known_spec
 from placement.planner.search.memory_savings import PlanLimits
 from placement.planner.search.planner import plan as make_plans
@@ -393,6 +394,15 @@ def test_a_fine_tune_needs_isolation_and_names_its_invalid_fields(
     wanted = {"recipe": "fine-tune", "recipe_settings": files}
     job = launch(alice, reservation, plan_id=plan.pk, **wanted)
     assert job.recipe_settings["strategy"] == "fsdp"
+    assert job.recipe_settings["lora_rank"] == 0
+    plan.spec = with_lora(
+        well_known_spec("gpt2"), rank=8, targets=("c_attn",)
+    ).to_json()
+    plan.save()
+    stop(alice, job)
+    adapted = launch(alice, reservation, plan_id=plan.pk, **wanted)
+    assert adapted.recipe_settings["lora_rank"] == 8
+    assert adapted.recipe_settings["lora_targets"] == "c_attn"
     cut = real_plan(alice, reservation, "pipeline")
     with pytest.raises(StrategyNotRunnable, match="choose a plan of: One GPU"):
         launch(alice, reservation, plan_id=cut.pk, **wanted)

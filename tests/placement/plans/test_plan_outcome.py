@@ -8,6 +8,7 @@ from django.utils import timezone
 
 from placement.jobs.nodes import log_store
 from placement.models import Job, PlacementPolicy, PlanOutcome
+from placement.planner.model.adaptation import target_names, with_lora
 from placement.planner.values.calibration import ENOUGH
 from placement.plans import measured_error, plan_outcome
 from placement.plans.available_gpus import placement_policy
@@ -217,6 +218,10 @@ def test_what_cannot_be_compared_is_shown_and_not_counted(planned, redis_client)
     job.recipe, job.recipe_settings = "fine-tune", {"seq": tokens, "batch": batch}
     write(job, json.dumps({"step": 0, "parameters": plan["parameter_count"]}) + "\n")
     assert plan_outcome.why_not_counted(row, job) == ""
+    whole, names = _spec(job), target_names(_spec(job))
+    job.plan.spec = with_lora(whole, rank=2, targets=names[:1]).to_json()
+    assert "of the parameters, planned" in plan_outcome.why_not_counted(row, job)
+    job.plan.spec = whole.to_json()
     job.recipe_settings["seq"] = 8
     assert "its sequences had 8 tokens" in plan_outcome.why_not_counted(row, job)
     plan["parameter_count"] *= 2

@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 import torch
+from peft import PeftConfig, PeftModel
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import (
     AutoModelForCausalLM,
@@ -73,7 +74,12 @@ def make(folder: Path) -> None:
 
 
 def load(folder: Path, tokens: Path) -> None:
-    model = AutoModelForCausalLM.from_pretrained(folder).eval()
+    if (folder / "adapter_config.json").is_file():
+        about = PeftConfig.from_pretrained(folder)
+        base = AutoModelForCausalLM.from_pretrained(about.base_model_name_or_path)
+        model = PeftModel.from_pretrained(base, folder).eval()
+    else:
+        model = AutoModelForCausalLM.from_pretrained(folder).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder)
     _, held_out = divided(TokenBlocks(tokens, SEQ), 10, 0)
     losses = []

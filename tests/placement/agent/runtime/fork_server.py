@@ -38,6 +38,7 @@ IMPORTED = (
     "placement.agent.runtime.fine_tune_worker",
     "placement.agent.runtime.training_checkpoint",
     "placement.planner.memory.estimate",
+    "peft",
     "transformers.models.gpt2.modeling_gpt2",
     "transformers.models.llama.modeling_llama",
 )

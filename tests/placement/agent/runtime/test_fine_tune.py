@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from placement.planner.launch.recipes import recipe_command
+from placement.planner.model.adaptation import with_lora
+from placement.planner.model.families.config_json import parse_config
 from placement.rules.log_text import numbers_of
 from tests.placement.agent.runtime.fine_tune_models import SEQ
 from tests.placement.agent.runtime.test_recipes import plan_for
@@ -138,6 +140,26 @@ def check_same(rows, others):
             assert curve[step] == pytest.approx(other[step], abs=ROUNDING)
 
 
+LORA = {"lora_rank": 4, "learning_rate": 3e-2, "warmup_pct": 50}
+
+
+@pytest.fixture(scope="module")
+def adapted(models, fork_server):
+    """The same with LoRA on the usual layers of the family."""
+    return {
+        family: (
+            folder := models / f"adapted-{family}",
+            *trained(
+                fork_server,
+                folder,
+                settings_for(models, family, batch=8, **LORA),
+                gpu_count=1,
+            ),
+        )
+        for family in ("llama", "gpt2")
+    }
+
+
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
 def test_two_copies_learn_what_one_process_learns_and_transformers_loads_it(
     models, alone, fork_server, tmp_path, family
@@ -156,24 +178,29 @@ def test_two_copies_learn_what_one_process_learns_and_transformers_loads_it(
         assert found["weights"][name] == pytest.approx(total, abs=1e-3), name
 
 
-def test_a_killed_run_goes_on_with_the_same_losses(
-    models, alone, fork_server, tmp_path
-):
-    settings = settings_for(models, "llama", checkpoint_seconds=0.001)
+def kill_after_a_checkpoint(server, folder, settings, plan=None):
+    """Start a run on two ranks, and kill all its processes after the first step."""
     # Its second step is not reached.
     slow = settings | {"seconds_per_step": 60}
-    process = started(fork_server, tmp_path, slow, gpu_count=2)
+    process = started(server, folder, slow, gpu_count=2, plan=plan)
     assert process.stdout is not None
     seen = ""
     while "model saved to" not in seen:
         line = process.stdout.readline()
         assert line, seen
         seen += line
-    while pids := processes_in(tmp_path):
+    while pids := processes_in(folder):
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
     process.communicate(timeout=300)
+
+
+def test_a_killed_run_goes_on_with_the_same_losses(
+    models, alone, fork_server, tmp_path
+):
+    settings = settings_for(models, "llama", checkpoint_seconds=0.001)
+    kill_after_a_checkpoint(fork_server, tmp_path, settings)
     assert loaded(fork_server, tmp_path)["loss"] > 0
     rows, text = trained(fork_server, tmp_path, settings, 2)
     assert "resuming after step 0, saved by 2 process(es)" in text
@@ -202,3 +229,73 @@ def test_a_plan_shares_out_what_one_process_learns(
     # Weights, gradients and two moments: ZeRO-1 shares the moments only.
     expected = {"zero1": 0.75, "zero2": 0.5, "fsdp": 0.5}[strategy]
     assert sum(parts) / 2 == pytest.approx(whole * expected, rel=0.05)
+
+
+def test_lora_trains_what_was_planned_and_peft_loads_it(models, adapted, fork_server):
+    names = {"llama": ("q_proj", "v_proj"), "gpt2": ("c_attn",)}
+    for family, (folder, rows, text) in adapted.items():
+        config = json.loads((models / family / "config.json").read_text())
+        spec = with_lora(parse_config(config), rank=4, targets=names[family])
+        assert rows[0]["trainable_parameters"] == spec.trainable_count
+        assert rows[0]["parameters"] == spec.parameter_count
+        assert f"({spec.trainable_count} of them trained)" in text
+        losses, evaluations = curves(rows)
+        assert losses[5] < losses[0]
+        found = loaded(fork_server, folder)
+        assert found["loss"] == pytest.approx(evaluations[5], abs=ROUNDING)
+        assert found["cat"] == "cat"
+        # Adapters and two moments of them in fp32, their gradients, and the weights.
+        trained_bytes = 4 * 4 * spec.trainable_count
+        frozen_bytes = 4 * (spec.parameter_count - spec.trainable_count)
+        assert rows[-2]["state_bytes_0"] == pytest.approx(
+            trained_bytes + frozen_bytes, rel=0.01
+        )
+
+
+@pytest.mark.parametrize(
+    ("family", "strategy", "output"),
+    [("llama", "", "adapters"), ("gpt2", "zero1", "merged")],
+)
+def test_two_ranks_train_the_adapters_that_one_process_trains(
+    models, adapted, fork_server, tmp_path, family, strategy, output
+):
+    settings = settings_for(models, family, lora_output=output, **LORA)
+    plan = plan_for(strategy, 2) if strategy else None
+    if plan is not None:
+        plan["launch"] |= {"precision": "fp32"}
+    rows, _ = trained(fork_server, tmp_path, settings, 2, plan=plan)
+    folder, others, _ = adapted[family]
+    check_same(rows, others)
+    found, same = loaded(fork_server, tmp_path), loaded(fork_server, folder)
+    assert found["loss"] == pytest.approx(same["loss"], abs=ROUNDING)
+    merged = not any("lora" in name for name in found["weights"])
+    assert merged == (output == "merged")
+    assert [one.name for one in (tmp_path / "results").iterdir()] == ["model"]
+
+
+def test_killed_adapters_shared_out_by_fsdp_go_on_with_the_same_losses(
+    models, adapted, fork_server, tmp_path
+):
+    settings = settings_for(models, "llama", checkpoint_seconds=0.001, **LORA)
+    plan = plan_for("fsdp", 2)
+    plan["launch"] |= {"precision": "fp32", "checkpointing": "full"}
+    kill_after_a_checkpoint(fork_server, tmp_path, settings, plan)
+    kept = (tmp_path / "checkpoint" / ".metadata").read_bytes()
+    assert b"lora_A" in kept and b"embed_tokens" not in kept
+    rows, text = trained(fork_server, tmp_path, settings, 2, plan=plan)
+    assert "resuming after step 0, saved by 2 process(es)" in text
+    folder, others, _ = adapted["llama"]
+    check_same(rows, others)
+    assert loaded(fork_server, tmp_path)["loss"] == pytest.approx(
+        loaded(fork_server, folder)["loss"], abs=ROUNDING
+    )
+
+
+def test_layers_that_the_model_lacks_are_named_by_their_setting(
+    models, fork_server, tmp_path
+):
+    settings = settings_for(models, "gpt2", lora_rank=4, lora_targets="q_proj")
+    process = started(fork_server, tmp_path, settings, gpu_count=1)
+    text, _ = process.communicate(timeout=300)
+    assert process.returncode != 0
+    assert "lora_targets" in text and "q_proj" in text and "Traceback" not in text

@@ -200,3 +200,38 @@ def test_a_plan_that_cuts_layers_is_refused_with_those_that_do_not():
         execution_of_pretrained(Plan.from_json(plan_for("pipeline", 2)))
     plan = Plan.from_json(plan_for("fsdp", 2))
     assert execution_of_pretrained(plan).zero_stage == 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "words"),
+    [
+        ({"lora_targets": "q_proj; rm"}, "lora_targets", "must name linear layers"),
+        ({"lora_rank": -1}, "lora_rank", "must be 0 to 16,384"),
+        ({"lora_dropout": 1}, "lora_dropout", "must be 0 to 0.9"),
+        ({"lora_output": "both"}, "lora_output", "adapters, merged"),
+        ({"learning_rate_schedule": "step"}, "learning_rate_schedule", "cosine"),
+        ({"warmup_pct": 101}, "warmup_pct", "must be 0 to 100"),
+    ],
+)
+def test_settings_of_adapters_and_schedules_are_refused_by_the_field(
+    given, changes, field, words
+):
+    with pytest.raises(LaunchInvalid) as error:
+        checked_settings("fine-tune", given | changes)
+    assert words in error.value.fields[f"recipe_settings.{field}"]
+
+
+def test_adapters_need_peft_on_the_node(given, monkeypatch):
+    asked = checked_settings(
+        "fine-tune", given | {"lora_rank": 8, "lora_targets": "q_proj,v_proj"}
+    )
+    assert asked["lora_targets"] == "q_proj v_proj"
+    check_inputs(asked, {})
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda name: None if name == "peft" else found(name),
+    )
+    assert "-m pip install peft" in refused(asked)["lora_rank"]
+    check_inputs(asked | {"lora_rank": 0}, {})
