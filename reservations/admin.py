@@ -38,8 +38,8 @@ from reservations.models import (
     Notice,
     Reservation,
     SitePolicy,
-    Token,
     User,
+    Voucher,
 )
 from reservations.rules.figures import hours_text
 from reservations.rules.lifecycle import State
@@ -378,8 +378,8 @@ class LateReturnAdmin(ReadOnlyAdmin):
     list_select_related = ("reservation__user", "gpu__node")
 
 
-@admin.register(Token)
-class TokenAdmin(ReadOnlyAdmin):
+@admin.register(Voucher)
+class VoucherAdmin(ReadOnlyAdmin):
     """Firm bookings beyond the horizon, given after failures of the site."""
 
     list_display = ("given_at", "membership", "given_for", "used_for", "reason")

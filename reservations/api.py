@@ -157,7 +157,7 @@ def book(request: HttpRequest, wish: BookIn) -> Status[dict[str, object]]:
         end=wish.end,
         purpose=wish.purpose,
         now=now,
-        token_id=wish.voucher,
+        voucher_id=wish.voucher,
         overstay=wish.overstay,
     )
     until = booking.undo_until(made)
@@ -178,7 +178,7 @@ def preview(request: HttpRequest, wish: PreviewIn) -> dict[str, object]:
         end=wish.end,
         now=now,
         ignoring=wish.ignoring,
-        token_id=wish.voucher,
+        voucher_id=wish.voucher,
     )
     chance = preview_chance(user, wish, decision, now)
     soon = wish.start < now + timedelta(seconds=SOON_SECONDS) and not wish.ignoring

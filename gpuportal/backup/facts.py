@@ -35,7 +35,7 @@ def collect_facts(now: datetime) -> dict[str, Any]:
         "balances": balances(),
         "quotas": quotas(),
         "ranks": ranks(now),
-        "tables": {model._meta.label_lower: _table(model) for model in sorted_models()},
+        "tables": {table_name(model): _table(model) for model in sorted_models()},
     }
 
 
@@ -81,6 +81,16 @@ def sorted_models() -> list[type[Model]]:
         (m for m in models if m._meta.managed and not m._meta.proxy),
         key=lambda model: model._meta.label_lower,
     )
+
+
+def table_name(model: type[Model]) -> str:
+    """Return the name of a model's table in a backup, for example `auth.user`.
+
+    It follows from the table, so that a backup from before a model was renamed can be
+    compared. Tables of Django's own apps that have another prefix are named by model.
+    """
+    app, _, name = model._meta.db_table.partition("_")
+    return f"{app}.{name}" if app == model._meta.app_label else model._meta.label_lower
 
 
 def _values(row: Model) -> dict[str, Any]:

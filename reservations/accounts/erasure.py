@@ -43,10 +43,10 @@ from reservations.models import (
     Series,
     SitePolicy,
     SshKey,
-    Token,
     TreeChange,
     TreeChangeRow,
     User,
+    Voucher,
     WaitingRequest,
 )
 from reservations.models.triggers import STRUCK_JSON, STRUCK_TEXT
@@ -58,7 +58,7 @@ NAMING: tuple[tuple[type[Model], tuple[str, ...]], ...] = (
     (Closure, ("reason",)),
     (Offer, ("message", "terms")),
     (Occurrence, ("why",)),
-    (Token, ("reason",)),
+    (Voucher, ("reason",)),
     (Notice, ("detail",)),
     (Delivery, ("error",)),
     (Reservation, ("purpose",)),

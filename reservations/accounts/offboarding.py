@@ -1,7 +1,7 @@
 """Wind down what Memberships hold when their right to book is over.
 
 Bookings ahead are cancelled at no cost. Running ones are released as by the operator,
-and their Jobs stop with their grace. Tokens are revoked. Waiting requests and series
+and their Jobs stop with their grace. Vouchers are revoked. Waiting requests and series
 end. Each row is changed in its own transaction by compare-and-set, so this is safe to
 run twice.
 """
@@ -21,7 +21,7 @@ from reservations.models import (
     Notice,
     Reservation,
     Series,
-    Token,
+    Voucher,
     WaitingRequest,
 )
 from reservations.notifications import live
@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 def wind_down(
     of: QuerySet[Membership], *, at: datetime, policy: Policy, reason: str
 ) -> bool:
-    """End the bookings, requests and tokens of Memberships.
+    """End the bookings, requests and vouchers of Memberships.
 
     Args:
         of: which Memberships. The query runs again as rows are wound down.
@@ -99,13 +99,15 @@ def _notify_owner(row: Reservation, what: str, at: datetime) -> None:
 def end_wishes(
     of: QuerySet[Membership], *, at: datetime, reason: str, owed: bool = True
 ) -> None:
-    """End waiting requests and series; revoke Tokens if requested."""
+    """End waiting requests and series; revoke Vouchers if requested."""
     of = of.order_by().values("pk")  # type: ignore[assignment]
     wishes: Sequence[tuple[str, Iterable[int]]] = (
         (
             "token",
             _pks(
-                Token.objects.filter(membership__in=of, used_for=None, revoked_at=None)
+                Voucher.objects.filter(
+                    membership__in=of, used_for=None, revoked_at=None
+                )
             ),
         ),
         ("waiting", _pks(WaitingRequest.objects.waiting().filter(membership__in=of))),
@@ -133,7 +135,7 @@ def _pks(rows) -> list[int]:  # type: ignore[no-untyped-def]
 
 def _end_one(what: str, pk: int, at: datetime) -> bool:
     if what == "token":
-        owed = Token.objects.filter(pk=pk, used_for=None, revoked_at=None)
+        owed = Voucher.objects.filter(pk=pk, used_for=None, revoked_at=None)
         return owed.update(revoked_at=at) == 1
     if what == "waiting":
         state = WaitingRequest.State

@@ -7,7 +7,7 @@ from django.db import transaction
 from reservations.booking.partial_release import GATES
 from reservations.booking.release import UNDO_SLACK_SECONDS
 from reservations.booking.service import UNDO_SECONDS
-from reservations.models import Allocation, Reservation, Token, User
+from reservations.models import Allocation, Reservation, User, Voucher
 from reservations.notifications import live
 from reservations.rules.errors import CannotUndoBooking, NotAllowed
 from reservations.rules.fairness.early_returns import SLIPS_A_DAY
@@ -22,10 +22,11 @@ def undo_booking(*, reservation_id: int, user: User, now: datetime) -> Reservati
     """Cancel a booking within ten seconds, as if it had never been made.
 
     It may have begun. Nothing is charged, also for hours within the next day, and a
-    Token that paid for it comes back. It must not have been used or changed, and no Job
-    may be on its Gpus. It must not have displaced a flex Reservation, whose owner has
-    been notified already. A Reservation from an offer does not count as booked now. The
-    number of new bookings that a User cancels or undoes in a day is limited
+    Voucher that was spent on it comes back. It must not have been used or changed, and
+    no Job may be on its Gpus. It must not have displaced a flex Reservation, whose
+    owner has been notified already. A Reservation from an offer does not count as
+    booked now. The number of new bookings that a User cancels or undoes in a day is
+    limited
     (``rules.fairness.early_returns.SLIPS_A_DAY``).
 
     Raises:
@@ -46,7 +47,7 @@ def undo_booking(*, reservation_id: int, user: User, now: datetime) -> Reservati
         Allocation.objects.filter(reservation=row).update(live=False)
         ledger.release_hold(row, now=at, reason=sentence("booking undone"))
         # It is valid as long as before.
-        if Token.objects.filter(used_for=row).update(used_for=None):
+        if Voucher.objects.filter(used_for=row).update(used_for=None):
             ledger.audit("token-back", row, actor=None, now=at)
         ledger.audit("booking-undone", row, actor=user, now=at)
         row.refresh_from_db()

@@ -9,7 +9,7 @@ from django.views.decorators.http import require_safe
 from reservations.models import Account, Membership, SitePolicy, User
 from reservations.store.access import reader
 from reservations.store.membership_rights import payers
-from reservations.store.vouchers import good_tokens
+from reservations.store.vouchers import good_vouchers
 from reservations.web.forms import read_draft
 
 
@@ -47,7 +47,7 @@ def calendar_config(
 
 def _vouchers(user: User) -> list[dict[str, int]]:
     """Return the vouchers that the drawer may offer."""
-    found = good_tokens(user, timezone.now())
+    found = good_vouchers(user, timezone.now())
     return [{"id": one.pk, "membership": one.membership_id} for one in found]
 
 

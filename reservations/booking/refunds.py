@@ -2,14 +2,14 @@
 
 See docs/design/fair-booking.md#rule-7.
 
-The person gets a full refund and a Token, and the Token that was spent on the booking.
+The person gets a full refund, a Voucher, and the Voucher that was spent on the booking.
 The lost time is charged to the site. Call it inside a transaction, with the row locked.
 """
 
 from collections.abc import Collection
 from datetime import datetime, timedelta
 
-from reservations.models import Allocation, Reservation, Token
+from reservations.models import Allocation, Reservation, Voucher
 from reservations.notifications import live
 from reservations.notifications.service import notify
 from reservations.rules.charges import Settlement
@@ -85,22 +85,22 @@ def refund(
 
 
 def _token_back(row: Reservation, *, now: datetime, policy: Policy) -> None:
-    """Give back the Token that was spent on it, valid for as long as a new one."""
+    """Give back the Voucher that was spent on it, valid for as long as a new one."""
     good_until = now + timedelta(seconds=policy.token_seconds)
-    spent = Token.objects.filter(used_for=row)
+    spent = Voucher.objects.filter(used_for=row)
     if spent.update(used_for=None, expires_at=good_until):
         ledger.audit("token-back", row, actor=None, now=now)
 
 
 def give_token(row: Reservation, *, now: datetime, reason: str) -> bool:
-    """Give the Membership a Token. False: this Reservation gave one before.
+    """Give the Membership a Voucher. False: this Reservation gave one before.
 
     There is none for a gap, because nobody had booked it.
     """
     if is_gap(row.start, row.booked_end):
         return False
     policy = site_policy()
-    _token, made = Token.objects.get_or_create(
+    _voucher, made = Voucher.objects.get_or_create(
         given_for=row,
         defaults={
             "membership_id": row.membership_id,

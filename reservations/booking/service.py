@@ -46,7 +46,7 @@ def book(
     purpose: str = "",
     now: datetime,
     actor: User | None = None,
-    token_id: int | None = None,
+    voucher_id: int | None = None,
     overstay: bool = False,
 ) -> Reservation:
     """Book these Gpus, firm within the quota, flex beyond it.
@@ -55,7 +55,8 @@ def book(
         membership: the membership that pays. None if the User has exactly one.
         start: at or before ``now`` means at once, or after an overstay's notice.
         actor: the person who books for the User. Default: the User.
-        token_id: of a Token, for a start beyond a horizon (``rules.voucher_terms``).
+        voucher_id: number of a Voucher, for a start beyond a horizon
+            (``rules.voucher_terms``).
         overstay: stay on past the end until the Gpus are claimed.
 
     Raises:
@@ -64,15 +65,15 @@ def book(
     """
     now = whole_second(now)
     policy = site_policy()
-    if token_id is not None and membership is None:
-        membership = vouchers.owed_to(user, token_id)
+    if voucher_id is not None and membership is None:
+        membership = vouchers.owed_to(user, voucher_id)
     try:
         with wait_for_turn(), transaction.atomic(durable=True):
             chosen = locks.choose_membership(user, membership)
             locked = locks.lock(chosen, gpu_ids)
             locks.check_still(chosen)
             request = request_after_notice(locked, start, end, now=now, policy=policy)
-            request = _with_token(request, chosen, token_id, policy, lock=True)
+            request = _with_voucher(request, chosen, voucher_id, policy, lock=True)
             locks.lock_flex(locked.gpus, request.window.start, request.window.end)
             decision = judge(
                 request, locked, policy=policy, names=policy.names_visible, taking=True
@@ -161,26 +162,26 @@ def request_after_notice(
     return replace(request, window=window, earliest=earliest)
 
 
-def _with_token(
+def _with_voucher(
     request: Request,
     membership: Membership,
-    token_id: int | None,
+    voucher_id: int | None,
     policy: Policy,
     *,
     lock: bool,
 ) -> Request:
-    """Return the request with the Token that it needs, if it needs one.
+    """Return the request with the Voucher that it needs, if it needs one.
 
     Raises:
-        TokenRefused, NotFound: the Token may not be spent on this.
+        VoucherRefused, NotFound: the Voucher may not be spent on this.
     """
     now, start = request.now, request.window.start
-    if token_id is None:
+    if voucher_id is None:
         return request
-    vouchers.check(token_id, membership=membership, start=start, now=now, lock=lock)
+    vouchers.check(voucher_id, membership=membership, start=start, now=now, lock=lock)
     if not vouchers.needed(membership.user, start, now=now, policy=policy):
         return request
-    return replace(request, token=token_id)
+    return replace(request, voucher=voucher_id)
 
 
 def judge(
@@ -274,8 +275,8 @@ def write_decision(
         overstay=overstay,
     )
     made.save(force_insert=True)
-    if request.token is not None:
-        vouchers.spend(request.token, made, now=now)
+    if request.voucher is not None:
+        vouchers.spend(request.voucher, made, now=now)
     for one in decision.displaced:
         displacement.displace(one, made, kind=decision.kind, now=now, policy=policy)
     overstaying.shorten_overstays(made, request.gpus, window, now=now, policy=policy)
@@ -325,7 +326,7 @@ def preview(
     end: datetime,
     now: datetime,
     ignoring: int | None = None,
-    token_id: int | None = None,
+    voucher_id: int | None = None,
 ) -> Decision:
     """Return what ``book`` would decide, with the rank before and after.
 
@@ -344,8 +345,8 @@ def preview(
     begin = start
     pk, freed = (before.pk, before.cost_gpu_seconds) if before else (None, 0)
     try:
-        if token_id is not None and membership is None:
-            membership = vouchers.owed_to(user, token_id)
+        if voucher_id is not None and membership is None:
+            membership = vouchers.owed_to(user, voucher_id)
         chosen = locks.choose_membership(user, membership)
         locked = locks.read(chosen, gpu_ids)
         locked, held = _as_held(locked, before)
@@ -358,7 +359,7 @@ def preview(
             request = request_after_notice(locked, begin, end, now=now, policy=policy)
             if before is not None and request.window.start == before.start:
                 request = replace(request, earliest=before.start)
-        request = _with_token(request, chosen, token_id, policy, lock=False)
+        request = _with_voucher(request, chosen, voucher_id, policy, lock=False)
         decision = judge(
             request,
             locked,

@@ -4,7 +4,7 @@ See docs/design/fair-booking.md#rule-7.
 
 An intruder's process was on it when the Window began, and stays. The holder gets an
 equal Gpu of the same Node that is free over the whole Window, otherwise a full refund
-and a Token. After the holder's check-in this rule no longer applies. An intruder who
+and a Voucher. After the holder's check-in this rule no longer applies. An intruder who
 overran the end of their own booking pays for that time (``overrun_charge``).
 """
 

@@ -1,4 +1,4 @@
-"""A person's Tokens and the no-shows that shorten the horizon, in words."""
+"""A person's Vouchers and the no-shows that shorten the horizon, in words."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -15,8 +15,8 @@ from telemetry.protocol.units import format_duration
 
 
 @dataclass(frozen=True)
-class TokenInfo:
-    """One unspent Token."""
+class VoucherInfo:
+    """One unspent Voucher."""
 
     account: str
     reason: str
@@ -25,9 +25,9 @@ class TokenInfo:
 
 @dataclass(frozen=True)
 class PersonRights:
-    """The Tokens of a person, and the restrictions after no-shows."""
+    """The Vouchers of a person, and the restrictions after no-shows."""
 
-    tokens: list[TokenInfo]
+    vouchers: list[VoucherInfo]
     no_shows: int
     """No-shows that still count."""
     sentence: str
@@ -37,10 +37,10 @@ class PersonRights:
 def rights_of(
     found: FairshareStatus, policy: Policy, *, only: int | None = None
 ) -> PersonRights:
-    """Return a User's Tokens and strikes in words.
+    """Return a User's Vouchers and strikes in words.
 
     Args:
-        only: the Membership whose Tokens a head may see. None: all, for the User.
+        only: the Membership whose Vouchers a head may see. None: all, for the User.
     """
     now, no_shows, strike = found.now, found.no_shows, found.strike
     since = now - timedelta(seconds=policy.strike_window_seconds)
@@ -69,12 +69,14 @@ def rights_of(
     else:
         words = sentence("No no-shows in the last {days} days.", days=days)
     return PersonRights(
-        tokens=[
-            TokenInfo(
-                str(token.membership.account), known(token.reason), expires_at(token)
+        vouchers=[
+            VoucherInfo(
+                str(voucher.membership.account),
+                known(voucher.reason),
+                expires_at(voucher),
             )
-            for token in found.tokens
-            if only is None or token.membership_id == only
+            for voucher in found.vouchers
+            if only is None or voucher.membership_id == only
         ],
         no_shows=count,
         sentence=words,
@@ -83,20 +85,20 @@ def rights_of(
 
 
 def rights_json(found: FairshareStatus) -> dict[str, object]:
-    """Return the Tokens that can be spent, and the strike in force."""
+    """Return the Vouchers that can be spent, and the strike in force."""
     strike = found.strike
     return {
         "vouchers": [
             {
-                "id": token.pk,
-                "membership": token.membership_id,
-                "account": token.membership.account.name,
-                "reason": token.reason,
-                "given_for": token.given_for_id,
-                "given_at": iso(token.given_at),
-                "expires_at": iso(expires_at(token)),
+                "id": voucher.pk,
+                "membership": voucher.membership_id,
+                "account": voucher.membership.account.name,
+                "reason": voucher.reason,
+                "given_for": voucher.given_for_id,
+                "given_at": iso(voucher.given_at),
+                "expires_at": iso(expires_at(voucher)),
             }
-            for token in found.tokens
+            for voucher in found.vouchers
         ],
         "no_shows": [iso(at) for at in found.no_shows],
         "strike": {

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 from django.utils import timezone
 
-from reservations.models import Account, LedgerEntry, Membership, Token, User
+from reservations.models import Account, LedgerEntry, Membership, User, Voucher
 from reservations.rules.fairness.fair_tree import Level, Ranking, decayed_gpu_seconds
 from reservations.rules.fairness.no_shows import Strike, strike_of
 from reservations.rules.fairness.quota import (
@@ -20,7 +20,7 @@ from reservations.store.booking_facts import no_shows_of, site_policy
 from reservations.store.booking_snapshot import PATH_UP, account_path, quota_infos
 from reservations.store.membership_rights import paid_by
 from reservations.store.usage import ranking
-from reservations.store.vouchers import good_tokens
+from reservations.store.vouchers import good_vouchers
 
 BAND_STEP_SECONDS = 3 * 3600
 BAND_STEPS = 14 * 8
@@ -78,8 +78,8 @@ class FairshareStatus:
     memberships: tuple[MembershipStanding, ...]
     ledger: tuple[LedgerEntry, ...]
     """The newest rows, with their Reservation and Membership loaded."""
-    tokens: tuple[Token, ...] = ()
-    """Tokens that can be spent. The first to expire comes first."""
+    vouchers: tuple[Voucher, ...] = ()
+    """Vouchers that can be spent. The first to expire comes first."""
     strike: Strike | None = None
     """The shorter horizon after no-shows, if it is in force."""
     no_shows: tuple[datetime, ...] = ()
@@ -109,7 +109,7 @@ def standing(
         now=now,
         memberships=tuple(_membership(row, ranks, now, policy) for row in rows),
         ledger=tuple(ledger),
-        tokens=tuple(good_tokens(user, now)),
+        vouchers=tuple(good_vouchers(user, now)),
         strike=strike_of(no_shows, now=now, policy=policy),
         no_shows=no_shows,
     )

@@ -29,8 +29,8 @@ from reservations.models.sharing import (
 )
 from reservations.models.site_policy import SitePolicy
 from reservations.models.ssh_key import SshKey
-from reservations.models.token import Token
 from reservations.models.tree_change import Invitation, TreeChange, TreeChangeRow
+from reservations.models.voucher import Voucher
 from reservations.models.waiting_requests import WaitingRequest, WaitlistLook
 
 __all__ = [
@@ -66,10 +66,10 @@ __all__ = [
     "Series",
     "SitePolicy",
     "SshKey",
-    "Token",
     "TreeChange",
     "TreeChangeRow",
     "User",
+    "Voucher",
     "WaitingRequest",
     "WaitlistLook",
     "WallLink",

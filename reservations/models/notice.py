@@ -47,7 +47,7 @@ class Notice(models.Model):
             sentence("Another person needs the GPUs you stayed on"),
         )
         REFUNDED = "refunded", sentence("You got a refund after a failure")
-        TOKEN_GIVEN = "token_given", sentence("You got a voucher")
+        VOUCHER_GIVEN = "token_given", sentence("You got a voucher")
         MAINTENANCE = "maintenance", sentence("Maintenance affects a booking")
         OFFER_MADE = "offer_made", sentence("You were offered a booking")
         OFFER_ANSWERED = "offer_answered", sentence("An offer of yours was answered")

@@ -56,7 +56,7 @@ class Touched:
     to: str
     until: datetime | None
     back_gpu_seconds: int
-    token: bool
+    voucher: bool
 
 
 def bookings_touched(
@@ -85,7 +85,7 @@ def bookings_touched(
                 to=", ".join(found.gpus[new].label for _old, new in one.moves),
                 until=one.until,
                 back_gpu_seconds=one.back_gpu_seconds,
-                token=one.fate
+                voucher=one.fate
                 in (BookingFate.REFUNDED, BookingFate.ENDED, BookingFate.CUT),
             )
         )

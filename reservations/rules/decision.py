@@ -102,11 +102,11 @@ def decide(request: Request, snapshot: Snapshot) -> Decision:
             now=request.now,
             policy=policy,
             earliest=request.earliest,
-            token=request.token,
+            voucher=request.voucher,
         )
-        if request.token is None and snapshot.strike is not None:
+        if request.voucher is None and snapshot.strike is not None:
             check_strike(request.window, snapshot.strike, now=request.now)
-        if request.token is None and snapshot.returns is not None:
+        if request.voucher is None and snapshot.returns is not None:
             check_returns(
                 request.window, snapshot.returns, now=request.now, policy=policy
             )
@@ -160,8 +160,8 @@ def _flex(
     See docs/design/fair-booking.md#rule-2.
     """
     cost, policy, now = request.cost_gpu_seconds, snapshot.policy, request.now
-    # A Token is for a firm booking, so it is not spent on flex.
-    if why.flex_from > now or request.token is not None:
+    # A Voucher is for a firm booking, so it is not spent on flex.
+    if why.flex_from > now or request.voucher is not None:
         return Decision(None, cost, refusal=why)
     ahead = flex_ahead(request, snapshot)
     if ahead >= policy.future_flex:

@@ -74,7 +74,7 @@ def inputs_of(request: Request, snapshot: Snapshot) -> dict[str, object]:
     more: dict[str, object] = {
         "freed": snapshot.freed_gpu_seconds,
         "earliest": unix(request.earliest) if request.earliest else 0,
-        "token": request.token,
+        "token": request.voucher,
         "own": [
             [
                 h.reservation_pk,
@@ -316,7 +316,7 @@ def _request(inputs: Mapping[str, Any]) -> Request:
         window=_window(*inputs["window"]),
         now=instant(inputs["now"]),
         earliest=instant(earliest) if earliest else None,
-        token=inputs.get("token"),
+        voucher=inputs.get("token"),
     )
 
 

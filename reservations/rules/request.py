@@ -41,8 +41,8 @@ class Request:
     now: datetime
     earliest: datetime | None = None
     """The real start of "now", after the notice of an overstay. None: ``now``."""
-    token: int | None = None
-    """Number of the Token that is spent on it. Then no horizon limits it."""
+    voucher: int | None = None
+    """Number of the Voucher that is spent on it. Then no horizon limits it."""
 
     @property
     def rate(self) -> Tariff:

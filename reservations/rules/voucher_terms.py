@@ -1,8 +1,8 @@
-"""The use of a Token, and why one is refused (docs/design/fair-booking.md#rule-7).
+"""The use of a Voucher, and why one is refused (docs/design/fair-booking.md#rule-7).
 
-A Token is one firm booking of its Membership, beyond the horizon and beyond the shorter
-one after no-shows. It lifts only horizon limits. Quota, person-wide caps, the grid and
-the longest booking apply, because every promise to others
+A Voucher is one firm booking of its Membership, beyond the horizon and beyond the
+shorter one after no-shows. It lifts only horizon limits. Quota, person-wide caps, the
+grid and the longest booking apply, because every promise to others
 (docs/design/fair-booking.md#i3, #i4) rests on them. It is not spent if the booking is
 possible without it, and never on flex. It is valid until it expires, and its booking
 must begin before. A cancellation by its owner does not return it, a refund by the site
@@ -21,16 +21,17 @@ from telemetry.protocol.sentences import sentence
 USED, EXPIRED, REVOKED = "used", "expired", "revoked"
 ELSEWHERE, TOO_FAR = "elsewhere", "too-far"
 GOOD_FOR_SECONDS = 366 * 86_400
-"""Of a Token without an expiry date, from before Tokens expired."""
+"""Of a Voucher without an expiry date, from before Vouchers expired."""
 
 
 @dataclass(eq=False)
-class TokenRefused(Refusal):
+class VoucherRefused(Refusal):
     """The voucher cannot be used for this booking."""
 
     code = "token-refused"
     title = sentence("The voucher cannot be used")
     token: int
+    """Number of the Voucher, under the name that it has in the API's answer."""
     why: str
     account: str = ""
     """The account that owns it."""

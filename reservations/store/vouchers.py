@@ -1,4 +1,4 @@
-"""Spend a Token on one firm booking.
+"""Spend a Voucher on one firm booking.
 
 See docs/design/fair-booking.md#rule-7 and ``rules.voucher_terms``.
 """
@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from django.db.models import Q, QuerySet
 from django.db.models.functions import Coalesce
 
-from reservations.models import Membership, Reservation, Token, User
+from reservations.models import Membership, Reservation, User, Voucher
 from reservations.rules import voucher_terms
 from reservations.rules.errors import NotFound
 from reservations.rules.fairness.no_shows import StruckHorizon, check_strike
@@ -19,17 +19,17 @@ from reservations.store.booking_facts import strike_for
 from telemetry.protocol.sentences import sentence
 
 
-def expires_at(token: Token) -> datetime:
-    """Return until when a Token is valid."""
+def expires_at(voucher: Voucher) -> datetime:
+    """Return until when a Voucher is valid."""
     lasting = timedelta(seconds=voucher_terms.GOOD_FOR_SECONDS)
-    return token.expires_at or token.given_at + lasting
+    return voucher.expires_at or voucher.given_at + lasting
 
 
-def good_tokens(user: User, now: datetime) -> QuerySet[Token]:
-    """Return a User's Tokens that can be spent now. The first to expire comes first."""
+def good_vouchers(user: User, now: datetime) -> QuerySet[Voucher]:
+    """Return the Vouchers that a User can spend now, the first to expire first."""
     year = now - timedelta(seconds=voucher_terms.GOOD_FOR_SECONDS)
     return (
-        Token.objects.filter(
+        Voucher.objects.filter(
             Q(expires_at__gt=now) | Q(expires_at=None, given_at__gt=year),
             membership__user=user,
             membership__active=True,
@@ -41,27 +41,27 @@ def good_tokens(user: User, now: datetime) -> QuerySet[Token]:
     )
 
 
-def owed_to(user: User, token_id: int) -> Membership:
-    """Return the Membership that owns a Token of this User.
+def owed_to(user: User, voucher_id: int) -> Membership:
+    """Return the Membership that owns a Voucher of this User.
 
     Raises:
-        NotFound: no such Token of this User.
+        NotFound: no such Voucher of this User.
     """
-    return _token(user, token_id).membership
+    return _voucher(user, voucher_id).membership
 
 
-def _token(user: User, token_id: int, *, lock: bool = False) -> Token:
-    rows = Token.objects.select_related("membership__account")
+def _voucher(user: User, voucher_id: int, *, lock: bool = False) -> Voucher:
+    rows = Voucher.objects.select_related("membership__account")
     if lock:
         rows = rows.select_for_update(no_key=True, of=("self",))
-    found = rows.filter(pk=token_id, membership__user=user).first()
+    found = rows.filter(pk=voucher_id, membership__user=user).first()
     if found is None:
-        raise NotFound(what=sentence("voucher #{pk} of yours", pk=token_id))
+        raise NotFound(what=sentence("voucher #{pk} of yours", pk=voucher_id))
     return found
 
 
 def needed(user: User, start: datetime, *, now: datetime, policy: Policy) -> bool:
-    """Say whether a start is beyond a horizon. Otherwise no Token is spent."""
+    """Say whether a start is beyond a horizon. Otherwise no Voucher is spent."""
     if start > now + timedelta(seconds=policy.firm_horizon_seconds):
         return True
     strike = strike_for(user.pk, start, now=now, policy=policy)
@@ -75,46 +75,46 @@ def needed(user: User, start: datetime, *, now: datetime, policy: Policy) -> boo
 
 
 def check(
-    token_id: int,
+    voucher_id: int,
     *,
     membership: Membership,
     start: datetime,
     now: datetime,
     lock: bool,
-) -> Token:
-    """Return a Token that may be spent on a booking with this start.
+) -> Voucher:
+    """Return a Voucher that may be spent on a booking with this start.
 
     Raises:
-        TokenRefused, NotFound.
+        VoucherRefused, NotFound.
     """
-    token = _token(membership.user, token_id, lock=lock)
-    good_until = expires_at(token)
+    voucher = _voucher(membership.user, voucher_id, lock=lock)
+    good_until = expires_at(voucher)
     why = ""
-    if token.revoked_at is not None:
+    if voucher.revoked_at is not None:
         why = voucher_terms.REVOKED
-    elif token.used_for_id is not None:
+    elif voucher.used_for_id is not None:
         why = voucher_terms.USED
     elif good_until <= now:
         why = voucher_terms.EXPIRED
-    elif token.membership_id != membership.pk:
+    elif voucher.membership_id != membership.pk:
         why = voucher_terms.ELSEWHERE
     elif start >= good_until:
         why = voucher_terms.TOO_FAR
     if why:
-        raise voucher_terms.TokenRefused(
-            token=token.pk,
+        raise voucher_terms.VoucherRefused(
+            token=voucher.pk,
             why=why,
-            account=str(token.membership.account),
+            account=str(voucher.membership.account),
             expires_at=good_until,
         )
-    return token
+    return voucher
 
 
-def spend(token_id: int, made: Reservation, *, now: datetime) -> None:
-    """Record the Reservation on which a Token was spent. It was checked under its
+def spend(voucher_id: int, made: Reservation, *, now: datetime) -> None:
+    """Record the Reservation on which a Voucher was spent. It was checked under its
     lock.
     """
-    spent = Token.objects.filter(pk=token_id, used_for=None).update(used_for=made)
+    spent = Voucher.objects.filter(pk=voucher_id, used_for=None).update(used_for=made)
     if not spent:
-        raise voucher_terms.TokenRefused(token=token_id, why=voucher_terms.USED)
-    ledger.audit("token-spent", made, actor=None, now=now, token=token_id)
+        raise voucher_terms.VoucherRefused(token=voucher_id, why=voucher_terms.USED)
+    ledger.audit("token-spent", made, actor=None, now=now, token=voucher_id)

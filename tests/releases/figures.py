@@ -40,8 +40,10 @@ def counts() -> dict[str, int]:
     """Rows of each table of the portal's that has any."""
     from django.apps import apps
 
+    from gpuportal.backup.facts import table_name
+
     found = {
-        model._meta.label_lower: model._default_manager.count()
+        table_name(model): model._default_manager.count()
         for app in APPS
         for model in apps.get_app_config(app).get_models(include_auto_created=True)
     }

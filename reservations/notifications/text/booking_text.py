@@ -108,8 +108,8 @@ def refunded(told: NoticeValues) -> str:
     )
 
 
-def token_given(told: NoticeValues) -> str:
-    """Explain the use of a Token. detail: reason."""
+def voucher_given(told: NoticeValues) -> str:
+    """Explain the use of a Voucher. detail: reason."""
     reason = told.detail.get("reason", sentence("the lab cancelled a booking"))
     return sentence(
         "You got a voucher for one firm booking at any time, because {reason}. Use it "

@@ -80,7 +80,7 @@ FORMS: dict[str, NoticeForm] = {
         symbol="refunded", words=booking_text.refunded, to_group=True
     ),
     "token_given": NoticeForm(
-        symbol="key", words=booking_text.token_given, to_group=True
+        symbol="key", words=booking_text.voucher_given, to_group=True
     ),
     "maintenance": NoticeForm(
         symbol="maintenance", words=maintenance_text, to_group=True

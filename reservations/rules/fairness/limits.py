@@ -64,13 +64,13 @@ def check_window(
     now: datetime,
     policy: Policy,
     earliest: datetime | None = None,
-    token: int | None = None,
+    voucher: int | None = None,
 ) -> None:
     """Refuse a Window that no reservation may have.
 
     Args:
         earliest: the only start off the grid besides ``now``.
-        token: whether a Token lifts the horizon.
+        voucher: whether a Voucher lifts the horizon.
 
     Raises:
         InThePast, OffGrid, TooLong, BeyondHorizon.
@@ -94,7 +94,7 @@ def check_window(
             joined=False,
         )
     latest = now + timedelta(seconds=policy.firm_horizon_seconds)
-    if window.start > latest and token is None:
+    if window.start > latest and voucher is None:
         raise BeyondHorizon(
             start=window.start,
             latest=latest,

@@ -2,7 +2,8 @@
 
 from copy import deepcopy
 
-from gpuportal.backup.facts import differences
+from gpuportal.backup.facts import differences, table_name
+from reservations.models import Account, Voucher
 
 ORIGINAL = {
     "balances": {"vision/alice/hold": 7200},
@@ -50,3 +51,8 @@ def test_a_newer_schema_may_add_rows_and_columns_and_lose_none():
     assert list(differences(ORIGINAL, fewer, same_schema=False)) == [
         "reservations.user has 0 rows, not 2"
     ]
+
+
+def test_a_renamed_model_is_compared_under_the_name_of_its_table():
+    assert table_name(Account) == "reservations.account"
+    assert table_name(Voucher) == "reservations.token"

@@ -1,4 +1,4 @@
-"""Tokens: owed after a failure of the site, spent on one firm booking far ahead."""
+"""Vouchers: owed after a failure of the site, spent on one firm booking far ahead."""
 
 from datetime import timedelta
 
@@ -8,10 +8,10 @@ from django.utils import timezone
 from reservations import tick
 from reservations.booking.release import cancel
 from reservations.booking.service import book
-from reservations.models import Membership, Notice, Reservation, Token
+from reservations.models import Membership, Notice, Reservation, Voucher
 from reservations.rules import errors
 from reservations.rules.lifecycle import Kind, State
-from reservations.rules.voucher_terms import TokenRefused
+from reservations.rules.voucher_terms import VoucherRefused
 from tests.factories import make_membership
 from tests.reservations.calling import Caller
 from tests.reservations.conftest import HOUR, NOW, WEIGHT, at
@@ -20,8 +20,8 @@ FAR = at(12, day=30)
 """Four weeks ahead: beyond the horizon of 14 days."""
 
 
-def failed(lab, user) -> Token:
-    """A Gpu is lost under a User's reservation: everything back, and a Token."""
+def failed(lab, user) -> Voucher:
+    """A Gpu is lost under a User's reservation: everything back, and a Voucher."""
     made = lab.book(user, lab.gpus[:1], NOW, 4)
     lab.gpus[0].lost = True
     lab.gpus[0].save()
@@ -29,7 +29,7 @@ def failed(lab, user) -> Token:
     tick.tick(at(9, 40))
     lab.gpus[0].lost = False
     lab.gpus[0].save()
-    return Token.objects.get(given_for=made)
+    return Voucher.objects.get(given_for=made)
 
 
 def book_far(lab, user, token, start=FAR, hours=2, now=None, **fields):
@@ -40,7 +40,7 @@ def book_far(lab, user, token, start=FAR, hours=2, now=None, **fields):
         start=start,
         end=start + timedelta(hours=hours),
         now=now or at(10),
-        token_id=token.pk,
+        voucher_id=token.pk,
         **fields,
     )
 
@@ -52,7 +52,7 @@ def test_a_token_is_one_firm_booking_beyond_the_horizon(lab, alice) -> None:
     made = book_far(lab, alice, token)
     token.refresh_from_db()
     assert (made.kind, token.used_for) == (Kind.FIRM, made)
-    with pytest.raises(TokenRefused) as used:
+    with pytest.raises(VoucherRefused) as used:
         book_far(lab, alice, token, start=FAR + timedelta(days=1))
     assert used.value.why == "used"
     cancel(reservation_id=made.pk, user=alice, now=at(11))
@@ -81,7 +81,7 @@ def test_a_token_ignores_the_horizon_and_nothing_else(lab, alice, bob, carol) ->
         book_far(lab, bob, token)
     make_membership(alice, "nlp")
     other = Membership.objects.get(user=alice, account__name="nlp")
-    with pytest.raises(TokenRefused) as elsewhere:
+    with pytest.raises(VoucherRefused) as elsewhere:
         book_far(lab, alice, token, membership=other)
     assert "Vision" in elsewhere.value.text()
     token.refresh_from_db()
@@ -100,8 +100,8 @@ def test_a_token_ignores_the_horizon_and_nothing_else(lab, alice, bob, carol) ->
 )
 def test_a_token_has_an_end(lab, alice, change, why) -> None:
     token = failed(lab, alice)
-    Token.objects.filter(pk=token.pk).update(**change)
-    with pytest.raises(TokenRefused) as refused:
+    Voucher.objects.filter(pk=token.pk).update(**change)
+    with pytest.raises(VoucherRefused) as refused:
         book_far(lab, alice, token)
     assert refused.value.why == why
     assert refused.value.text()
@@ -119,7 +119,7 @@ def test_a_token_comes_back_when_the_site_fails_its_booking_too(lab, alice) -> N
     token.refresh_from_db()
     assert (made.state, token.used_for) == (State.REFUNDED, None)
     assert token.expires_at == FAR + timedelta(days=90, minutes=30)
-    assert Token.objects.filter(given_for=made).exists(), "and one for this failure"
+    assert Voucher.objects.filter(given_for=made).exists(), "and one for this failure"
     kinds = list(Notice.objects.order_by("pk").values_list("kind", flat=True))
     assert kinds.count("refunded") == 2 and kinds.count("token_given") == 2
 
@@ -128,7 +128,7 @@ def test_the_api_takes_and_lists_tokens(lab, alice) -> None:
     token = failed(lab, alice)
     call = Caller(alice)
     now = timezone.now()
-    Token.objects.filter(pk=token.pk).update(
+    Voucher.objects.filter(pk=token.pk).update(
         given_at=now, expires_at=now + timedelta(days=90)
     )
     (told,) = call("GET", "/standing").body["vouchers"]

@@ -15,8 +15,8 @@ from reservations.models import (
     Membership,
     Notice,
     Reservation,
-    Token,
     TreeChange,
+    Voucher,
 )
 from reservations.notifications.queries import notices_of
 from reservations.rules.lifecycle import State
@@ -40,7 +40,7 @@ def test_a_course_is_told_of_its_end_then_ends_and_can_be_brought_back(
     runs = lab.book(alice, lab.gpus[:1], at(10, day=12), 10, now=at(9, day=12))
     tick.tick(at(10, day=12))
     ahead = lab.book(bob, lab.gpus[1:2], at(12, day=13), 2, now=at(11, day=12))
-    owed = Token.objects.create(
+    owed = Voucher.objects.create(
         membership=bob.memberships.get(), given_for=ahead, reason="lost GPU"
     )
     waits = waiting.ask(
@@ -134,7 +134,7 @@ def test_who_leaves_an_account_waits_no_more_and_is_still_owed(
 ) -> None:
     ahead = lab.book(bob, lab.gpus[:1], at(12), 1)
     cancel(reservation_id=ahead.pk, user=bob, now=NOW)
-    owed = Token.objects.create(
+    owed = Voucher.objects.create(
         membership=bob.memberships.get(), given_for=ahead, reason="lost GPU"
     )
     waits = waiting.ask(

@@ -8,7 +8,7 @@ from reservations import tick
 from reservations.booking.booking_undo import undo_booking
 from reservations.booking.release import undo_cancel
 from reservations.booking.service import book, undo_until
-from reservations.models import AuditEntry, LateReturn, Token
+from reservations.models import AuditEntry, LateReturn, Voucher
 from reservations.presence.check_in import check_in
 from reservations.rules import errors
 from reservations.rules.lifecycle import State
@@ -89,7 +89,7 @@ def test_what_took_over_flex_is_not_undone(lab, alice, bob) -> None:
 def test_a_token_comes_back(lab, alice) -> None:
     membership = alice.memberships.get()
     failed = lab.book(alice, lab.gpus[3:], at(9, day=4), 1)
-    token = Token.objects.create(
+    token = Voucher.objects.create(
         membership=membership,
         given_for=failed,
         reason="lost GPU",
@@ -104,7 +104,7 @@ def test_a_token_comes_back(lab, alice) -> None:
         start=start,
         end=start + timedelta(hours=2),
         now=NOW,
-        token_id=token.pk,
+        voucher_id=token.pk,
     )
     token.refresh_from_db()
     assert token.used_for_id == made.pk

@@ -33,7 +33,7 @@ from reservations.models import (
     RefusedRequest,
     Reservation,
     SitePolicy,
-    Token,
+    Voucher,
 )
 from reservations.rules.decision_record import (
     recompute,
@@ -147,7 +147,7 @@ class Story:
     def book(self) -> None:
         start, end = self.span()
         user = self.by(self.chance.choice(self.users))
-        tokens = Token.objects.filter(membership__user=user, used_for=None)
+        tokens = Voucher.objects.filter(membership__user=user, used_for=None)
         token = tokens.first() if self.chance.random() < 0.5 else None
         if token is not None:
             start, end = (at + timedelta(days=14) for at in (start, end))
@@ -158,10 +158,10 @@ class Story:
             start=start,
             end=end,
             now=self.now,
-            token_id=token.pk if token else None,
+            voucher_id=token.pk if token else None,
             overstay=self.chance.random() < 0.2,
         )
-        self.done["by token"] += Token.objects.filter(used_for=made).count()
+        self.done["by token"] += Voucher.objects.filter(used_for=made).count()
 
     def stay(self) -> None:
         row = self.some(State.CONFIRMED, State.ACTIVE)

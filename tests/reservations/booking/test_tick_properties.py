@@ -26,7 +26,7 @@ from reservations.models import (
     LedgerEntry,
     Notice,
     Reservation,
-    Token,
+    Voucher,
 )
 from reservations.presence.check_in import check_in
 from tests.reservations.conftest import NOW, at, make_minutes
@@ -159,7 +159,7 @@ def outcome() -> dict[str, object]:
                 "reservation_id", "gpu_id", "start", "end", "permille", "charged_at"
             )
         ),
-        "tokens": Token.objects.count(),
+        "tokens": Voucher.objects.count(),
         "told": Counter(
             Notice.objects.exclude(kind="ending_soon").values_list("kind", "user_id")
         ),

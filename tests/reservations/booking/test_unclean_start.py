@@ -3,7 +3,7 @@
 from datetime import timedelta
 
 from reservations import tick
-from reservations.models import LedgerEntry, Token
+from reservations.models import LedgerEntry, Voucher
 from reservations.presence.check_in import check_in
 from reservations.rules.lifecycle import State
 from telemetry.models import Alert
@@ -30,7 +30,7 @@ def test_an_equal_gpu_is_given_for_one_that_is_not_clean(lab, alice) -> None:
     assert gpus_of(made) == [lab.gpus[1].pk]
     assert balance(made)[0] == made.cost_gpu_seconds
     assert tick.tick(at(10, 4))["unclean"] == 0
-    assert not Token.objects.exists()
+    assert not Voucher.objects.exists()
 
 
 def test_without_an_equal_gpu_all_is_given_back_with_a_token(lab, alice, bob) -> None:
@@ -45,7 +45,7 @@ def test_without_an_equal_gpu_all_is_given_back_with_a_token(lab, alice, bob) ->
     assert not made.allocations.filter(live=True).exists()
     mine = LedgerEntry.objects.filter(membership=made.membership)
     assert sum(row.gpu_seconds for row in mine) == 0
-    token = Token.objects.get()
+    token = Voucher.objects.get()
     assert (token.membership, token.given_for) == (made.membership, made)
     assert tick.tick(at(10, 4))["unclean"] == 0
 
@@ -115,4 +115,4 @@ def test_an_overrun_is_paid_where_an_equal_gpu_helped(lab, alice, bob) -> None:
     )
     assert tick.tick(at(10, 4))["unclean"] == 1
     assert balance(before) == (0, 10 * (3600 + 4 * 60))
-    assert not Token.objects.exists()
+    assert not Voucher.objects.exists()

@@ -8,7 +8,7 @@ from django.db import connection, transaction
 from django.utils import timezone
 from playwright.sync_api import expect
 
-from reservations.models import Membership, Notice, Reservation, Token, WaitingRequest
+from reservations.models import Membership, Notice, Reservation, Voucher, WaitingRequest
 from reservations.notifications.live import user_group
 from reservations.notifications.service import notify
 from tests.pages import eventually
@@ -65,7 +65,7 @@ def test_a_refusal_shows_its_numbers_and_the_ways_around_it(browser, live_asgi):
     Membership.objects.filter(user=bob).update(quota_gpu_seconds=36_000)
     lab.hold("alice", [0], 14, 16, kind="flex")
     past = lab.hold("bob", [1], 1, 2, state="refunded")
-    Token.objects.create(
+    Voucher.objects.create(
         membership=bob.memberships.get(), given_for=past, reason="a GPU was lost"
     )
     with page_of(browser, live_asgi, bob) as page:
@@ -96,4 +96,4 @@ def test_a_refusal_shows_its_numbers_and_the_ways_around_it(browser, live_asgi):
         page.click("#book")
         expect(page.locator("#drawer")).to_be_hidden()
         made = Reservation.objects.filter(user=bob).latest("pk")
-        assert Token.objects.get().used_for == made
+        assert Voucher.objects.get().used_for == made

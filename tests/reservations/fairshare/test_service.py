@@ -11,7 +11,7 @@ from reservations.booking.release import cancel
 from reservations.booking.service import book
 from reservations.booking.slot_search import find_slots
 from reservations.fairshare.service import standing
-from reservations.models import Account, LedgerEntry, Reservation, SitePolicy, Token
+from reservations.models import Account, LedgerEntry, Reservation, SitePolicy, Voucher
 from reservations.presence.check_in import check_in
 from reservations.presence.holders import (
     current_holdings,
@@ -241,7 +241,7 @@ def test_the_page_says_what_would_raise_one_and_what_one_is_owed(
     )
     assert "No no-shows in the last 30 days." in page and "No vouchers." in page
     own = alice.memberships.get()
-    Token.objects.create(membership=own, given_for=big, reason="a GPU was lost")
+    Voucher.objects.create(membership=own, given_for=big, reason="a GPU was lost")
     Reservation.objects.filter(pk=big.pk).update(no_show=True, ended_at=now)
     page = client.get("/standing/").content.decode()
     assert "A voucher for one firm booking at any time" in page

@@ -8,7 +8,7 @@ import pytest
 from reservations import tick
 from reservations.booking import service as booking
 from reservations.booking.slot_search import find_slots
-from reservations.models import Allocation, AuditEntry, Notice, Token
+from reservations.models import Allocation, AuditEntry, Notice, Voucher
 from reservations.operations import closures
 from reservations.operations.closures import ClosureDraft
 from reservations.operations.evacuation_plan import BookingFate
@@ -71,7 +71,7 @@ def test_who_is_in_the_way_is_moved_or_cut_or_refunded_and_told(
     assert (whole.state, balance(whole)) == (State.REFUNDED, (0, 0))
     assert moves.state == State.CONFIRMED
     assert moves.allocations.get().gpu.node.name == "node-b"
-    assert Token.objects.count() == 3
+    assert Voucher.objects.count() == 3
     kinds = sorted(Notice.objects.values_list("reservation_id", "kind"))
     assert [k for k in kinds if k[1] != "token_given"] == sorted(
         [
@@ -163,7 +163,7 @@ def test_a_closure_that_begins_now_ends_what_runs(lab, alice, omar) -> None:
     assert running.state == State.RELEASED
     assert balance(running) == (0, WEIGHT * HOUR)
     assert not running.late_returns.exists()
-    assert Token.objects.filter(given_for=running).exists()
+    assert Voucher.objects.filter(given_for=running).exists()
 
 
 def test_a_changed_or_ended_closure_gives_time_back_and_undoes_no_refund(

@@ -10,25 +10,25 @@ from reservations.models.accounts import Membership
 from reservations.models.calendar import Reservation
 
 
-class Token(models.Model):
+class Voucher(models.Model):
     """The right of a Membership to one firm booking beyond the horizon.
 
     It is given with a refund. ``used_for`` is the Reservation on which it was spent. If
-    that is refunded too, the Token is given back.
+    that is refunded too, the Voucher is given back.
     """
 
     membership = models.ForeignKey(
-        Membership, on_delete=models.PROTECT, related_name="booking_tokens"
+        Membership, on_delete=models.PROTECT, related_name="vouchers"
     )
     given_for = models.OneToOneField(
-        Reservation, on_delete=models.PROTECT, related_name="token_given"
+        Reservation, on_delete=models.PROTECT, related_name="voucher_given"
     )
     used_for = models.OneToOneField(
         Reservation,
         null=True,
         blank=True,
         on_delete=models.PROTECT,
-        related_name="token_used",
+        related_name="voucher_used",
     )
     reason = models.CharField(max_length=200)
     given_at = models.DateTimeField(default=timezone.now)
@@ -44,6 +44,8 @@ class Token(models.Model):
     )
 
     class Meta:
+        # The table keeps the model's former name.
+        db_table = "reservations_token"
         ordering = ["-given_at", "-pk"]
 
     def __str__(self) -> str:
