@@ -57,6 +57,6 @@ lock: ## Pin the requirements anew (needs the network)
 
 clean: ## Remove what make setup installed, and caches; data in var/ stays
 	@sh deploy/setup.sh idle
-	@rm -rf .venv node_modules .pytest_cache .mypy_cache .ruff_cache .hypothesis \
+	@rm -rf .venv node_modules .bundle .pytest_cache .mypy_cache .ruff_cache .hypothesis \
 	  .import_linter_cache test-results
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

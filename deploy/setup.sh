@@ -143,6 +143,11 @@ install_front_end() {
     printf '%s' "$sum" >"$stamp"
 }
 
+# Pages load the sources where this fails, so it never stops the set-up.
+bundle_scripts() {
+    "$venv_python" -P gpuportal/pages/bundle.py || true
+}
+
 # --- all together -----------------------------------------------------------------
 
 case $mode in
@@ -168,4 +173,7 @@ case $mode in check | test)
     install requirements-peers.txt stamp-peers 100 "what bench/ measures beside us" --no-deps
     ;;
 esac
-[ "$mode" = node ] || install_front_end
+if [ "$mode" != node ]; then
+    install_front_end
+    bundle_scripts
+fi

@@ -276,6 +276,7 @@ STATICFILES_FINDERS = [
     "django.contrib.staticfiles.finders.FileSystemFinder",
     "django.contrib.staticfiles.finders.AppDirectoriesFinder",
     "gpuportal.static_files.NpmFinder",
+    "gpuportal.static_files.BundleFinder",
 ]
 STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
@@ -291,6 +292,10 @@ STORAGES = {
 # then be wrong, and the browser would discard the file.
 WHITENOISE_USE_FINDERS = WHITENOISE_AUTOREFRESH = not PRODUCTION
 WHITENOISE_ALLOW_ALL_ORIGINS = False
+# Browsers keep for ever what has a hash in its name: esbuild's or collectstatic's.
+WHITENOISE_IMMUTABLE_FILE_TEST = (
+    r"/bundle/[\w-]+-[A-Z0-9]{8}\.js(\.map)?$|\.[0-9a-f]{12}\.\w+$"
+)
 MEDIA_ROOT = VAR_DIR / "media"
 NPM_STATIC = {
     "vendor/event-calendar.min.js": "@event-calendar/build/dist/event-calendar.min.js",

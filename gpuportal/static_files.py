@@ -1,4 +1,4 @@
-"""Static files: the finder for npm packages, and the storage of production.
+"""Static files: finders for npm packages and for bundled scripts, production's storage.
 
 Files of node_modules are an explicit list, not whole folders, because packages contain
 style sheets that name missing images, which makes ``collectstatic`` fail.
@@ -6,12 +6,21 @@ style sheets that name missing images, which makes ``collectstatic`` fail.
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from django.conf import settings
 from django.contrib.staticfiles.finders import BaseFinder
+from django.contrib.staticfiles.storage import staticfiles_storage
 from django.core.checks import CheckMessage, Error
 from django.core.files.storage import FileSystemStorage, Storage
+from django.templatetags.static import static
 from whitenoise.storage import CompressedManifestStaticFilesStorage
+
+from gpuportal.pages import bundle
+
+BUNDLED = "bundle/"
+"""Where the files of a bundle are below ``STATIC_URL``. esbuild put the hash of their
+content into their names."""
 
 
 class MappedStorage(FileSystemStorage):
@@ -63,6 +72,53 @@ class NpmFinder(BaseFinder):
             yield name, self.storage
 
 
+class BundleFinder(BaseFinder):
+    """Finds the files of the scripts' bundles (``gpuportal/pages/bundle.py``)."""
+
+    def check(self, **kwargs: object) -> list[CheckMessage]:
+        """Report nothing, because pages load the sources where there is no bundle."""
+        return []
+
+    def find(self, path: str, find_all: bool = False, **kwargs: object):  # type: ignore[override]
+        """Return the file (or the list of files) behind a public name.
+
+        Older bundles count too. A page that is open in a browser needs its own, and a
+        name never has another content.
+        """
+        name = path.removeprefix(BUNDLED)
+        hits: list[str] = []
+        if name != path and "/" not in name and name.endswith((".js", ".map")):
+            hits = [str(p) for p in bundle.FOLDER.glob("*/*") if p.name == name]
+        if find_all or kwargs.get("all"):
+            return hits
+        return hits[0] if hits else []
+
+    def list(
+        self, ignore_patterns: Iterable[str] | None
+    ) -> Iterator[tuple[str, Storage]]:
+        """Yield every file of the present sources' bundle with its storage."""
+        if not bundle.current():
+            return
+        folder = bundle.folder()
+        names = sorted(p.name for p in folder.iterdir() if p.name != bundle.INDEX)
+        storage = MappedStorage({BUNDLED + name: name for name in names}, folder)
+        for name in names:
+            yield BUNDLED + name, storage
+
+
+def script(name: str) -> str:
+    """Return the address of a page's script (``js/board/board.js``).
+
+    In production it is the bundled one if the last ``collectstatic`` found a bundle of
+    its sources. In a checkout it is the bundled one as long as no source has changed.
+    """
+    collected = getattr(staticfiles_storage, "hashed_files", None)
+    if collected is None:
+        made = bundle.current().get(name)
+        return static(BUNDLED + made if made else name)
+    return static(BUNDLED + name if BUNDLED + name in collected else name)
+
+
 class PortalStaticFilesStorage(CompressedManifestStaticFilesStorage):
     """Compress files and name them after their content, with imports in our modules.
 
@@ -76,3 +132,22 @@ class PortalStaticFilesStorage(CompressedManifestStaticFilesStorage):
         "js/*.js",
         CompressedManifestStaticFilesStorage._js_module_import_aggregation_patterns[1],
     )
+
+    def post_process(
+        self, paths: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> Iterator[tuple[str, str | None, Any]]:
+        """Compress the bundle, too, and list the pages' scripts in the manifest.
+
+        Its names have hashes, and its modules import each other by them.
+        """
+        bundled = [name for name in paths if name.startswith(BUNDLED)]
+        others = {name: paths[name] for name in paths if not name.startswith(BUNDLED)}
+        yield from super().post_process(others, *args, **kwargs)
+        if not bundled or kwargs.get("dry_run"):
+            return
+        for name, compressed in self.compress_files(bundled):
+            yield name, compressed, True
+        self.hashed_files.update(
+            {BUNDLED + name: BUNDLED + made for name, made in bundle.current().items()}
+        )
+        self.save_manifest()

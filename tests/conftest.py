@@ -312,7 +312,17 @@ def _chromium() -> str | None:
 
 
 @pytest.fixture(scope="session")
-def browser_type_launch_args(browser_type_launch_args: dict) -> dict:
+def bundled_scripts() -> None:
+    """Give pages the scripts that people get. Set-up makes the same bundle."""
+    from gpuportal.pages import bundle
+
+    bundle.make()
+
+
+@pytest.fixture(scope="session")
+def browser_type_launch_args(
+    browser_type_launch_args: dict, bundled_scripts: None
+) -> dict:
     """Use the distribution's Chromium, with a new profile per launch."""
     chromium = _chromium()
     if chromium is None:

@@ -15,6 +15,7 @@ from django.utils.translation import gettext
 from gpuportal.alerts.text import title
 from gpuportal.pages.glossary import TERMS
 from gpuportal.pages.state_words import state_word
+from gpuportal.static_files import script as script_address
 from placement.jobs.job_broadcast import progress_facts
 from placement.models import Job
 from placement.planner.values.humanize import error_words, seconds
@@ -101,6 +102,12 @@ def icon(name: str) -> SafeString:
         static("img/icons.svg"),
         name,
     )
+
+
+@register.simple_tag
+def script(name: str) -> SafeString:
+    """Return the element of a page's script, bundled where possible."""
+    return format_html('<script type="module" src="{}"></script>', script_address(name))
 
 
 @register.simple_tag

@@ -12,12 +12,15 @@ from django.contrib.staticfiles import finders
 from django.core.management import call_command
 from django.test import Client
 
+from gpuportal.pages import bundle
+from gpuportal.static_files import PortalStaticFilesStorage, script
+
 HASHED = re.compile(r"\.[0-9a-f]{12}\.\w+$")
 IMPORT = re.compile(r"""(?:from|import)\s*\(?\s*["'](\.[^"']+)["']""")
 
 
 @pytest.fixture(scope="module")
-def collected(tmp_path_factory) -> Path:
+def collected(tmp_path_factory, bundled_scripts: None) -> Path:
     """A folder as ``collectstatic`` fills it for production."""
     root = tmp_path_factory.mktemp("static")
     backend = "gpuportal.static_files.PortalStaticFilesStorage"
@@ -58,6 +61,40 @@ def test_every_module_imports_modules_of_its_own_release(collected: Path):
             assert HASHED.search(target), f"{name} imports {target}"
             assert (path.parent / target).resolve().is_file(), f"{name}: {target}"
     assert imported > 40
+
+
+def test_bundled_scripts_are_collected_with_what_they_import(
+    collected: Path, monkeypatch
+):
+    names = manifest(collected)
+    entry = names["bundle/js/board/board.js"]
+    assert entry == f"bundle/{bundle.current()['js/board/board.js']}"
+    todo, seen = [collected / entry], set()
+    while todo:
+        path = todo.pop()
+        seen.add(path.name)
+        assert path.with_name(f"{path.name}.gz").is_file()
+        found = [path.parent / target for target in IMPORT.findall(path.read_text())]
+        todo += [target for target in found if target.name not in seen]
+    assert 2 < len(seen) < 20
+    storage = PortalStaticFilesStorage(location=collected, base_url="/static/")
+    for module in ("gpuportal.static_files", "django.contrib.staticfiles.storage"):
+        monkeypatch.setattr(f"{module}.staticfiles_storage", storage)
+    assert script("js/board/board.js") == f"/static/{entry}"
+
+
+def test_collecting_without_a_bundle_serves_the_sources(tmp_path, monkeypatch):
+    """The manifest of the last release named a bundle, which is still in the folder."""
+    storage = PortalStaticFilesStorage(location=tmp_path, base_url="/static/")
+    storage.hashed_files = {"bundle/js/board/board.js": "bundle/board-OLDOLD12.js"}
+    source = tmp_path / "js" / "board" / "board.js"
+    source.parent.mkdir(parents=True)
+    source.write_text("document.title = 1;\n")
+    list(storage.post_process({"js/board/board.js": (storage, "js/board/board.js")}))
+    for module in ("gpuportal.static_files", "django.contrib.staticfiles.storage"):
+        monkeypatch.setattr(f"{module}.staticfiles_storage", storage)
+    assert HASHED.search(script("js/board/board.js"))
+    assert script("js/board/board.js").startswith("/static/js/board/board.")
 
 
 def test_style_sheets_name_fonts_and_pictures_by_their_hash(collected: Path):

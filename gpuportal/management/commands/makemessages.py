@@ -9,7 +9,15 @@ from typing import Any
 from django.conf import settings
 from django.core.management.commands import makemessages
 
-NOT_OURS = ("node_modules", "var", ".venv", "tests", "bench", "static/js/words")
+NOT_OURS = (
+    "node_modules",
+    ".bundle",
+    "var",
+    ".venv",
+    "tests",
+    "bench",
+    "static/js/words",
+)
 
 
 class Command(makemessages.Command):

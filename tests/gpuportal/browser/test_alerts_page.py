@@ -151,7 +151,7 @@ def test_what_is_unfolded_before_its_script_is_there_stays_so(
     page: Page, live_asgi: str, operator, found, sign_in: Callable[..., None]
 ):
     sign_in(operator)
-    let_come = hold_back(page, "alerts/page.js")
+    let_come = hold_back(page, "bundle/alerts-page-*.js")
     page.goto(f"{live_asgi}/alerts/", wait_until="commit")
     page.locator(f"#alert-{found[0].pk} summary").click()
     expect(page.locator("details[open]")).to_have_count(1)

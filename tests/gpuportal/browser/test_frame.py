@@ -33,7 +33,7 @@ def test_a_menu_that_is_opened_before_its_script_is_there_takes_the_focus(
     page: Page, live_asgi: str, sign_in, alice
 ):
     sign_in(alice)
-    let_come = hold_back(page, "shell/menu.js")
+    let_come = hold_back(page, "bundle/portal-*.js")
     page.goto(f"{live_asgi}/me/", wait_until="commit")
     button = page.get_by_role("button", name="Alice: account menu")
     button.press("Enter")
@@ -48,7 +48,7 @@ def test_times_count_from_the_answer_however_late_the_script_comes(
     page: Page, live_asgi: str, sign_in, alice
 ):
     sign_in(alice)
-    let_come = hold_back(page, "js/time.js")
+    let_come = hold_back(page, "bundle/portal-*.js")
     page.goto(f"{live_asgi}/me/", wait_until="commit")
     page.wait_for_timeout(4000)
     let_come()

@@ -2,6 +2,7 @@
 
 from playwright.sync_api import Page, expect
 
+from gpuportal.pages import bundle
 from tests.factories import make_pool
 from tests.pages import fits
 
@@ -25,8 +26,10 @@ def test_a_word_explains_itself_by_keyboard_and_escape_closes_it(
 
 
 def test_a_word_made_by_a_script_fetches_its_explanation(
-    page: Page, live_asgi, alice, sign_in, console
+    page: Page, live_asgi, alice, sign_in, console, monkeypatch
 ):
+    # The page and this test share one module of terms, which is so without a bundle.
+    monkeypatch.setattr(bundle, "current", dict)
     sign_in(alice)
     page.goto(f"{live_asgi}/me/")
     page.evaluate(

@@ -67,7 +67,7 @@ def test_the_way_back_is_taken_before_the_scripts_are_there(form: Page, console)
         else:
             held.append(route)
 
-    form.route("**/portal.js", hold)
+    form.route("**/bundle/portal-*.js", hold)
     form.locator("#launch [type=submit]").first.click(no_wait_after=True)
     back = form.get_by_role("link", name="Back to the form")
     expect(back).to_be_visible()
