@@ -25,6 +25,7 @@ from placement.planner.launch.execution import why_not
 from placement.planner.launch.recipes import (
     FINE_TUNE,
     GIB,
+    OF_LANGUAGE_MODELS,
     RECIPES,
     TINY_TRANSFORMER,
     adapters_of,
@@ -189,8 +190,10 @@ def _first_settings(
             "seq": plan.plan["workload"].get("sequence_length"),
             "batch": plan.plan.get("launch", {}).get("microbatch"),
         }
-        sizes |= adapters_of(plan.spec)
-        first |= {f"{FINE_TUNE.name}.{k}": v for k, v in sizes.items() if v}
+        adapters = adapters_of(plan.spec)
+        first |= {f"{FINE_TUNE.name}.{k}": v for k, v in adapters.items()}
+        for name in OF_LANGUAGE_MODELS:
+            first |= {f"{name}.{k}": v for k, v in sizes.items() if v}
     return first
 
 

@@ -34,7 +34,7 @@ from placement.planner.launch.execution import (
 )
 from placement.planner.launch.recipes import (
     BY_TORCHRUN,
-    FINE_TUNE,
+    OF_LANGUAGE_MODELS,
     OWN_MODEL,
     RECIPES,
     adapters_of,
@@ -412,9 +412,9 @@ def _planned(
             read = Plan.from_json(plan.plan)
             if recipe == OWN_MODEL.name:
                 execution_of_own(read, settings_given["backend"])
-            elif recipe == FINE_TUNE.name:
+            elif recipe in OF_LANGUAGE_MODELS:
                 execution_of_pretrained(read)
-                if not settings_given["lora_rank"]:
+                if settings_given.get("lora_rank") == 0:
                     settings_given = {**settings_given, **adapters_of(plan.spec)}
             else:
                 execution_of(read, settings_given)

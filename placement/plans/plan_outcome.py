@@ -15,7 +15,7 @@ from django.db import transaction
 from placement.jobs.nodes import log_store
 from placement.models import Job, PlanOutcome
 from placement.planner.launch.recipes import (
-    FINE_TUNE,
+    OF_LANGUAGE_MODELS,
     OWN_MODEL,
     TINY_TRANSFORMER,
     runs_by_plan,
@@ -213,7 +213,7 @@ def why_not_counted(outcome: PlanOutcome, job: Job) -> str:
         return ""
     if not runs_by_plan(job.plan.plan):
         return sentence("the recipe ran without its plan")
-    if job.recipe == FINE_TUNE.name and (why := _other_model(job)):
+    if job.recipe in OF_LANGUAGE_MODELS and (why := _other_model(job)):
         return why
     return _other_work(job.plan.spec, job.plan.plan, job.recipe, job.recipe_settings)
 
@@ -258,7 +258,7 @@ def _other_work(
     settings: Mapping[str, Any],
 ) -> str:
     """Say how a recipe's workload differs from its Plan's. "": it does not."""
-    if recipe not in (TINY_TRANSFORMER.name, OWN_MODEL.name, FINE_TUNE.name):
+    if recipe not in (TINY_TRANSFORMER.name, OWN_MODEL.name, *OF_LANGUAGE_MODELS):
         return sentence("the recipe trains nothing")
     shape = spec.get("shape") or {}
     own = (settings.get("hidden"), settings.get("heads"), settings.get("seq"))

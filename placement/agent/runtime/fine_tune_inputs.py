@@ -1,4 +1,4 @@
-"""Check the files of recipe ``fine-tune`` before torch is imported.
+"""Check the files of recipes that train a language model before torch is imported.
 
 This runs as the Job's user on the node. A problem is found within a second, and it is
 named by the setting that has it.
@@ -71,8 +71,18 @@ def output_folder(settings: Mapping[str, Any]) -> Path:
     return Path(settings["output"] or RESULTS, MODEL)
 
 
-def check_inputs(settings: Mapping[str, Any], environ: Mapping[str, str]) -> None:
+def check_inputs(
+    settings: Mapping[str, Any],
+    environ: Mapping[str, str],
+    *,
+    reads_weights: bool = True,
+) -> None:
     """Check the model's folder, the data set, the output folder and the packages.
+
+    Args:
+        settings: of the recipe.
+        environ: of the Job.
+        reads_weights: the training begins with the weights in the model's folder.
 
     Raises:
         LaunchInvalid: every setting with a problem.
@@ -80,13 +90,15 @@ def check_inputs(settings: Mapping[str, Any], environ: Mapping[str, str]) -> Non
     problems: dict[str, str] = {}
     try:
         folder = model_folder(settings["model"], environ)
-        problems |= _model_problems(folder, settings["seq"])
+        problems |= _model_problems(
+            folder, settings["seq"], reads_weights=reads_weights
+        )
     except LaunchInvalid as error:
         problems |= error.fields
     problems |= _data_problems(Path(settings["data"]), settings["column"])
     if why := _output_problem(output_folder(settings)):
         problems["output"] = why
-    if settings["lora_rank"] and importlib.util.find_spec("peft") is None:
+    if settings.get("lora_rank") and importlib.util.find_spec("peft") is None:
         problems["lora_rank"] = (
             "this node needs peft to train adapters. Install it there: "
             f"{sys.executable} -m pip install peft"
@@ -95,7 +107,7 @@ def check_inputs(settings: Mapping[str, Any], environ: Mapping[str, str]) -> Non
         raise LaunchInvalid(problems)
 
 
-def _model_problems(folder: Path, seq: int) -> dict[str, str]:
+def _model_problems(folder: Path, seq: int, *, reads_weights: bool) -> dict[str, str]:
     try:
         names = {path.name for path in folder.iterdir()}
         with (folder / "config.json").open("rb") as file:
@@ -110,7 +122,7 @@ def _model_problems(folder: Path, seq: int) -> dict[str, str]:
             "so they must be floating-point numbers: choose the model from "
             "which it was made"
         }
-    if not any(name.endswith(".safetensors") for name in names):
+    if reads_weights and not any(name.endswith(".safetensors") for name in names):
         return {
             "model": f"{folder} has no .safetensors file. Other formats can contain "
             "programs, and are not read. Save it once with "

@@ -81,6 +81,11 @@ def import_transformers() -> Any:
     return transformers
 
 
+def dtype_of(how: Execution) -> torch.dtype:
+    """Return the type in which the weights are kept."""
+    return torch.bfloat16 if how.precision == "bf16" else torch.float32
+
+
 def loaded_model(folder: Path, how: Execution) -> nn.Module:
     """Return the language model of a folder with its weights, in the node's memory.
 
@@ -90,10 +95,13 @@ def loaded_model(folder: Path, how: Execution) -> nn.Module:
         NotRunnable: the Plan recomputes activations, which this family does not.
     """
     transformers = import_transformers()
-    dtype = torch.bfloat16 if how.precision == "bf16" else torch.float32
     try:
         model, info = transformers.AutoModelForCausalLM.from_pretrained(
-            folder, use_safetensors=True, dtype=dtype, output_loading_info=True, **LOCAL
+            folder,
+            use_safetensors=True,
+            dtype=dtype_of(how),
+            output_loading_info=True,
+            **LOCAL,
         )
     except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
         why = " ".join(str(error).split())[:400]
@@ -102,6 +110,15 @@ def loaded_model(folder: Path, how: Execution) -> nn.Module:
         ) from error
     if missing := sorted(info["missing_keys"]):
         raise LaunchInvalid({"model": f"{folder} lacks weights: {missing[:5]}"})
+    return prepared(model, how)
+
+
+def prepared(model: Any, how: Execution) -> nn.Module:
+    """Return a model in training mode that recomputes activations as planned.
+
+    Raises:
+        NotRunnable: the Plan recomputes activations, which this family does not.
+    """
     if how.checkpointing:
         if not model.supports_gradient_checkpointing:
             family = model.config.model_type
@@ -151,6 +168,10 @@ class FineTuneTrainer(OwnTrainer):
             steps = settings["epochs"] * batches / how.accumulation
             self.settings = {**settings, "steps": max(1, math.ceil(steps))}
 
+    def first_model(self) -> nn.Module:
+        """Return the model with the weights with which the training begins."""
+        return loaded_model(self.folder, self.how)
+
     def _loss_function(self, settings: Mapping[str, Any]) -> Callable[..., Any]:
         return loss_of
 
@@ -159,9 +180,9 @@ class FineTuneTrainer(OwnTrainer):
         self.autocast = None if how.shares_out else LOWER.get(how.precision)
 
         def placed() -> nn.Module:
-            model = loaded_model(self.folder, how)
+            model = self.first_model()
             blocks = blocks_of(model)
-            if self.settings["lora_rank"]:
+            if self.settings.get("lora_rank"):
                 model = with_adapters(model, self.settings)
             if how.shares_out:
                 share_out(model, how, ranks.along("replica"), blocks=blocks)
@@ -239,7 +260,7 @@ class FineTuneTrainer(OwnTrainer):
     def kept_weights(self, part: nn.Module) -> Mapping[str, torch.Tensor]:
         """Return the weights that a checkpoint keeps: with LoRA the adapters only."""
         kept = part.state_dict()
-        if not self.settings["lora_rank"]:
+        if not self.settings.get("lora_rank"):
             return kept
         trained = {name for name, p in part.named_parameters() if p.requires_grad}
         return {name: value for name, value in kept.items() if name in trained}
@@ -283,7 +304,7 @@ class FineTuneTrainer(OwnTrainer):
     def export(self) -> None:
         """Write the model and its tokenizer, and replace the previous ones."""
         model: Any = self.parts[0]
-        adapters = bool(self.settings["lora_rank"])
+        adapters = bool(self.settings.get("lora_rank"))
         if self.how.shares_out:
             whole = StateDictOptions(
                 full_state_dict=True, cpu_offload=True, ignore_frozen_params=adapters

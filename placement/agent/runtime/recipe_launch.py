@@ -7,7 +7,8 @@ With a plan.json the workers follow it. This runs like ``torchrun --standalone
 --nproc-per-node N`` with two differences: a SIGTERM, which torchrun passes on to the
 workers, ends it without a traceback, and one line names the rank that failed. In a Job
 over several nodes it runs on each node for the ranks there. The environment gives the
-address of the rendezvous. The files of recipe ``fine-tune`` are checked before.
+address of the rendezvous. The files of recipes that train a language model are checked
+before.
 """
 
 import json
@@ -16,7 +17,13 @@ import sys
 from collections.abc import Mapping
 
 from placement.agent.runtime.fine_tune_inputs import check_inputs
-from placement.planner.launch.recipes import FINE_TUNE, OWN_MODEL, TINY_TRANSFORMER
+from placement.planner.launch.recipes import (
+    FINE_TUNE,
+    OF_LANGUAGE_MODELS,
+    OWN_MODEL,
+    PRE_TRAIN,
+    TINY_TRANSFORMER,
+)
 from placement.planner.values.errors import LaunchInvalid
 from placement.protocol.job_parts import ending
 from placement.protocol.launchers import MEETING_SECONDS
@@ -25,6 +32,7 @@ WORKERS = {
     TINY_TRANSFORMER.name: "plan_worker",
     OWN_MODEL.name: "own_worker",
     FINE_TUNE.name: "fine_tune_worker",
+    PRE_TRAIN.name: "pre_train_worker",
 }
 """Recipe -> its worker's module in this folder."""
 FAILED = 1
@@ -50,12 +58,13 @@ def main(argv: list[str]) -> int:
     """Run the workers. 0: they ended normally or by a requested stop."""
     recipe, processes, settings, plan = argv[1], argv[2], argv[3], argv[4:]
     worker = [f"placement.agent.runtime.{WORKERS[recipe]}", settings, *plan]
-    if recipe == FINE_TUNE.name:
+    if recipe in OF_LANGUAGE_MODELS:
+        reads_weights = recipe == FINE_TUNE.name
         try:
-            check_inputs(json.loads(settings), os.environ)
+            check_inputs(json.loads(settings), os.environ, reads_weights=reads_weights)
         except LaunchInvalid as error:
             for field, problem in error.fields.items():
-                print(f"fine-tune cannot start: {field}: {problem}", flush=True)
+                print(f"{recipe} cannot start: {field}: {problem}", flush=True)
             return CANNOT_RUN
     # torch takes seconds to import, so the log gets a line before.
     print(f"{recipe}: starting {processes} process(es)", flush=True)

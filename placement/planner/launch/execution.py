@@ -278,7 +278,7 @@ def execution_of_pretrained(plan: Plan) -> Execution:
         )
         raise NotRunnable(
             sentence(
-                "the recipe fine-tune keeps every layer of the model on one GPU; "
+                "the recipe keeps every layer of the model on one GPU; "
                 "choose a plan of: {whole}",
                 whole=", ".join(whole),
             )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from placement.planner.launch.backends import (
@@ -506,6 +506,36 @@ FINE_TUNE = Recipe(
     packages=("torch", "transformers", "safetensors"),
     needs_isolation=True,
 )
+_OF_PRE_TRAINING: dict[str, dict[str, Any]] = {
+    "model": {
+        "help": sentence(
+            "folder on the node with config.json and tokenizer.json, or the name of "
+            "such a model in the Hugging Face cache; its weights are not read"
+        )
+    },
+    "learning_rate": {"default": 3e-4},
+    "seed": {"help": sentence("seed for data and first weights")},
+}
+"""Settings of recipe ``pre-train`` that differ from those of ``fine-tune``."""
+PRE_TRAIN = Recipe(
+    name="pre-train",
+    title=sentence("Pre-train a language model"),
+    about=(
+        sentence(
+            "Trains a model of a Hugging Face config.json from random weights on your "
+            "text, on one or more GPUs."
+        )
+    ),
+    settings=tuple(
+        replace(setting, **_OF_PRE_TRAINING.get(setting.name, {}))
+        for setting in FINE_TUNE.settings
+        if not setting.name.startswith("lora_")
+    ),
+    packages=FINE_TUNE.packages,
+    needs_isolation=True,
+)
+OF_LANGUAGE_MODELS = (FINE_TUNE.name, PRE_TRAIN.name)
+"""Recipes that train the model of a config.json on text."""
 SERVE = Recipe(
     name="serve-onnx",
     title=sentence("Served models"),
@@ -528,10 +558,11 @@ SERVE = Recipe(
 )
 """The recipe of Jobs of kind ``serve``. Nobody chooses it."""
 RECIPES: dict[str, Recipe] = {
-    recipe.name: recipe for recipe in (TINY_TRANSFORMER, BURN_IN, OWN_MODEL, FINE_TUNE)
+    recipe.name: recipe
+    for recipe in (TINY_TRANSFORMER, BURN_IN, OWN_MODEL, FINE_TUNE, PRE_TRAIN)
 }
 KNOWN_RECIPES: dict[str, Recipe] = {**RECIPES, SERVE.name: SERVE}
-BY_TORCHRUN = (TINY_TRANSFORMER.name, OWN_MODEL.name, FINE_TUNE.name)
+BY_TORCHRUN = (TINY_TRANSFORMER.name, OWN_MODEL.name, *OF_LANGUAGE_MODELS)
 
 
 def checked_settings(name: str, given: Mapping[str, object]) -> dict[str, Any]:

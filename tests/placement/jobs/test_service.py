@@ -403,6 +403,11 @@ def test_a_fine_tune_needs_isolation_and_names_its_invalid_fields(
     adapted = launch(alice, reservation, plan_id=plan.pk, **wanted)
     assert adapted.recipe_settings["lora_rank"] == 8
     assert adapted.recipe_settings["lora_targets"] == "c_attn"
+    stop(alice, adapted)
+    pre_trained = launch(
+        alice, reservation, recipe="pre-train", recipe_settings=files, plan_id=plan.pk
+    )
+    assert "lora_rank" not in pre_trained.recipe_settings
     cut = real_plan(alice, reservation, "pipeline")
     with pytest.raises(StrategyNotRunnable, match="choose a plan of: One GPU"):
         launch(alice, reservation, plan_id=cut.pk, **wanted)

@@ -4,8 +4,9 @@
     python -m tests.placement.agent.runtime.fine_tune_models load FOLDER TOKENS
 
 ``make`` writes the folders ``llama`` and ``gpt2`` with random weights and a tokenizer,
-and ``data.txt``. ``load`` prints, of a trained model, the loss that transformers itself
-computes on the held-out tokens, and the sum of its weights.
+``qwen`` with a config.json and a tokenizer, and ``data.txt``. ``load`` prints, of a
+trained model, the loss that transformers itself computes on the held-out tokens, and
+the sum of its weights.
 """
 
 import json
@@ -23,6 +24,7 @@ from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
     PreTrainedTokenizerFast,
+    Qwen3Config,
 )
 
 from placement.agent.runtime.token_blocks import TokenBlocks, divided
@@ -68,7 +70,17 @@ def make(folder: Path) -> None:
             resid_pdrop=0.0,
         )
     )
-    for name, model in (("llama", llama), ("gpt2", gpt2)):
+    qwen = Qwen3Config(
+        vocab_size=len(vocabulary),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        max_position_embeddings=64,
+    )
+    for name, model in (("llama", llama), ("gpt2", gpt2), ("qwen", qwen)):
         model.save_pretrained(folder / name)
         tokenizer.save_pretrained(folder / name)
 

@@ -36,11 +36,13 @@ IMPORTED = (
     "torch.distributed.run",
     "placement.agent.runtime.by_deepspeed",
     "placement.agent.runtime.fine_tune_worker",
+    "placement.agent.runtime.pre_train_worker",
     "placement.agent.runtime.training_checkpoint",
     "placement.planner.memory.estimate",
     "peft",
     "transformers.models.gpt2.modeling_gpt2",
     "transformers.models.llama.modeling_llama",
+    "transformers.models.qwen3.modeling_qwen3",
 )
 STREAMS = (0, 1, 2)
 LENGTH = struct.Struct("!q")

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import os
 import signal
 import subprocess
@@ -35,13 +36,13 @@ def settings_for(models, family, **changes):
     }
 
 
-def started(server, folder, settings, gpu_count, plan=None):
+def started(server, folder, settings, gpu_count, plan=None, recipe="fine-tune"):
     folder.mkdir(exist_ok=True)
     if plan is not None:
         (folder / "plan.json").write_text(json.dumps(plan))
     return subprocess.Popen(
         recipe_command(
-            "fine-tune",
+            recipe,
             settings,
             gpu_count=gpu_count,
             python=str(server.python),
@@ -61,9 +62,9 @@ def started(server, folder, settings, gpu_count, plan=None):
     )
 
 
-def trained(server, folder, settings, gpu_count, plan=None):
+def trained(server, folder, settings, gpu_count, **how):
     """Run to the end. Return the numbers of each line and the whole output."""
-    process = started(server, folder, settings, gpu_count, plan)
+    process = started(server, folder, settings, gpu_count, **how)
     text, _ = process.communicate(timeout=300)
     assert process.returncode == 0, text
     return [row for row in map(numbers_of, text.splitlines()) if row], text
@@ -299,3 +300,31 @@ def test_layers_that_the_model_lacks_are_named_by_their_setting(
     text, _ = process.communicate(timeout=300)
     assert process.returncode != 0
     assert "lora_targets" in text and "q_proj" in text and "Traceback" not in text
+
+
+def test_a_config_is_pre_trained_alone_and_shared_out_and_transformers_loads_it(
+    models, fork_server, tmp_path
+):
+    one, two = tmp_path / "one", tmp_path / "two"
+    config = json.loads((models / "qwen" / "config.json").read_text())
+    assert not list((models / "qwen").glob("*.safetensors"))
+    rows, _ = trained(
+        fork_server, one, settings_for(models, "qwen", batch=8), 1, recipe="pre-train"
+    )
+    assert rows[0]["parameters"] == parse_config(config).parameter_count
+    losses, evaluations = curves(rows)
+    # Random weights know nothing of the 12 words.
+    assert losses[0] == pytest.approx(math.log(12), abs=0.2) and losses[5] < losses[0]
+    plan = plan_for("fsdp", 2)
+    plan["launch"] |= {"precision": "fp32"}
+    others, _ = trained(
+        fork_server,
+        two,
+        settings_for(models, "qwen"),
+        2,
+        plan=plan,
+        recipe="pre-train",
+    )
+    check_same(others, rows)
+    found = loaded(fork_server, two)
+    assert found["loss"] == pytest.approx(evaluations[5], abs=ROUNDING)

@@ -221,6 +221,16 @@ def test_settings_of_adapters_and_schedules_are_refused_by_the_field(
     assert words in error.value.fields[f"recipe_settings.{field}"]
 
 
+def test_a_pre_training_reads_no_weights_and_has_no_adapters(given):
+    (Path(given["model"]) / "model.safetensors").unlink()
+    assert "has no .safetensors file" in refused(given)["model"]
+    files = {name: given[name] for name in ("model", "data", "seq")}
+    check_inputs(checked_settings("pre-train", files), {}, reads_weights=False)
+    with pytest.raises(LaunchInvalid) as error:
+        checked_settings("pre-train", files | {"lora_rank": 8})
+    assert list(error.value.fields) == ["recipe_settings.lora_rank"]
+
+
 def test_adapters_need_peft_on_the_node(given, monkeypatch):
     asked = checked_settings(
         "fine-tune", given | {"lora_rank": 8, "lora_targets": "q_proj,v_proj"}
