@@ -7,6 +7,7 @@ from django.http import HttpRequest
 from django.utils import timezone
 from ninja import Query, Router, Status
 
+from placement.access.api import router as access
 from placement.backfill.api import gap_create
 from placement.backfill.api import router as gaps
 from placement.jobs import queries as snapshots
@@ -28,6 +29,7 @@ from telemetry.protocol.sentences import sentence
 
 MOST_ROWS = 200
 router = Router(tags=["placement"])
+router.add_router("", access)
 router.add_router("", arrays)
 router.add_router("", gaps)
 router.add_router("", moves)

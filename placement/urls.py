@@ -2,6 +2,7 @@
 
 from django.urls import path
 
+from placement.access import ssh_channel
 from placement.job_pages import job_list, job_page, launch_page
 from placement.jobs.nodes import checkpoint_channel, node_channel, results_channel
 from placement.jobs.views import result_downloads, run_charts
@@ -55,6 +56,7 @@ urlpatterns = [
         serve.serve_request,
         name="serve-request",
     ),
+    path("node/v1/ssh", ssh_channel.ssh_access, name="node-ssh"),
     path("node/v1/jobs/<int:pk>/script", node_channel.script, name="node-script"),
     path("node/v1/jobs/<int:pk>/files", node_channel.files, name="node-files"),
     path("node/v1/jobs/<int:pk>/log", node_channel.log, name="node-log"),

@@ -80,6 +80,8 @@ SENTENCES = {
     "token.ended": noop("ended {what}"),
     "ssh-key.added": noop("added an ssh key of {what}"),
     "ssh-key.removed": noop("removed an ssh key of {what}"),
+    "ssh-certificate.issued": noop("got an ssh certificate for {what}"),
+    "ssh-authority.rotated": noop("replaced the ssh certificate authority of {what}"),
     "feed.made": noop("made a calendar address for {what}"),
     "feed.revoked": noop("revoked the calendar address of {what}"),
     "notices.chosen": noop("changed how {what} is notified"),

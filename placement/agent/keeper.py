@@ -13,8 +13,9 @@ Threads in the node worker's main process. The first, each 0.2 s:
 Others upload logs and results to the web, carry out orders against intruders'
 processes (enforcement.py), carry calls to Jobs that serve models
 (placement/agent/serving/tunnel.py), carry streams to services of the node
-(placement/agent/access/), check the channel to the portal, carry checkpoints, keep the
-device gate (placement/agent/gate/) and measure the folders (disk_quota.py).
+(placement/agent/access/), keep the files of the ssh server, check the channel to the
+portal, carry checkpoints, keep the device gate (placement/agent/gate/) and measure the
+folders (disk_quota.py).
 All state is in the folders, so a restarted worker finds its Jobs again.
 """
 
@@ -30,6 +31,7 @@ from typing import Any
 
 import redis
 
+from placement.agent.access import ssh_principals
 from placement.agent.channel_check import ChannelWatch
 from placement.agent.gate.gate_keeper import GateKeeper
 from placement.agent.job_folder import ENDS, JobFolder, NodeView, job_folders
@@ -129,6 +131,7 @@ class JobKeeper:
             ("responses", lambda: self.enforcer.run(self._stop, self._publish_fact)),
             ("serving", self._serve),
             ("streams", self._carry_streams),
+            ("ssh", lambda: ssh_principals.run(self.node, self._stop)),
             ("channel", lambda: self.channel.run(self._stop, self._publish_fact)),
             ("checkpoints", lambda: self.carrier.run(self._stop)),
             ("sizes", lambda: sizes.run(self._stop)),

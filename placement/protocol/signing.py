@@ -30,6 +30,8 @@ from telemetry import paths
 
 PRIVATE = "order_key"
 PUBLIC = "order_key.pub"
+SSH_AUTHORITY = "ssh_authority_key"
+"""The secret with the key that signs ssh certificates."""
 
 
 def private_key() -> Ed25519PrivateKey:

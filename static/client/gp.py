@@ -60,6 +60,12 @@ LAUNCHERS = ("none", "python", "torchrun", "accelerate", "deepspeed")
 LIVE = ("queued", "starting", "running", "moving", "stopping")
 HOST = re.compile(r"r([1-9][0-9]{0,17})(?:\.([A-Za-z0-9_-]+))?\.gpuportal")
 """Host of a reservation: r17.gpuportal, or r17.node-a.gpuportal."""
+KEYS = KEPT / "ssh"
+"""This machine's ssh key, its certificates, and the portal's authority."""
+FRESH_SECONDS = 300
+"""How long a certificate is used again before the portal makes another one."""
+KEPT_SECONDS = 7 * 86_400
+"""How long files about a host stay after its last certificate."""
 PIECE_BYTES = 32 * 1024
 MOST_FRAME_BYTES = 2**20
 ACCEPT = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
@@ -677,22 +683,112 @@ def _program():
     return [sys.executable or "python3", str(Path(__file__).resolve())]
 
 
+def _command(*words):
+    """Return the command line that starts this file again, for ssh's settings."""
+    return " ".join(shlex.quote(word) for word in [*_program(), *words])
+
+
+def _quoted(path):
+    """Return a path as ssh's settings want it."""
+    return '"' + str(path).replace("%", "%%") + '"'
+
+
 def _options():
-    """Return the settings of ssh for hosts of reservations."""
-    proxy = " ".join(shlex.quote(word) for word in [*_program(), "tunnel", "%h"])
-    return {"ProxyCommand": proxy, "ServerAliveInterval": "30"}
+    """Return the settings of ssh for hosts of reservations, in pairs."""
+    proxy = ("ProxyCommand", _command("tunnel", "%h"))
+    return [proxy, ("ServerAliveInterval", "30")]
+
+
+def _certificate_options(host):
+    """Return ssh's settings of the key, its certificate and the portal's authority."""
+    home = Path.home() / ".ssh"
+    known = f"{_quoted(home / 'known_hosts')} {_quoted(KEYS / 'known_hosts')}"
+    usual = [home / f"id_{kind}" for kind in ("ed25519", "ecdsa", "rsa")]
+    return [
+        ("CertificateFile", f'"{KEYS}/{host}-cert.pub"'),
+        ("IdentityFile", _quoted(KEYS / "id_ed25519")),
+        # One that is named replaces those that ssh tries by itself.
+        *[("IdentityFile", _quoted(path)) for path in usual if path.exists()],
+        ("UserKnownHostsFile", known),
+    ]
+
+
+def _own_key(to):
+    """Return this machine's public key. It is made and stored at the first time."""
+    private, public = KEYS / "id_ed25519", KEYS / "id_ed25519.pub"
+    if not public.exists():
+        KEYS.mkdir(mode=0o700, parents=True, exist_ok=True)
+        draft = KEYS / f"draft{os.getpid()}"
+        name = f"gp.py on {socket.gethostname()}"[:60]
+        made = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", name]
+        try:
+            subprocess.run(
+                [*made, "-f", str(draft)], check=True, stdin=subprocess.DEVNULL
+            )
+        except (FileNotFoundError, subprocess.CalledProcessError):
+            raise Refused("ssh-keygen cannot make a key here", 2) from None
+        drafted = draft.with_name(draft.name + ".pub")
+        try:
+            body = {"public_key": drafted.read_text(), "name": name}
+            to.ask("POST", "/ssh-keys", body)
+        except Refused:
+            draft.unlink()
+            drafted.unlink()
+            raise
+        draft.replace(private)
+        drafted.replace(public)
+    return public.read_text()
+
+
+def _certified(host):
+    """Return facts about a host, such as the account, once its certificate is here.
+
+    One that was fetched a moment ago is used again: VS Code connects several times.
+    """
+    to = portal()
+    found = HOST.fullmatch(host)
+    if not found:
+        raise Refused(f"{host!r} is not a host such as r17.gpuportal", 2)
+    key, kept = _own_key(to), KEYS / f"{host}.json"
+    try:
+        facts = json.loads(kept.read_text())
+        fresh = 0 <= time.time() - kept.stat().st_mtime < FRESH_SECONDS
+        left = when(facts["until"]) - datetime.now(UTC)
+        same = facts["url"] == to.url and facts["key"] == key
+        if fresh and same and left > timedelta(minutes=1):
+            return facts
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    for path in KEYS.glob("r*.gpuportal*"):
+        if time.time() - path.stat().st_mtime > KEPT_SECONDS:
+            path.unlink()
+    body = {"reservation": int(found[1]), "node": found[2] or "", "public_key": key}
+    facts = to.ask("POST", "/ssh-certificates", body)
+    _replaced(KEYS / f"{host}-cert.pub", facts["certificate"] + "\n")
+    authority = f"@cert-authority {facts['hosts']} {facts['authority']}\n"
+    _replaced(KEYS / "known_hosts", authority)
+    lines = [f"Host {host}", f"    HostKeyAlias {facts['host_key_alias']}"]
+    lines.append(f"    User {facts['user']}")
+    _replaced(KEYS / f"{host}.conf", "\n".join(lines) + "\n")
+    _replaced(kept, json.dumps({**facts, "url": to.url, "key": key}))
+    return facts
+
+
+def certificate(args):
+    """Fetch the certificate of a host; ssh's settings call it."""
+    _certified(args.host)
 
 
 def ssh(args):
     """Open a shell on a reservation's node, or run what follows --."""
-    portal()  # says at once that nobody is signed in
     node = f".{args.node}" if args.node else ""
+    host = f"r{args.reservation}{node}.gpuportal"
+    facts = _certified(host)
     words = ["ssh"]
-    for name, value in _options().items():
+    alias = ("HostKeyAlias", facts["host_key_alias"])
+    for name, value in [*_options(), *_certificate_options(host), alias]:
         words += ["-o", f"{name}={value}"]
-    if args.user:
-        words += ["-l", args.user]
-    words += [f"r{args.reservation}{node}.gpuportal", *args.arguments]
+    words += ["-l", args.user or facts["user"], host, *args.arguments]
     try:
         status = subprocess.call(words)
     except FileNotFoundError:
@@ -728,9 +824,12 @@ def config_ssh(args):
         "# Written by gp.py config-ssh, which writes it again.",
         "Host *.gpuportal",
     ]
-    lines += [f"    {name} {value}" for name, value in _options().items()]
     if args.user:
         lines.append(f"    User {args.user}")
+    lines += [f"    {name} {value}" for name, value in _options()]
+    lines.append(f'Match host *.gpuportal exec "{_command("certificate", "%h")}"')
+    lines += [f"    {name} {value}" for name, value in _certificate_options("%n")]
+    lines.append(f"    Include {_quoted(KEYS / '*.conf')}")
     own, main = folder / "gpuportal.config", folder / "config"
     _replaced(own, "\n".join(lines) + "\n")
     include = f"Include {own.name}"
@@ -870,6 +969,7 @@ def parser():
     stored.add_argument("what", nargs="?", default="list", choices=actions)
     stored.add_argument("value", nargs="?", help="a .pub file, or a key's number")
     word(config_ssh, user=user)
+    word(certificate).add_argument("host", help="r17.gpuportal, or r17.NODE.gpuportal")
     word(tunnel).add_argument("host", help="r17.gpuportal, or r17.NODE.gpuportal")
     return made
 

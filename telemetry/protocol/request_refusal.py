@@ -30,6 +30,7 @@ class RequestRefused(CodedError):
         "scope-missing": 403,
         "no-model": 404,
         "not-found": 404,
+        "ssh-key-unknown": 404,
         "method": 405,
         "slow": 408,
         "access-early": 409,

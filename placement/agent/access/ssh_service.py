@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
+from placement.agent.access import ssh_principals
 from placement.agent.job_folder import NodeView
 from placement.protocol.byte_stream import ByteStream
 from placement.protocol.stream_frames import PIECE_BYTES, StreamOrder
@@ -26,6 +27,9 @@ async def connect_sshd(node: NodeView, order: StreamOrder, stream: ByteStream) -
     """
     if not node.sshd_port:
         raise StreamRefused("no-service", f"{node.name} offers no ssh connections.")
+    # The certificate that the user just got may be newer than the last list.
+    fresh = asyncio.ensure_future(asyncio.to_thread(ssh_principals.refresh, node))
+    await asyncio.wait({fresh}, timeout=CONNECT_SECONDS)
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
             reader, writer = await asyncio.open_connection(HOST, node.sshd_port)

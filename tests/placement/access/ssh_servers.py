@@ -52,10 +52,11 @@ def sshd() -> str:
 
 
 @contextmanager
-def ssh_server(folder: Path) -> Iterator[SshServer]:
+def ssh_server(folder: Path, *, more: str = "") -> Iterator[SshServer]:
     """Take connections, each with its own sshd, for the present user and one key.
 
-    The listening socket is the test's, so no other program can take its port.
+    ``more`` has further lines of sshd_config. The listening socket is the test's, so
+    no other program can take its port.
     """
     program = sshd()
     folder.mkdir(mode=0o700)
@@ -76,6 +77,7 @@ def ssh_server(folder: Path) -> Iterator[SshServer]:
         "StrictModes no\n"
         "UsePAM no\n"
         "Subsystem sftp internal-sftp\n"
+        f"{more}"
     )
     if os.getuid() == 0:
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
