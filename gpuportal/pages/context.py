@@ -3,7 +3,7 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import chain
 
 import redis
@@ -302,13 +302,19 @@ def read_frames(most: int) -> list[bytes]:
     There are none if the broker does not answer, because pages must open without it.
     """
     try:
-        with redis.Redis.from_url(
-            settings.REDIS_URL, socket_timeout=0.5, socket_connect_timeout=0.5
-        ) as client:
-            found = client.lrange(FRAME_MINUTE, 0, most - 1)
+        found = _broker(settings.REDIS_URL).lrange(FRAME_MINUTE, 0, most - 1)
     except redis.RedisError:
         return []
     return list(found)  # type: ignore[arg-type]
+
+
+@lru_cache(maxsize=4)
+def _broker(url: str) -> redis.Redis:
+    """Return the process's client for pages: a connection lasts for many pages.
+
+    Its limits are shorter than those of ``ticks.broker``, because a person waits.
+    """
+    return redis.Redis.from_url(url, socket_timeout=0.5, socket_connect_timeout=0.5)
 
 
 def site(request: HttpRequest) -> dict[str, object]:

@@ -166,7 +166,14 @@ def send(one: Any, label: tuple[str, str], strategy: Any, examples: int) -> None
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600 if EXAMPLES else 600)
-@pytest.mark.parametrize("role", list(USUAL))
+@pytest.mark.parametrize(
+    "role",
+    [
+        # It is refused before any query.
+        pytest.param("anonymous", marks=pytest.mark.once),
+        *(role for role in USUAL if role != "anonymous"),
+    ],
+)
 def test_every_answer_is_one_that_the_schema_names(schema, world, role):
     known = credentials(role, world)
     count, broken = EXAMPLES or USUAL[role], []

@@ -86,6 +86,8 @@ def test_what_a_library_tells_before_its_numbers_is_kept_between_two_looks(job):
     assert log_store.numbers(job) == [{"step": 16, "loss": 0.5}]
 
 
+# Files only.
+@pytest.mark.once
 def test_a_million_lines_become_a_chart_that_a_browser_can_draw(job):
     lines = b"".join(b"step=%d loss=1.0\n" % n for n in range(1_000_000))
     for start in range(0, len(lines), 2**20):
