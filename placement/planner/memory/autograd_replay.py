@@ -27,10 +27,6 @@ class LayerReplay:
     """Most bytes alive inside forward, input included."""
     backward_peak_bytes: float
     """Most bytes alive inside backward, kept bytes and new gradients included."""
-    backward_end_bytes: float
-    """Bytes alive right after backward: parameter gradients and the input's
-    gradient.
-    """
     first_backward_bytes: float = 0.0
     """The peak of a backward without earlier gradients; 0: the same."""
 
@@ -45,17 +41,16 @@ def replay(
     """
     kept = _kept_storages(ops)
     kept_bytes = sum(v.size_bytes for v in kept) + sum(op.kept_bytes for op in ops)
-    backward_peak, backward_end = _backward(ops, kept, kept_bytes, result, accumulates)
+    backward_peak = _backward(ops, kept, kept_bytes, result, accumulates)
     first = 0.0
     if accumulates:
-        first, _ = _backward(ops, kept, kept_bytes, result, accumulates=False)
+        first = _backward(ops, kept, kept_bytes, result, accumulates=False)
     return LayerReplay(
         kept_bytes=kept_bytes,
         output_bytes=result.storage.size_bytes,
         input_bytes=source.storage.size_bytes,
         forward_peak_bytes=_forward_peak(ops, kept, source, result),
         backward_peak_bytes=backward_peak,
-        backward_end_bytes=backward_end,
         first_backward_bytes=first,
     )
 
@@ -157,7 +152,8 @@ def _backward(
     kept_bytes: float,
     result: Value,
     accumulates: bool,
-) -> tuple[float, float]:
+) -> float:
+    """Return the most bytes alive inside backward."""
     grads = _Gradients()
     if not result.constant:
         grads.add_contribution(result, grads.new(result.size_bytes))
@@ -193,7 +189,7 @@ def _backward(
         if op.casts_gradient:
             cast = weights + op.backward_temp_bytes
             peak = max(peak, saved + cast + grads.live_bytes)
-    return peak, grads.live_bytes + (0.0 if accumulates else weights)
+    return peak
 
 
 def _released(op: Op, waiting: dict[Value, int]) -> float:

@@ -220,7 +220,7 @@ def guess(setting: Replaying, layer: LayerSpec) -> LayerReplay:
     kept = float(edges * setting.tokens("block").count * width)
     kept *= setting.spec.activation_ratio
     if not workload.trains:
-        return LayerReplay(0.0, kept / 4, kept / 4, kept / 2, 0.0, 0.0)
+        return LayerReplay(0.0, kept / 4, kept / 4, kept / 2, 0.0)
     grads = trained_elements(layer) * widths(workload).gradient
     return LayerReplay(
         kept_bytes=kept,
@@ -228,5 +228,4 @@ def guess(setting: Replaying, layer: LayerSpec) -> LayerReplay:
         input_bytes=kept / 4,
         forward_peak_bytes=kept * 1.25,
         backward_peak_bytes=kept * 1.5 + grads,
-        backward_end_bytes=grads,
     )

@@ -69,8 +69,6 @@ class RatioSpread:
     median_ratio: float
     p90_error_ratio: float
     """Nine runs in ten differ from 1 by at most this."""
-    low_ratio: float
-    """10th percentile."""
     high_ratio: float
     """90th percentile."""
 
@@ -152,7 +150,6 @@ def spread_of(ratios: Sequence[float]) -> RatioSpread | None:
         n=len(ratios),
         median_ratio=float(median(ratios)),
         p90_error_ratio=quantile([abs(one - 1) for one in ratios], 0.9),
-        low_ratio=quantile(ratios, 0.1),
         high_ratio=quantile(ratios, 0.9),
     )
 

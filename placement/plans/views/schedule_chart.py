@@ -42,7 +42,6 @@ class Schedule:
     rows: tuple[tuple[str, tuple[MicrobatchCell, ...]], ...]
     """(Gpu label, cells)."""
     width: float
-    bubble_pct: float
     words: str
     pieces: int
     """Pieces of the model per Gpu. More than one: interleaved."""
@@ -85,7 +84,6 @@ def schedule_of(plan: Plan) -> Schedule | None:
             for shard, row in zip(ranks, rows, strict=True)
         ),
         width=UNITS,
-        bubble_pct=bubble,
         words=", ".join(words),
         pieces=pieces,
     )
