@@ -79,7 +79,7 @@ def refund(
             key=f"refunded:{row.pk}",
         )
     _token_back(row, now=now, policy=policy)
-    give_token(row, now=now, reason=reason)
+    give_voucher(row, now=now, reason=reason)
     publish(row, policy, gone=True)
     return True
 
@@ -92,10 +92,10 @@ def _token_back(row: Reservation, *, now: datetime, policy: Policy) -> None:
         ledger.audit("token-back", row, actor=None, now=now)
 
 
-def give_token(row: Reservation, *, now: datetime, reason: str) -> bool:
+def give_voucher(row: Reservation, *, now: datetime, reason: str) -> bool:
     """Give the Membership a Voucher. False: this Reservation gave one before.
 
-    There is none for a gap, because nobody had booked it.
+    A Job in a gap gets none, because nobody had booked the gap.
     """
     if is_gap(row.start, row.booked_end):
         return False

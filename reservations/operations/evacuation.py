@@ -192,7 +192,7 @@ def carry_out(
         refunds.refund(
             row, now=why.now, reason=why.reason, policy=why.policy, told=True
         )
-    refunds.give_token(row, now=why.now, reason=why.reason)
+    refunds.give_voucher(row, now=why.now, reason=why.reason)
     notices.notify(
         user=row.user,
         kind=Notice.Kind.MAINTENANCE,
