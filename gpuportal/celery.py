@@ -24,7 +24,7 @@ os.environ.setdefault("CELERY_SKIP_CHECKS", "1")
 def wait_with_collection(**_kwargs: object) -> None:
     """Stop the garbage collector while Django and the tasks are imported.
 
-    What is imported stays. So to look for garbage would take a sixth of the start and
+    Imported modules stay. So a search for garbage would take a sixth of the start and
     find nothing. Receivers run in the order in which they were connected.
     """
     gc.disable()
@@ -39,7 +39,7 @@ app.autodiscover_tasks(["telemetry", "reservations", "placement", "gpuportal"])
 
 @import_modules.connect(weak=False)
 def collect_again(**_kwargs: object) -> None:
-    """Start the garbage collector, which never looks at what is imported by now."""
+    """Start the garbage collector. It skips all objects that exist by now."""
     gc.freeze()
     gc.enable()
 

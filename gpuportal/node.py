@@ -59,8 +59,8 @@ atexit.register(gc.freeze)
 
 
 class NodeWorker(Worker):
-    """A worker that does not communicate with other workers, whatever the command's
-    options are."""
+    """A worker that never communicates with other workers, with any options of the
+    command."""
 
     def __init__(self, **kwargs: Any) -> None:
         quiet = {"without_gossip": True, "without_mingle": True}

@@ -1,13 +1,13 @@
 """The calendar's tick: small numbered steps, safe to run twice and concurrently.
 
-1. Begin what is due: CONFIRMED -> ACTIVE. Give time past the end to holders who asked
-   for it, where the Gpus are free (``booking.overstay``).
+1. Begin due Reservations: CONFIRMED -> ACTIVE. Give time past the end to holders who
+   asked for it, where the Gpus are free (``booking.overstay``).
 2. Note since when a Gpu is lost. Refund Reservations whose Gpu stays lost.
-3. Check in holders whose processes run. Release what nobody came for
-   (``presence.no_show_release``).
+3. Check in holders whose processes run. Release Reservations whose holder did not
+   come (``presence.no_show_release``).
 4. Warn about idle Reservations and release them, if the site's policy says so
    (``presence.idle_release``).
-5. End what is over: RELEASE and CHARGE.
+5. End Reservations that are over: RELEASE and CHARGE.
 6. Where another person's process was on a Gpu at the start, assign equal Gpus or refund
    everything (``booking.unclean_start``).
 7. Charge hours that were returned too late, once they have passed
@@ -17,7 +17,7 @@
 9. Notify about courses and guests that end soon, and end those that are due
    (``accounts.courses``).
 10. Place waiting requests in order; offer and plan for the others
-    (``waitlist.scheduler``). In production this is a task of its own, because one look
+    (``waitlist.scheduler``). In production this is a separate task, because one search
     may take seconds.
 11. Roll up the use of each Account's Gpus, once an hour is over.
 12. Notify holders whose time is over soon (``holder_notices.ending``).
@@ -28,8 +28,8 @@ Every move is one compare-and-set on one locked row. A second worker in the same
 finds nothing to do, and a worker that dies leaves nothing half done. A row that fails
 is logged and skipped. The order matters: a holder who came in the last minute is
 checked in before the end. Rows carry the instant that they follow from, not the tick's.
-A tick that is hours late therefore writes what many ticks would have written. Only what
-began and ended while the portal was down is refunded.
+A tick that is hours late therefore writes the rows that many ticks would have written.
+Only Reservations that began and ended while the portal was down are refunded.
 """
 
 import logging

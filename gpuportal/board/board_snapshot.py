@@ -319,7 +319,7 @@ def _process(
 
 
 def runners_in(detail: Detail, owners: Owners) -> set[int | str]:
-    """Return everybody who has a process there: login names, and Users by primary
+    """Return the owners of the processes there: login names, and Users by primary
     key."""
     found: set[int | str] = set()
     for gpu in detail["gpus"].values():

@@ -54,7 +54,7 @@ class OneHopHandler(ASGIHandler):
         self.planners = Planners()
 
     def load_middleware(self, is_async: bool = False) -> None:
-        """Build the synchronous chain, whatever the argument is."""
+        """Build the synchronous chain. The argument is ignored."""
         super().load_middleware(is_async=False)
 
     async def handle(self, scope: Scope, receive: Receive, send: Any) -> None:
@@ -100,7 +100,7 @@ class OneHopHandler(ASGIHandler):
         return await find(scope)
 
     async def send_response(self, response: HttpResponseBase, send: Any) -> None:
-        """Send an answer. A file is sent in pieces, whatever its length.
+        """Send an answer. A file of any length is sent in pieces.
 
         Django would collect the whole output of a synchronous iterator first.
         """

@@ -1,9 +1,9 @@
 """Allow websockets only from pages of the same origin.
 
-A browser sends its cookies along with every websocket, whatever page opens it, and
-cookies have no port. So the page's origin must be exactly the portal's: scheme, host
-and port, as Django's CSRF check compares them for a form. ``CSRF_TRUSTED_ORIGINS`` are
-trusted here, too.
+A browser sends its cookies with every websocket, even if a page of another site opens
+it, and cookies have no port. So the page's origin must be exactly the portal's: scheme,
+host and port, as Django's CSRF check compares them for a form. ``CSRF_TRUSTED_ORIGINS``
+are trusted here, too.
 """
 
 from typing import Any

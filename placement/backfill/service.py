@@ -186,8 +186,8 @@ def stop_in_gaps(
     """Stop it: it takes no more gaps, and its stretch gets TERM and its grace.
 
     Raises:
-        NotFound: there is none, or this User may not see it.
-        NotAllowed: a group head may look, not stop.
+        NotFound: it does not exist, or this User may not see it.
+        NotAllowed: a group head can see it, but not stop it.
         JobOver: it has ended.
     """
     row = Backfill.objects.visible_to(user).filter(pk=backfill_id).first()

@@ -110,8 +110,8 @@ def stop_array(*, array_id: int, user: User, now: datetime, reason: str = "") ->
     """Stop the Jobs of an array that have not ended. Return how many.
 
     Raises:
-        NotFound: this User has no such array, or an operator asked for an unknown one.
-        NotAllowed: a group head may look, not stop.
+        NotFound: this User has no such array, or for an operator there is no such one.
+        NotAllowed: a group head can see it, but not stop it.
     """
     rows = Job.objects.visible_to(user).filter(array_id=array_id)
     if not rows.exists():

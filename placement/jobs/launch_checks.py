@@ -102,7 +102,7 @@ def _script_problems(script: str, arguments: Sequence[str]) -> dict[str, str]:
 
 
 def retry_problems(retries: int, retry_failed: bool) -> dict[str, str]:
-    """Return what is wrong with the restarts that a Job may have, by field."""
+    """Return the faults in the restarts that a Job may have, by field."""
     if not 0 <= retries <= MOST_RETRIES:
         return {
             "retries": sentence(

@@ -237,8 +237,8 @@ def _offer(gpu: Gpu, looked: _GpuFacts, booked: str) -> GpuOffer:
 def _host_bytes(node: Node, *, later: bool) -> int | None:
     """Return the memory of a node that offloading may use; None: unknown.
 
-    Now it is what is free. Later it is all but what the system needs, because other
-    jobs are over then.
+    For now this is the free memory. For later it is all memory except that of the
+    system, because other jobs are over then.
     """
     if not later:
         return node.ram_free_bytes

@@ -1,7 +1,7 @@
 """A stream for asyncio code at either end: read, write, control messages, close.
 
 It has no socket. Frames of the other end come in through `deliver`, and ``send`` takes
-the frames for the other end and never waits: the credit bounds what can pile up there.
+the frames for the other end and never waits: the credit bounds how many can wait there.
 One task reads at a time, and one task writes data at a time.
 """
 

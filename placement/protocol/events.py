@@ -83,7 +83,7 @@ class JobFact:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """One attempt that runs, as far as the node knows."""
+    """One attempt that the node believes to be running."""
 
     job: Count
     attempt: Count

@@ -97,7 +97,7 @@ class StreamEnd:
             self.outgoing.append(CloseFrame(self.stream))
 
     def abort(self, code: str, detail: str = "") -> None:
-        """End both directions with a reason, and drop what was not read here."""
+        """End both directions with a reason, and drop unread data of this end."""
         if not self.over:
             self.ended = CloseFrame(self.stream, code, detail)
             self.outgoing.append(self.ended)

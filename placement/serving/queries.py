@@ -54,7 +54,7 @@ def _number(endpoint: Endpoint) -> int:
 
 
 def move_status(endpoint: Endpoint) -> dict[str, Any]:
-    """Return the move of an endpoint, for its page. {}: there is none."""
+    """Return the move of an endpoint, for its page. {} without a move."""
     there = sorted(endpoint.successors.all(), key=_number)
     if not there:
         return {}

@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 
 def end_due(at: datetime, policy: Policy) -> dict[str, int]:
-    """Warn of near ends, then end what is due. Return the counts of both."""
+    """Warn of near ends, then end due courses and guests. Return both counts."""
     if not _has_work(at):
         return dict.fromkeys(("endings_told", "courses_ended", "guests_ended"), 0)
     return {

@@ -72,9 +72,8 @@ def charge(pk: int, now: datetime, policy: Policy) -> bool:
 def _held_by_others(part: LateReturn, row: Reservation) -> list[Window]:
     """Return when other Users held the Gpu in those hours.
 
-    Time that displaced a booking counts as held only if its displaced owner holds it
-    again. Otherwise a person could displace it for a friend, who books it next, and pay
-    nothing.
+    Time that displaced a booking counts as held only if the displaced owner holds it
+    again. Otherwise a person could displace it at no cost, and a friend could book it.
     """
     displaced = [
         (Window(start, end), owner)

@@ -170,7 +170,7 @@ def set_end(row: Reservation, end: datetime, *, now: datetime, why: str) -> None
 def free_from(
     gpu_ids: Sequence[int], *, now: datetime, policy: Policy, gaps: bool = False
 ) -> datetime:
-    """Return when Gpus with an overstay become free. ``now``: there is none.
+    """Return when Gpus with an overstay become free. ``now`` without an overstay.
 
     A Job in a gap gets its grace period, an overstay the policy's notice.
 

@@ -88,8 +88,9 @@ def give_back_part(
     """Give back some Gpus, the last part of the time, or both. Return what is left.
 
     Raises:
-        NotChangeable, StaleVersion, Refusal: nothing is changed. Or, of a running
-        Reservation, only the Gpus were returned because its end was changed meanwhile.
+        NotChangeable, StaleVersion, Refusal: nothing is changed. One exception: if the
+            end of a running Reservation was changed meanwhile, only the Gpus are
+            returned.
         NotAllowed, ReasonNeeded, NotFound.
     """
     at = whole_second(now)

@@ -36,7 +36,7 @@ def channels_of(kind: str, chosen: Mapping[str, object]) -> tuple[str, ...]:
 def quiet_until(
     at: datetime, *, begin: time | None, end: time | None, zone: tzinfo
 ) -> datetime | None:
-    """Return when the quiet hours around an instant end; None: it is not quiet.
+    """Return when the quiet hours around an instant end. None outside of them.
 
     Times are those of the site's wall clock, past midnight if ``end`` is not after
     ``begin``. Equal times mean no quiet hours. If the change to summer time skips the

@@ -120,7 +120,7 @@ def _wanted(values: dict[str, Any]) -> QuerySet[Gpu]:
 @require_POST
 @operator_required
 def act(request: HttpRequest) -> HttpResponseBase:
-    """Review what an act on many Gpus does; do what was reviewed."""
+    """Review the effects of an act on many Gpus, then carry it out."""
     form = ActForm(request.POST)
     if form.is_valid() and form.cleaned_data["act"] == "maintenance":
         chosen = urlencode([("gpus", gpu.pk) for gpu in form.cleaned_data["gpus"]])
@@ -182,7 +182,7 @@ class ActPage(ReviewPage):
         problem: str = "",
         status: int = 200,
     ) -> HttpResponse:
-        """Return the review, or the list with what is wrong in the form."""
+        """Return the review, or the list with the faults of the form."""
         if review is None:
             return _list(self.request, form, status=status)
         return super().page(form, review, problem=problem, status=status)

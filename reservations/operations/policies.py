@@ -104,7 +104,7 @@ def save(
     verb: str = CHANGED,
     **detail: object,
 ) -> Changes:
-    """Save a change exactly as it was shown. Return what is different now.
+    """Save a change exactly as it was shown. Return the differences.
 
     Raises:
         FieldsInvalid: by field.

@@ -68,7 +68,7 @@ def next_release(
     now: datetime,
     policy: Policy,
 ) -> PendingRelease | None:
-    """Return the coming release of a running Reservation. None: there is none."""
+    """Return the coming release of a running Reservation, or None."""
     if checked_in_at is None:
         if not policy.release_no_shows:
             return None

@@ -130,8 +130,8 @@ def price_sum(parts: Sequence[tuple[str, int, int]], cost_gpu_seconds: int) -> s
 
     Args:
         parts: class, unweighted GPU-seconds and weight of each class held.
-        cost_gpu_seconds: the whole cost in weighted GPU-seconds. What it exceeds the
-            parts by is the surcharge of peak hours.
+        cost_gpu_seconds: the whole cost in weighted GPU-seconds. Its excess over the
+            parts is the surcharge of peak hours.
 
     >>> price_sum([("A100", 28_800, 10)], 288_000)
     '8 GPU-hours × 10 (A100) = 80 credits'

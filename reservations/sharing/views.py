@@ -115,7 +115,7 @@ def _store_form(
 
 
 def refused_form(request: HttpRequest, pk: int) -> dict[str, Any]:
-    """Return the form that was just refused, and delete it. {}: there is none.
+    """Return the form that was just refused, and delete it. {} without one.
 
     ``part`` names the section, ``typed`` has a value by field (``gpus``: all of them),
     ``errors`` the sentences by field, those of the whole form under "".

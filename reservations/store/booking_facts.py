@@ -125,7 +125,7 @@ def own_holdings(user_pk: int, *, ignoring: int | None = None) -> tuple[Holding,
 def holdings_of(
     user_pks: Collection[int], *, ignoring: int | None = None
 ) -> dict[int, tuple[Holding, ...]]:
-    """Return each User's live Reservations, by User. No entry: none.
+    """Return each User's live Reservations, by User. Users without any are left out.
 
     Those that others share with them follow, marked ``shared``. A person who left the
     owner's Account, or who may not sign in, shares nothing (``CoUser.sharing``).

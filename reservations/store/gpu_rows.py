@@ -71,7 +71,7 @@ DRAINS = _OUT_WORDS[OUT_FIELDS.index("draining")]
 
 
 def short_reason(out: str) -> str:
-    """Shorten ``unavailable_reason`` to one or two words. Empty: there is none."""
+    """Shorten ``unavailable_reason`` to one or two words. Empty without a reason."""
     if out == _MISSING:
         return sentence("missing")
     return dict(zip(_OUT_WORDS, _SHORT_WORDS, strict=True)).get(out, "")

@@ -85,7 +85,7 @@ def _overlaps_taken(choice: WaitlistMatch, taken: Sequence[PlannedStart]) -> boo
 
 
 def offered_of(row: WaitingRequest, at: datetime) -> PlannedStart | None:
-    """Return the present offer to a request. None: there is none."""
+    """Return the present offer to a request, or None."""
     start, end, until = row.offer_start, row.offer_end, row.offer_until
     if start is None or end is None or until is None or until <= at:
         return None

@@ -115,7 +115,7 @@ class ReviewPage(ABC):
         return {}
 
     def answer(self) -> HttpResponseBase:
-        """Show the form or its review, or save what was reviewed."""
+        """Show the form or its review, or save the reviewed change."""
         post = self.request.POST
         if self.request.method != "POST":
             form = self.form_of(None)

@@ -99,7 +99,7 @@ class ContainerUsers:
         self._answers = SlowAnswers[str](self._query_engines, name="containers")
 
     def user(self, container: str) -> SlowAnswer:
-        """Return the login that a container's label names; None if there is none."""
+        """Return the login that a container's label names, or None."""
         asked_at = self._unanswered.get(container)
         if asked_at is not None and self._clock() - asked_at >= ASK_AGAIN_SECONDS:
             self._unanswered.pop(container, None)

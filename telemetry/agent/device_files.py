@@ -67,7 +67,7 @@ def capabilities_major(devices: Path = DEVICES) -> int | None:
 
 
 def path_of(major: int, minor: int, dev: Path = DEV) -> Path | None:
-    """Return the file of a device below ``/dev``; None if there is none."""
+    """Return the file of a device below ``/dev``, or None."""
     wanted = os.makedev(major, minor)
     for pattern in ("nvidia*", "nvidia-caps/*", "dri/*", "*"):
         for path in sorted(dev.glob(pattern)):

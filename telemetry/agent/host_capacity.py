@@ -24,7 +24,7 @@ def host_capacity(
     """Measure the machine. Every value that cannot be read is None.
 
     Args:
-        folder: where jobs work; None: nowhere.
+        folder: the folder of the jobs; None if the node runs no jobs.
     """
     known = _numbers(proc / "meminfo")
     total, free = (

@@ -1,1 +1,1 @@
-"""Alerts: open findings, and what was done about them."""
+"""Alerts: open findings, and the acts that answered them."""

@@ -66,8 +66,8 @@ def roll_account_hours(*, now: datetime, held: Callable[[datetime], Held]) -> in
     """Roll up the due hours of Accounts that are over. Return how many.
 
     Args:
-        held: returns what was held in the hour that begins then. The calendar's app
-            provides it. Called in the transaction.
+        held: returns the bookings of the hour that begins at its argument. The
+            calendar's app provides it. It is called in the transaction.
     """
     return _each_due(
         HourDue.Tier.ACCOUNT, lambda hour: _write_accounts(hour, held(hour)), now

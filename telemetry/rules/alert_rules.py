@@ -141,7 +141,7 @@ def rules_reported_once() -> frozenset[str]:
 
 
 def rules_for_bookers() -> frozenset[str]:
-    """Return the rules that concern everybody who has booked the GPU."""
+    """Return the rules that concern all users who have booked the GPU."""
     return frozenset(
         rule.name for rule in _RULES.values() if rule.breaks or rule.shown_to_bookers
     )

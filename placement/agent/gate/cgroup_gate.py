@@ -97,7 +97,7 @@ class DeviceGate:
         return self._loaded is not None
 
     def find(self) -> bool:
-        """Take over the program of an earlier worker; False: there is none.
+        """Take over the program of an earlier worker. Return False if it left none.
 
         Raises:
             GateUnavailable: with the reason.

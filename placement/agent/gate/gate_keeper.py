@@ -194,10 +194,10 @@ class GateKeeper:
     def _unknown_names_and_fault(
         self, order: GateOrder, now: float
     ) -> tuple[tuple[str, ...], str]:
-        """Return names that this node does not know, and what is wrong with the gate.
+        """Return names that this node does not know, and the fault of the gate.
 
         Raises:
-            GateUnavailable: with the reason; what was attached stays so.
+            GateUnavailable: with the reason. An attached program stays attached.
         """
         gate = self._device_gate()
         numbers = self._known_numbers(order)

@@ -1,8 +1,8 @@
 """The people that the gate cannot stop: they can become root.
 
 A member of ``docker`` starts a container as root, and a member of ``sudo`` or ``wheel``
-runs any command as root. Only members that the groups name are found; nobody is asked
-for who has such a group as the primary one.
+runs any command as root. Only members that the groups name are found, and not users who
+have such a group as their primary one.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ def checked_argv(
         argv: the command line.
         needed: programs of a launcher. Where an environment is named they must be in
             it: the system's would run without its packages.
-        environment_folder: of the environment's programs; "": there is none.
+        environment_folder: of the environment's programs. "" without an environment.
 
     Raises:
         OSError: a program is not installed, or its folder is not trusted.

@@ -1,8 +1,8 @@
 """A ModelSpec with low-rank adapters beside frozen weights, or with quantized weights.
 
 LoRA (arXiv:2106.09685) as PEFT 0.21 does it: beside each named linear layer W (outputs
-x inputs) two trained matrices A (rank x inputs) and B (outputs x rank), in fp32
-whatever the model's dtype (`autocast_adapter_dtype`). Everything else is frozen.
+x inputs) two trained matrices A (rank x inputs) and B (outputs x rank), in fp32 for
+every dtype of the model (`autocast_adapter_dtype`). Everything else is frozen.
 """
 
 from collections.abc import Iterable, Sequence

@@ -148,7 +148,7 @@ def needs_by_node(
 
 
 def fullest_node(needs: Mapping[str, HostNeed]) -> tuple[str, HostNeed]:
-    """Return the node that keeps the most, and what it keeps."""
+    """Return the node that keeps the most bytes, and its need."""
     return max(
         needs.items(),
         key=lambda item: (item[1].memory_bytes + item[1].disk_bytes, item[0]),
@@ -205,7 +205,7 @@ def host_notes(
 
 
 def shortage(plan: Plan, offers: Iterable[GpuOffer], limits: PlanLimits) -> str:
-    """Return why the nodes of a Plan cannot keep what it keeps off the Gpus, or ""."""
+    """Return why the nodes lack space for what a Plan keeps off the Gpus, or ""."""
     if not plan.host_memory_bytes and not plan.host_disk_bytes:
         return ""
     here = [offer for offer in offers if offer.node in plan.nodes]

@@ -1,10 +1,10 @@
 """Refusals and notices about sharing, handing over and swapping.
 
 Refusal
-├── CannotShare      a person who cannot be a co-user, or one too many
-├── CannotOffer      what cannot be offered, or not to them
+├── CannotShare      the person cannot be a co-user, or there are too many
+├── CannotOffer      the booking cannot be offered, or not to this person
 ├── OfferOver        answered, withdrawn, expired, or its Reservation changed
-└── SwapWouldBeFlex  what comes back would be less than was shown
+└── SwapWouldBeFlex  the returned booking would be worth less than was shown
 """
 
 from __future__ import annotations
