@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from placement.access.ssh_offers import offering_nodes
 from reservations.models import Allocation, User
 from telemetry.models import Node
 
@@ -20,6 +21,10 @@ class NodeAccess:
     """The command that logs in; "" if the site does not let this User in."""
     ssh_needs_account: bool
     """Users may log in to the node, but this one has no Unix account there."""
+    tunnel_host: str
+    """Host of ssh through the portal; "": the node offers none now."""
+    account: str
+    """Name of the user on the node, for ssh through the portal."""
     scripts: bool
     """Whether own scripts may run there, because jobs are kept apart."""
 
@@ -33,6 +38,8 @@ def node_access(
         allocations: with ``gpu__node`` loaded.
         user: the person who would log in.
     """
+    allocations = list(allocations)
+    offering = offering_nodes(sorted({one.gpu.node.name for one in allocations}))
     nodes: dict[int, tuple[Node, list[Allocation]]] = {}
     for one in allocations:
         nodes.setdefault(one.gpu.node_id, (one.gpu.node, []))[1].append(one)
@@ -51,6 +58,10 @@ def node_access(
                 if node.ssh_address and account
                 else "",
                 ssh_needs_account=bool(node.ssh_address) and not account,
+                tunnel_host=f"r{rows[0].reservation_id}.{node.name}.gpuportal"
+                if node.name in offering
+                else "",
+                account=account or user.username,
                 scripts=node.isolation != Node.Isolation.NONE,
             )
         )

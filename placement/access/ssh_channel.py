@@ -5,6 +5,7 @@ from django.utils import timezone
 
 from placement.access.ssh_authority import host_certificate
 from placement.access.ssh_certificates import access_of
+from placement.access.ssh_offers import note_offer
 from placement.jobs.nodes.node_channel import body_of, for_nodes, length_of, refused
 from placement.protocol import signing
 from placement.protocol.ssh_access import MOST_KEY_CHARACTERS, SshAnswer
@@ -28,6 +29,7 @@ def ssh_access(request: HttpRequest, node: Node) -> HttpResponse:
         except SshKeyRefused as error:
             return problem_response(error)
         certificate = host_certificate(line, node=node.name, now=now)
+    note_offer(node.name)
     payload = access_of(node, now).payload()
     answer = SshAnswer(payload, signing.sign(payload), certificate)
     return HttpResponse(encode(answer), content_type="application/json")
