@@ -176,6 +176,22 @@ def test_only_developers_get_development_packages(with_venv, bare):
     assert "--omit=dev" not in said[1]
 
 
+def test_a_portal_bundles_its_scripts_and_goes_on_without(with_venv, bare):
+    calls = with_venv / "python-calls"
+    bundle = "gpuportal/pages/bundle.py"
+    assert (ROOT / bundle).is_file()
+    fake(
+        with_venv / ".venv" / "bin",
+        "python",
+        f'case "$*" in *{bundle}) echo "$*" >>"{calls}"; exit 1;; esac',
+    )
+    assert set_up(with_venv, bare, "node").returncode == 0
+    assert not calls.exists()
+    for mode in ("setup", "run", "test"):
+        assert set_up(with_venv, bare, mode).returncode == 0
+    assert calls.read_text() == f"-P {bundle}\n" * 3
+
+
 @pytest.mark.parametrize(
     ("said", "shown"),
     [
