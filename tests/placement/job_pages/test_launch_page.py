@@ -10,6 +10,8 @@ from django.utils import timezone
 
 from placement.jobs import service as jobs
 from placement.models import Job
+from placement.planner.model.adaptation import target_names, with_lora
+from placement.planner.model.spec import ModelSpec
 from reservations.rules.lifecycle import State
 from telemetry.models import Node
 from tests.factories import make_gpu, make_gpus, make_node, make_reservation
@@ -206,6 +208,23 @@ def test_a_fine_tune_is_launched_and_its_fields_are_marked(
     html = text_of(student, f"/jobs/new/?again={job.pk}")
     assert 'name="fine-tune.model"' in html and 'value="org/tiny"' in html
     assert 'value="train:model"' in html
+
+
+def test_a_plan_with_adapters_fills_in_their_rank_and_layers(
+    student, alice, redis_client
+):
+    make_lab()
+    send_frame(redis_client)
+    stored = plan_on(alice, "single")
+    whole = ModelSpec.from_json(stored.spec)
+    name = target_names(whole)[0]
+    stored.spec = with_lora(whole, rank=24, targets=[name]).to_json()
+    stored.save()
+    html = text_of(student, f"/jobs/new/?plan={stored.pk}")
+    for setting, value in (("lora_rank", 24), ("lora_targets", name)):
+        field = html.partition(f'name="fine-tune.{setting}"')[2].partition(">")[0]
+        assert f'value="{value}"' in field
+    assert "pre-train.lora_rank" not in html and "pre-train.seq" in html
 
 
 def test_where_gpus_are_on_several_nodes_one_is_chosen(student, alice):
