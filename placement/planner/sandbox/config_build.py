@@ -9,6 +9,8 @@ meta, so nothing is allocated. It uses no hub and no code of the model's author.
 limits are set before the file is read.
 """
 
+import atexit
+import gc
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -52,6 +54,10 @@ _TAKEN = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k", "
 def main(arguments: list[str]) -> int:
     """Build one config and print the answer. Return 0 or EXIT_REFUSED."""
     answers = own_output()
+    # What is imported stays, so to look for garbage meanwhile finds little. When the
+    # interpreter ends, it would look at every object once more.
+    gc.disable()
+    atexit.register(gc.freeze)
     try:
         if len(arguments) not in (1, 2):
             raise FileRefused("usage", "path", "PATH [NAME]")
@@ -93,6 +99,8 @@ def read(one: OpenedFile, name: str) -> tuple[ModelSpec, Any]:
             "are not installed; a .safetensors file of the model works for any family"
         )
         raise FileRefused("unknown-family", "model_type", detail) from error
+    gc.freeze()
+    gc.enable()
     # Only now, because it is called at every import, and torch has thousands.
     end_at_sockets()
     module = built(config)
