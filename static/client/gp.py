@@ -76,9 +76,10 @@ TEXT, BINARY, CLOSE, PING, PONG = 1, 2, 8, 9, 10
 class Refused(Exception):
     """The command failed: 1 the portal refuses, 2 wrong use, 3 it is not reachable."""
 
-    def __init__(self, words, status=1):
+    def __init__(self, words, status=1, code=""):
         super().__init__(words)
         self.status = status
+        self.code = code
 
 
 class NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -130,24 +131,30 @@ class Portal:
         try:
             return self.opener.open(request, timeout=TIMEOUT_SECONDS)
         except urllib.error.HTTPError as error:
-            words = words_of(error, self)
+            said = problem_of(error)
+            words, code = words_of(said, error, self), str(said.get("code"))
             if error.code in (429, 500, 502, 503, 504):
                 raise Refused(f"the portal answers {error.code}: {words}", 3) from None
             wrong = error.code in (400, 413, 415, 422) or 300 <= error.code < 400
-            raise Refused(words, 2 if wrong else 1) from None
+            raise Refused(words, 2 if wrong else 1, code) from None
         except urllib.error.URLError as error:
             raise Refused(f"the portal cannot be reached: {error.reason}", 3) from None
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise Refused(f"the portal cannot be reached: {error}", 3) from None
 
 
-def words_of(error, to):
-    """Return what a refusal says: its sentence, its fields, the next slot."""
+def problem_of(error):
+    """Return the fields of a refusal's problem+json; {} for another body."""
     try:
         said = json.loads(error.read(2**16))
     except (OSError, ValueError, http.client.HTTPException):
-        said = None
-    if not isinstance(said, dict):
+        return {}
+    return said if isinstance(said, dict) else {}
+
+
+def words_of(said, error, to):
+    """Return a refusal as text: its sentence, its fields, the next slot."""
+    if not said:
         return f"{error.code} {error.reason}"
     lines = [str(said.get("detail") or said.get("title") or error.code)]
     fields = (said.get("fields") or {}).items()
@@ -510,7 +517,10 @@ class Socket:
         except (OSError, ValueError, http.client.HTTPException) as error:
             raise Refused(f"the portal cannot be reached: {error}", 3) from None
         if answer.status != 101:
-            raise Refused(words_of(answer, to), 3 if answer.status >= 500 else 1)
+            raise Refused(
+                words_of(problem_of(answer), answer, to),
+                3 if answer.status >= 500 else 1,
+            )
         digest = hashlib.sha1(key + ACCEPT, usedforsecurity=False).digest()
         if answer.headers["Sec-WebSocket-Accept"] != base64.b64encode(digest).decode():
             raise Refused(f"{to.url} is not a GPU Portal", 2)
@@ -684,8 +694,15 @@ def _program():
 
 
 def _command(*words):
-    """Return the command line that starts this file again, for ssh's settings."""
-    return " ".join(shlex.quote(word) for word in [*_program(), *words])
+    """Return the command line that starts this file again, for ssh's settings.
+
+    Quotes go around %h, too. ssh puts a host's name there, and a shell reads the line.
+    """
+    quoted = [
+        f"'{word}'" if word.startswith("%") else shlex.quote(word)
+        for word in [*_program(), *words]
+    ]
+    return " ".join(quoted)
 
 
 def _quoted(path):
@@ -764,6 +781,10 @@ def _certified(host):
             path.unlink()
     body = {"reservation": int(found[1]), "node": found[2] or "", "public_key": key}
     facts = to.ask("POST", "/ssh-certificates", body)
+    for name in ("certificate", "user", "hosts", "authority", "host_key_alias"):
+        # They go into ssh's settings, where a line break would begin another setting.
+        if not re.fullmatch(r"[\w@.*+/=-][\w@.*+/= -]*", str(facts.get(name))):
+            raise Refused(f"the portal's answer has an invalid {name}", 3)
     _replaced(KEYS / f"{host}-cert.pub", facts["certificate"] + "\n")
     authority = f"@cert-authority {facts['hosts']} {facts['authority']}\n"
     _replaced(KEYS / "known_hosts", authority)
@@ -783,10 +804,19 @@ def ssh(args):
     """Open a shell on a reservation's node, or run what follows --."""
     node = f".{args.node}" if args.node else ""
     host = f"r{args.reservation}{node}.gpuportal"
-    facts = _certified(host)
+    options = _options()
+    try:
+        facts = _certified(host)
+    except Refused as refusal:
+        # Without an account in the portal: the user's own key or password on the node.
+        if refusal.code != "ssh-no-account" or not args.user:
+            raise
+        facts = {}
+    else:
+        alias = ("HostKeyAlias", facts["host_key_alias"])
+        options += [*_certificate_options(host), alias]
     words = ["ssh"]
-    alias = ("HostKeyAlias", facts["host_key_alias"])
-    for name, value in [*_options(), *_certificate_options(host), alias]:
+    for name, value in options:
         words += ["-o", f"{name}={value}"]
     words += ["-l", args.user or facts["user"], host, *args.arguments]
     try:
