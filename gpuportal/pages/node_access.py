@@ -22,7 +22,8 @@ class NodeAccess:
     ssh_needs_account: bool
     """Users may log in to the node, but this one has no Unix account there."""
     tunnel_host: str
-    """Host of ssh through the portal; "": the node offers none now."""
+    """Host of ssh through the portal; "": the node offers none now, or the
+    user has no Unix account."""
     account: str
     """Name of the user on the node, for ssh through the portal."""
     scripts: bool
@@ -57,11 +58,12 @@ def node_access(
                 ssh=f"ssh {account}@{node.ssh_address}"
                 if node.ssh_address and account
                 else "",
-                ssh_needs_account=bool(node.ssh_address) and not account,
+                ssh_needs_account=not account
+                and (bool(node.ssh_address) or node.name in offering),
                 tunnel_host=f"r{rows[0].reservation_id}.{node.name}.gpuportal"
-                if node.name in offering
+                if account and node.name in offering
                 else "",
-                account=account or user.username,
+                account=account,
                 scripts=node.isolation != Node.Isolation.NONE,
             )
         )

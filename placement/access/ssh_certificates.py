@@ -41,7 +41,7 @@ class SshCertificate:
     @property
     def account(self) -> str:
         """The user's name on the node."""
-        return self.target.unix_user or self.target.login
+        return self.target.unix_user
 
 
 def issue_certificate(
@@ -59,12 +59,20 @@ def issue_certificate(
     Raises:
         SshKeyRefused: it is no public key.
         NotFound, StreamRefused: see ``access_target``.
-        RequestRefused: the user has not stored this key.
+        RequestRefused: the user has no Unix account, or has not stored this key.
         TooFast: too many certificates in a minute.
     """
     check_rate("ssh-certificate", user_pk=user.pk, per_minute=PER_MINUTE, now=now)
     parsed = parse_public_key(public_key)
     target = access_target(user, reservation_pk, now, node_name=node_name)
+    if not target.unix_user:
+        words = sentence(
+            "The portal does not know your Unix account on {node}. Ask the operator "
+            "to set it. With your own key or password: gp.py ssh {number} --user NAME",
+            node=target.node,
+            number=target.reservation,
+        )
+        raise RequestRefused("ssh-no-account", words)
     until = min(target.until, now + LONGEST)
     serial = new_serial()
     with transaction.atomic(durable=True):
@@ -99,7 +107,9 @@ def access_of(node: Node, now: datetime) -> SshAccess:
     """Return which principals a node accepts now, by Unix name.
 
     By the live allocations whose window runs now, like ``access_target``: release,
-    displacement, a removed co-user and a removed key all count.
+    displacement, a removed co-user and a removed key all count. Only the operator sets
+    the Unix account of a user. A login is never taken for one, because heads choose
+    the logins of those that they invite.
     """
     running = Allocation.objects.filter(
         gpu__node=node, live=True, start__lte=now, end__gt=now
@@ -119,7 +129,7 @@ def access_of(node: Node, now: datetime) -> SshAccess:
     accounts = defaultdict(list)
     pairs = [(number, key) for number, user in sorted(holders) for key in keys[user]]
     for number, key in pairs[:MOST_PRINCIPALS]:
-        name = key.user.unix_user or key.user.username
+        name = key.user.unix_user
         if ACCOUNT_NAME.fullmatch(name):
             accounts[name].append(principal(number, key.user_id, key.pk))
     issued_at = now.timestamp()

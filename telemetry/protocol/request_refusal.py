@@ -35,6 +35,7 @@ class RequestRefused(CodedError):
         "slow": 408,
         "access-early": 409,
         "model-refused": 409,
+        "ssh-no-account": 409,
         "access-over": 410,
         "endpoint-over": 410,
         "stream-ended": 410,

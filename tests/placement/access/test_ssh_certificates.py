@@ -4,8 +4,10 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from contextlib import contextmanager
 from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -22,7 +24,7 @@ from placement.protocol.ssh_access import parse_ssh_access
 from placement.protocol.stream_refusal import StreamRefused
 from reservations.accounts.api_tokens import create_token
 from reservations.accounts.ssh_keys.service import add_key, remove_key
-from reservations.models import Allocation, AuditEntry, CoUser, SshKey
+from reservations.models import Allocation, AuditEntry, CoUser, SshKey, User
 from reservations.rules.errors import NotFound, TooFast
 from reservations.rules.lifecycle import State
 from telemetry import paths
@@ -65,6 +67,9 @@ def test_a_certificate_names_user_reservation_and_key(
     now = timezone.now()
     text = new_key(tmp_path, "a")
     key = add_key(user=alice, text=text, name="laptop", now=now)
+    User.objects.filter(pk__in=(alice.pk, bob.pk)).update(unix_user="al")
+    alice.refresh_from_db()
+    bob.refresh_from_db()
 
     def issue(user=alice, number=made.pk, line=text, at=now):
         return issue_certificate(user, number, line, node_name="", now=at)
@@ -102,8 +107,9 @@ def test_a_node_is_sent_the_principals_of_this_moment(
     text = new_key(tmp_path, "a")
     key = add_key(user=alice, text=text, name="", now=now)
     theirs = add_key(user=bob, text=text, name="", now=now)
-    alice.unix_user = "al"
+    alice.unix_user, bob.unix_user = "al", "bo"
     alice.save()
+    bob.save()
 
     def accounts(at=None):
         access = access_of(row, at or timezone.now())
@@ -115,19 +121,35 @@ def test_a_node_is_sent_the_principals_of_this_moment(
     second = make_reservation(alice, make_gpus(1, row), state=State.ACTIVE)
     assert accounts() == {"al": (mine, mine.replace(f"r{made.pk}", f"r{second.pk}"))}
     shared = CoUser.objects.create(reservation=second, user=bob, added_by=alice)
-    assert accounts()["bob"] == (f"r{second.pk}-u{bob.pk}-k{theirs.pk}",)
+    assert accounts()["bo"] == (f"r{second.pk}-u{bob.pk}-k{theirs.pk}",)
     CoUser.objects.filter(pk=shared.pk).update(removed_at=now)
-    assert "bob" not in accounts()
+    assert "bo" not in accounts()
     Allocation.objects.filter(reservation=second).update(live=False)
     assert accounts() == {"al": (mine,)}
     assert accounts(at=made.end) == {}
     remove_key(key_id=key.pk, user=alice, now=now)
     assert accounts() == {}
-    alice.username = "../root"
-    alice.unix_user = ""
-    alice.save()
     add_key(user=alice, text=text, name="", now=now)
-    assert accounts() == {}, "a login that is no file's name opens nothing"
+    assert list(accounts()) == ["al"]
+    alice.unix_user = "../root"
+    alice.save()
+    assert accounts() == {}, "what is no file's name opens nothing"
+
+
+def test_a_login_opens_no_account_of_the_same_name(
+    own_secrets, alice, row, made, tmp_path
+):
+    """Heads choose the logins of those that they invite. Operators set accounts."""
+    now = timezone.now()
+    text = new_key(tmp_path, "a")
+    add_key(user=alice, text=text, name="", now=now)
+    alice.username = "admin-of-the-node"
+    alice.save()
+    assert access_of(row, timezone.now()).accounts == ()
+    with pytest.raises(RequestRefused, match="does not know your Unix account") as info:
+        issue_certificate(alice, made.pk, text, node_name="", now=now)
+    assert info.value.code == "ssh-no-account"
+    assert not AuditEntry.objects.filter(verb="ssh-certificate.issued").exists()
 
 
 def test_the_authority_is_a_secret_and_can_be_replaced(own_secrets, capsys):
@@ -275,6 +297,8 @@ def test_only_a_current_certificate_of_the_holder_opens_the_account(
     assert signs_in(mine) and signs_in(other)
     # Bob shares the reservation, and has another account.
     CoUser.objects.create(reservation=second, user=bob, added_by=alice)
+    bob.unix_user = "bo"
+    bob.save()
     add_key(user=bob, text=text, name="", now=now)
     theirs = issue_certificate(bob, second.pk, text, node_name="", now=now).line
     assert ssh_principals.refresh(lab.settings)
@@ -376,3 +400,55 @@ def test_gp_ssh_asks_neither_for_a_password_nor_for_a_fingerprint(
         read = env | {"GPUPORTAL_TOKEN": shown}
         assert run([*gp, "keys", "add", file], **read).returncode == 0
         assert run([*gp, "ssh", made.pk, "--", "true"], **env).returncode == 0
+        # Without an account in the portal, a key of the node's own still opens it.
+        User.objects.filter(pk=alice.pk).update(unix_user="")
+        for path in (home / ".config" / "gpuportal" / "ssh").glob("*.json"):
+            path.unlink()
+        refused = run([*gp, "ssh", made.pk, "--", "true"], **env)
+        assert refused.returncode == 1
+        assert "does not know your Unix account on node1" in refused.stderr
+        own = run([*gp, "ssh", made.pk, "--user", lab.server.user, "--", "true"], **env)
+        assert own.returncode == 255, "ssh was tried, and the key is not accepted"
+
+
+def test_an_answer_that_would_add_settings_of_ssh_is_refused(tmp_path):
+    """A portal could otherwise run commands on the machine of a user."""
+    command = "f" * 8
+
+    class Portal(BaseHTTPRequestHandler):
+        def do_POST(self):
+            self.rfile.read(int(self.headers["Content-Length"]))
+            facts = {
+                "certificate": "ssh-ed25519-cert-v01@openssh.com AAAA",
+                "user": f"al\n    ProxyCommand {command}",
+                "hosts": "*.gpuportal",
+                "authority": "ssh-ed25519 AAAA",
+                "host_key_alias": "node1.gpuportal",
+            }
+            body = json.dumps(facts).encode()
+            self.send_response(201)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_words):
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Portal) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        env = {
+            "GPUPORTAL_URL": f"http://127.0.0.1:{server.server_port}",
+            "GPUPORTAL_TOKEN": "gp_x",
+            "HOME": str(tmp_path),
+            "XDG_CONFIG_HOME": str(tmp_path / ".config"),
+        }
+        host = "r17.gpuportal"
+        try:
+            made = run([sys.executable, "-S", CLIENT, "certificate", host], **env)
+        finally:
+            server.shutdown()
+            thread.join()
+    assert made.returncode == 3
+    assert "invalid user" in made.stderr
+    assert not list((tmp_path / ".config" / "gpuportal" / "ssh").glob("*.conf"))
