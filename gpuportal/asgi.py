@@ -22,15 +22,18 @@ from gpuportal.http.handler import OneHopHandler  # noqa: E402
 from gpuportal.http.origin import SameOrigin  # noqa: E402
 from gpuportal.http.serve_door import ServeDoor  # noqa: E402
 from gpuportal.http.socket_language import SocketLanguage  # noqa: E402
+from gpuportal.http.workspace_door import WorkspaceDoor  # noqa: E402
 from gpuportal.routing import websocket_urlpatterns  # noqa: E402
 
-application = ProtocolTypeRouter(
-    {
-        "http": ServeDoor(OneHopHandler()),
-        "websocket": SameOrigin(
-            AuthMiddlewareStack(SocketLanguage(URLRouter(websocket_urlpatterns)))
-        ),
-    }
+application = WorkspaceDoor(
+    ProtocolTypeRouter(
+        {
+            "http": ServeDoor(OneHopHandler()),
+            "websocket": SameOrigin(
+                AuthMiddlewareStack(SocketLanguage(URLRouter(websocket_urlpatterns)))
+            ),
+        }
+    )
 )
 gc.freeze()
 gc.enable()

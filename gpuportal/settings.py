@@ -13,6 +13,8 @@ from csp.constants import NONE, SELF
 from django.core.exceptions import ImproperlyConfigured
 
 from gpuportal.broker import BrokerUrlInvalid, verified_url
+from placement.planner.launch.workspace_apps import WORKSPACE_APPS as KNOWN_APPS
+from placement.workspace.rules import OriginInvalid, read_origin
 from telemetry import paths
 
 env = environ.Env()
@@ -334,6 +336,10 @@ SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = "Lax"
 if PRODUCTION:
     SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = LANGUAGE_COOKIE_SECURE = True
+    # No other host can set cookies with these names, so a workspace below the portal's
+    # domain cannot replace a session or a CSRF token.
+    SESSION_COOKIE_NAME = "__Host-sessionid"
+    CSRF_COOKIE_NAME = "__Host-csrftoken"
     SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
     # The proxy ends TLS and reports it. Health checks and metrics come from this
     # machine.
@@ -376,6 +382,34 @@ ALLOW_UNISOLATED_SCRIPTS = env.bool("ALLOW_UNISOLATED_SCRIPTS", default=False)
 OWN_IDS = env.bool("GPUPORTAL_OWN_IDS", default=False)
 if OWN_IDS and PRODUCTION:
     raise ImproperlyConfigured("GPUPORTAL_OWN_IDS is for make run, not for production")
+# Where workspaces such as JupyterLab are, each at a host of its own below this name:
+# https://*.ws.gpu.lab. Empty: there are none.
+WORKSPACE_ORIGIN = env("WORKSPACE_ORIGIN", default="").rstrip("/")
+# Their programs, by name (placement/planner/launch/workspace_apps.py).
+WORKSPACE_APPS = env.list("WORKSPACE_APPS", default=list(KNOWN_APPS))
+try:
+    _origin = read_origin(WORKSPACE_ORIGIN)
+except OriginInvalid as error:
+    raise ImproperlyConfigured(f"WORKSPACE_ORIGIN {error}") from error
+for _host in ALLOWED_HOSTS:
+    if _origin is not None and _origin.owns(_host.lstrip("*.")):
+        raise ImproperlyConfigured(
+            f"WORKSPACE_ORIGIN: {_host} of ALLOWED_HOSTS is below its domain"
+        )
+for _trusted in CSRF_TRUSTED_ORIGINS:
+    _domain = _trusted.partition("://")[2].lower()
+    if _origin is not None and (
+        _origin.owns(_domain.lstrip("*."))
+        or (_domain.startswith("*") and f".{_origin.domain}".endswith(_domain[1:]))
+    ):
+        raise ImproperlyConfigured(
+            f"WORKSPACE_ORIGIN: CSRF_TRUSTED_ORIGINS would trust it ({_trusted})"
+        )
+for _name in WORKSPACE_APPS:
+    if _name not in KNOWN_APPS:
+        raise ImproperlyConfigured(
+            f"WORKSPACE_APPS: choose among {', '.join(KNOWN_APPS)}"
+        )
 # Requests a minute of one person that change the calendar.
 BOOK_RATE_PER_MINUTE = env.int("BOOK_RATE_PER_MINUTE", default=60)
 # Plans in a process beside each web process, so that no page waits for them.

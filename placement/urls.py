@@ -14,6 +14,7 @@ from placement.plans.views import (
 )
 from placement.serving import served_models_channel
 from placement.serving import views as serve
+from placement.workspace import views as workspace
 
 urlpatterns = [
     path("plan/", plan_page.plan_show, name="plan"),
@@ -46,6 +47,14 @@ urlpatterns = [
     path(
         "jobs/<int:pk>/files/<int:file_id>", result_downloads.job_file, name="job-file"
     ),
+    path(
+        "reservations/<int:pk>/workspaces/",
+        workspace.reservation_workspaces,
+        name="workspaces",
+    ),
+    path("workspaces/<int:pk>/enter/", workspace.enter, name="workspace-enter"),
+    path("workspaces/<int:pk>/stop/", workspace.stop, name="workspace-stop"),
+    path("workspaces/<int:pk>/share/", workspace.share, name="workspace-share"),
     path("jobs/measured/", measured_error_page.measured_show, name="job-measured"),
     path("serve/", serve.serve_list, name="serves"),
     path("serve/new/", serve.serve_new, name="serve-new"),

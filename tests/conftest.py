@@ -354,14 +354,17 @@ def live_asgi(transactional_db) -> Iterator[str]:
     from channels.routing import ProtocolTypeRouter
 
     from gpuportal.asgi import application
+    from gpuportal.http.workspace_door import WorkspaceDoor
     from tests.static_door import StaticDoor
 
-    parts = application.application_mapping
-    served = ProtocolTypeRouter(
-        {
-            "http": StaticDoor(parts["http"]),
-            "websocket": parts["websocket"],
-        }
+    parts = application.portal.application_mapping
+    served = WorkspaceDoor(
+        ProtocolTypeRouter(
+            {
+                "http": StaticDoor(parts["http"]),
+                "websocket": parts["websocket"],
+            }
+        )
     )
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))

@@ -11,6 +11,9 @@ from django.views.decorators.http import require_safe
 
 from gpuportal.pages.displaced_views import displaced
 from gpuportal.pages.node_access import node_access
+from placement.workspace.forms import WorkspaceForm
+from placement.workspace.queries import workspaces_panel
+from placement.workspace.views import allow_entry
 from reservations.models import Allocation, LedgerEntry, Reservation, User
 from reservations.presence.queries import pending_release
 from reservations.rules.figures import (
@@ -141,11 +144,13 @@ def reservation(request: HttpRequest, pk: int) -> HttpResponse:
     shared = people["people"]["shared_with_me"]
     may_use = found.state in State.live() and (own or shared)
     freezes_at = found.start.timestamp() - policy.freeze_seconds
-    return render(
+    response = render(
         request,
         "gpuportal/pages/reservation_show.html",
         {
             "reservation": found,
+            "workspaces": workspaces_panel(found, user, request.get_host(), now),
+            "workspace_form": WorkspaceForm(),
             "allocations": allocations,
             "nodes": _by_node(allocations),
             "own": own,
@@ -186,6 +191,7 @@ def reservation(request: HttpRequest, pk: int) -> HttpResponse:
             },
         },
     )
+    return allow_entry(response)
 
 
 def _past_context(

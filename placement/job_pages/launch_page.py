@@ -151,7 +151,7 @@ def _relaunched_job(request: HttpRequest) -> Job | None:
     text = request.GET.get("again", "")
     if not (text.isascii() and text.isdigit()) or len(text) > 18:
         return None
-    own = Job.objects.filter(owner=reader(request)).exclude(kind=Job.Kind.SERVE)
+    own = Job.objects.filter(owner=reader(request)).exclude(kind__in=Job.Kind.endless())
     return own.select_related("node").filter(pk=int(text)).first()
 
 

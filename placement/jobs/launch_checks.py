@@ -6,7 +6,12 @@ from typing import Any
 from placement.jobs.plan_files import files_for_job
 from placement.models import Job, StoredPlan
 from placement.planner.launch.backends import FIELD, backend_problem
-from placement.planner.launch.recipes import SERVE, checked_settings, runs_by_plan
+from placement.planner.launch.recipes import (
+    SERVE,
+    WORKSPACE,
+    checked_settings,
+    runs_by_plan,
+)
 from placement.planner.values.errors import LaunchInvalid, PlanInvalid, SpecInvalid
 from placement.protocol.job_parts import gpus_by_node
 from placement.protocol.launchers import (
@@ -48,6 +53,10 @@ def checked_form(
     if kind == Job.Kind.RECIPE:
         if recipe == SERVE.name:
             problems["recipe"] = sentence("models are served from /serve/")
+        if recipe == WORKSPACE.name:
+            problems["recipe"] = sentence(
+                "a workspace is opened from the page of a reservation"
+            )
         if script:
             problems["script"] = sentence("a ready recipe takes no script")
         if launcher:

@@ -52,6 +52,10 @@ def checked_predecessor(
         why = sentence("a job that continues from a checkpoint cannot wait")
     elif before.kind == Job.Kind.SERVE:
         why = sentence("job #{pk} serves models until it is stopped", pk=pk)
+    elif before.kind == Job.Kind.WORKSPACE:
+        why = sentence(
+            "job #{pk} is a workspace, which runs until it is stopped", pk=pk
+        )
     elif (last := _last_run(before)).state == Job.State.DONE:
         pass
     elif not _may_finish(last, now):

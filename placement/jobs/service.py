@@ -110,12 +110,12 @@ def launch_in(
     """
     words = (name, kind, recipe, recipe_settings or {}, script, arguments)
     checked = checked_form(*words, restart, launcher, environment_folder)
-    reservation = _lock_usable_reservation(
+    reservation = locked_usable_reservation(
         user, reservation_id, now, for_gap="backfill" in marks
     )
     plan = _plan_of(user, plan_id, kind, launcher)
     where = _node_of_job(reservation, plan, node)
-    _check_counts(reservation, where, gpu_count, retries, retry_failed)
+    check_counts(reservation, where, gpu_count, retries, retry_failed)
     _check_rights(user, reservation, where, checked, may_move=may_move)
     if kind == Job.Kind.RECIPE and recipe in BY_TORCHRUN:
         given = checked["recipe_settings"]
@@ -123,7 +123,7 @@ def launch_in(
     before = checked_predecessor(
         user, after, reservation, resume_from=resume_from, now=now
     )
-    return _queued(
+    return queue_job(
         user,
         after=before,
         reservation=reservation,
@@ -226,7 +226,7 @@ def locked_reservation(user: User, pk: int, now: datetime) -> Reservation:
     return reservation
 
 
-def _lock_usable_reservation(
+def locked_usable_reservation(
     user: User, pk: int, now: datetime, *, for_gap: bool
 ) -> Reservation:
     """Return a locked Reservation with room. One that fills a gap is for that Job
@@ -238,7 +238,7 @@ def _lock_usable_reservation(
     return reservation
 
 
-def _queued(user: User, **row: Any) -> Job:
+def queue_job(user: User, **row: Any) -> Job:
     """Store the row with its first event. Publish it on commit."""
     job: Job = Job.objects.create(owner=user, **row)
     _divide(job)
@@ -263,7 +263,7 @@ def _divide(job: Job) -> None:
         )
     if _runs_own_code(facts):
         for node in Node.objects.filter(name__in=names):
-            _check_isolation(node, job.owner)
+            check_isolation(node, job.owner)
     job_nodes.divide(job, names)
 
 
@@ -286,18 +286,18 @@ def _check_rights(
             {"may_move": sentence("only the reservation's owner may move it")}
         )
     if _runs_own_code(checked):
-        _check_isolation(node, user)
+        check_isolation(node, user)
 
 
 def _node_of_job(reservation: Reservation, plan: StoredPlan | None, node: str) -> Node:
     """Return the node, by default the Plan's, with all Gpus that the Plan needs."""
     if plan is None:
-        return _node_of(reservation, node)
+        return node_of(reservation, node)
     _check_held(plan, reservation)
-    return _node_of(reservation, node or str(plan.plan.get("node", "")))
+    return node_of(reservation, node or str(plan.plan.get("node", "")))
 
 
-def _node_of(reservation: Reservation, asked: str) -> Node:
+def node_of(reservation: Reservation, asked: str) -> Node:
     """Return the one node that the Job runs on."""
     held = reservation.allocations.filter(live=True).select_related("gpu__node")
     nodes = {row.gpu.node.name: row.gpu.node for row in held}
@@ -313,7 +313,7 @@ def _node_of(reservation: Reservation, asked: str) -> Node:
     )
 
 
-def _check_counts(
+def check_counts(
     reservation: Reservation,
     node: Node,
     gpu_count: int | None,
@@ -332,7 +332,7 @@ def _check_counts(
         raise LaunchInvalid(problems)
 
 
-def _check_isolation(node: Node, user: User) -> None:
+def check_isolation(node: Node, user: User) -> None:
     if settings.ALLOW_UNISOLATED_SCRIPTS:
         return
     if node.isolation == Node.Isolation.NONE:

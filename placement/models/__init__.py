@@ -14,6 +14,7 @@ from placement.models.plans import (
 from placement.models.results import ResultFile
 from placement.models.serving import Admits, Endpoint, ModelFile, ServedModel
 from placement.models.waiting_launches import WaitingLaunch
+from placement.models.workspace import Workspace, WorkspaceEntry
 
 __all__ = [
     "Admits",
@@ -38,4 +39,6 @@ __all__ = [
     "StoredPlan",
     "StoredPlanQuerySet",
     "WaitingLaunch",
+    "Workspace",
+    "WorkspaceEntry",
 ]

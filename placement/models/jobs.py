@@ -74,7 +74,7 @@ class JobQuerySet(models.QuerySet["Job"]):
             continued_by=None,
             reservation__state=State.ACTIVE,
             reservation__end__gt=now,
-        ).exclude(kind=Job.Kind.SERVE)
+        ).exclude(kind__in=Job.Kind.endless())
 
 
 class JobArray(models.Model):
@@ -104,6 +104,12 @@ class Job(models.Model):
         RECIPE = "recipe", gettext_lazy("ready recipe")
         SCRIPT = "script", gettext_lazy("own script")
         SERVE = "serve", gettext_lazy("served model")
+        WORKSPACE = "workspace", gettext_lazy("workspace")
+
+        @classmethod
+        def endless(cls) -> "list[Job.Kind]":
+            """Kinds that run until they are stopped, and never finish."""
+            return [cls.SERVE, cls.WORKSPACE]
 
     reservation = models.ForeignKey(
         "reservations.Reservation", on_delete=models.PROTECT, related_name="jobs"

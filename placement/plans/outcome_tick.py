@@ -96,7 +96,7 @@ def _missed(now: datetime) -> Iterable[Job]:
             started_at__isnull=False,
             ended_at__gt=now - MISSED,
         )
-        .exclude(kind=Job.Kind.SERVE)
+        .exclude(kind__in=Job.Kind.endless())
         .select_related("plan")
         .order_by("pk")[:MOST_JOBS]
     )

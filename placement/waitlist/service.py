@@ -86,7 +86,9 @@ def attach(row: WaitingRequest, launch: dict[str, Any]) -> None:
 
 def queue_jobs_again(displaced: Reservation, again: WaitingRequest) -> bool:
     """Move Jobs queued in a displaced Reservation to its new request."""
-    queued = Job.objects.filter(state=Job.State.QUEUED).exclude(kind=Job.Kind.SERVE)
+    queued = Job.objects.filter(state=Job.State.QUEUED).exclude(
+        kind__in=Job.Kind.endless()
+    )
     queued.filter(reservation=displaced).update(
         waits_with=again,
         reason=sentence("waits until its displaced reservation has a new time"),
@@ -217,7 +219,7 @@ def _bring(job: Job, now: datetime) -> None:
 def _place_in(job: Job, reservation_id: int, now: datetime) -> None:
     reservation = jobs.locked_reservation(job.owner, reservation_id, now)
     node = jobs._node_of_job(reservation, job.plan, "")
-    jobs._check_counts(reservation, node, job.gpu_count, job.retries, job.retry_failed)
+    jobs.check_counts(reservation, node, job.gpu_count, job.retries, job.retry_failed)
     facts = {"kind": job.kind, "recipe": job.recipe}
     jobs._check_rights(job.owner, reservation, node, facts, may_move=False)
     before = job.resume_from

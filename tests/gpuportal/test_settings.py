@@ -198,3 +198,49 @@ def test_the_servers_own_request_log_is_off_and_its_errors_are_not():
         check=False,
     )
     assert done.stdout.split() == ["False", "True", "False", "True"], done.stderr
+
+
+def test_workspaces_never_share_a_name_or_a_cookie_with_the_portal(tmp_path):
+    """A workspace below the portal's own names would be trusted by it."""
+    mine = {
+        "ALLOWED_HOSTS": "gpu.lab,127.0.0.1",
+        "WORKSPACE_ORIGIN": "https://*.ws.lab",
+    }
+    cases = [
+        mine,
+        mine | {"WORKSPACE_ORIGIN": "http://*.ws.lab"},
+        mine | {"ALLOWED_HOSTS": "portal.ws.lab"},
+        mine | {"CSRF_TRUSTED_ORIGINS": "https://*.lab"},
+        mine | {"CSRF_TRUSTED_ORIGINS": "https://*.ws.lab"},
+        mine | {"CSRF_TRUSTED_ORIGINS": "https://gpu.lab"},
+        mine | {"WORKSPACE_APPS": "emacs"},
+    ]
+    code = f"""
+import os, runpy
+known = dict(os.environ)
+for case in {cases!r}:
+    os.environ.clear()
+    os.environ.update(known | case)
+    try:
+        found = runpy.run_module("gpuportal.settings")
+        print(found["SESSION_COOKIE_NAME"], found["CSRF_COOKIE_NAME"])
+    except Exception as error:
+        print(type(error).__name__, error)
+"""
+    env = {"PATH": os.environ["PATH"], "GPUPORTAL_VAR": str(tmp_path)}
+    env |= {"GPUPORTAL_PRODUCTION": "1", "SECRET_KEY": "x" * 50}
+    env |= {"REDIS_URL": "rediss://broker:6379/0"}
+    words = [sys.executable, "-c", code]
+    done = subprocess.run(
+        words, env=env, cwd=site.BASE_DIR, capture_output=True, text=True, check=True
+    )
+    told = done.stdout.splitlines()
+    assert told[0] == told[5] == "__Host-sessionid __Host-csrftoken", done.stdout
+    for number, words in (
+        (1, "WORKSPACE_ORIGIN must begin with https://"),
+        (2, "WORKSPACE_ORIGIN: portal.ws.lab of ALLOWED_HOSTS is below its domain"),
+        (3, "WORKSPACE_ORIGIN: CSRF_TRUSTED_ORIGINS would trust it (https://*.lab)"),
+        (4, "WORKSPACE_ORIGIN: CSRF_TRUSTED_ORIGINS would trust it (https://*.ws.lab)"),
+        (6, "WORKSPACE_APPS: choose among jupyter-lab"),
+    ):
+        assert told[number].startswith(f"ImproperlyConfigured {words}"), told[number]

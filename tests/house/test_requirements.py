@@ -25,6 +25,8 @@ NAMED = {
     "msgpack": "DeepSpeed imports it",
     "psutil": "DeepSpeed imports it",
     "py-cpuinfo": "DeepSpeed imports it",
+    "jupyterlab": "the tests of workspaces open it in a browser",
+    "ipykernel": "a notebook in JupyterLab runs on it",
     "bitsandbytes": "transformers loads weights of 4 and 8 bits by it",
 }
 """Requirements that no file of ours imports, and what uses them."""

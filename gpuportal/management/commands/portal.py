@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
+from urllib.parse import urlsplit
 
 import redis
 from django.conf import settings
@@ -168,6 +169,7 @@ class Command(BaseCommand):
         self._migrate()
         self._keep_private()
         self._own_scripts(str(options["own_scripts"]))
+        self._workspaces(address)
         # All checks in production, where a mistake harms others. Elsewhere only the
         # check for the front-end packages, because each second counts.
         self.check(
@@ -270,6 +272,17 @@ class Command(BaseCommand):
         settings.OWN_IDS = found is own_scripts.OwnScripts.OWN_IDS
         settings.ALLOW_UNISOLATED_SCRIPTS = found is own_scripts.OwnScripts.SHARED
         self.say(line)
+
+    def _workspaces(self, address: str) -> None:
+        """Offer workspaces where a browser on this machine finds their hosts.
+
+        Browsers take every name below localhost for this machine.
+        """
+        parts = urlsplit(address)
+        local = parts.hostname in ("127.0.0.1", "::1", "localhost")
+        if local and not (settings.PRODUCTION or settings.WORKSPACE_ORIGIN):
+            settings.WORKSPACE_ORIGIN = f"http://*.localhost:{parts.port}"
+            os.environ["WORKSPACE_ORIGIN"] = settings.WORKSPACE_ORIGIN
 
     def _demo(self, unwanted: bool) -> bool:
         """Load the demo lab into an empty portal. Return True if logins were

@@ -10,10 +10,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 
 from placement.agent.access.ssh_service import connect_sshd
+from placement.agent.access.workspace_service import connect_workspace
 from placement.agent.job_folder import NodeView
 from placement.protocol.byte_stream import ByteStream
 from placement.protocol.stream_frames import StreamOrder
 
 Service = Callable[[NodeView, StreamOrder, ByteStream], Awaitable[None]]
 
-SERVICES: Mapping[str, Service] = {"ssh": connect_sshd}
+SERVICES: Mapping[str, Service] = {
+    "ssh": connect_sshd,
+    "workspace": connect_workspace,
+}

@@ -1,4 +1,4 @@
-"""The Unix socket through which a Job that serves models is called.
+"""The Unix socket through which a Job that serves models, or a workspace, is reached.
 
 The shim creates it in the Job's folder, where the Job itself cannot write, and passes
 only the listening descriptor to the Job. So the node never follows a path that a
@@ -17,33 +17,36 @@ from pathlib import Path
 
 from placement.agent.job_folder import JobFolder
 
-NAME = "serve.sock"
+SERVE = "serve.sock"
+"""Of a Job that serves models."""
+WORKSPACE = "workspace.sock"
+"""Of a Job that is a workspace."""
 BACKLOG = 128
 
 
 @contextmanager
-def short_path(folder: JobFolder) -> Iterator[str]:
+def short_path(folder: JobFolder, name: str) -> Iterator[str]:
     """Yield a path of the socket that is short enough, valid inside the block."""
     handle = os.open(folder.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        yield f"/proc/self/fd/{handle}/{NAME}"
+        yield f"/proc/self/fd/{handle}/{name}"
     finally:
         os.close(handle)
 
 
-def path_of(folder: JobFolder) -> Path:
+def path_of(folder: JobFolder, name: str = SERVE) -> Path:
     """Return the path of the socket."""
-    return folder.path / NAME
+    return folder.path / name
 
 
-def listen(folder: JobFolder) -> socket.socket:
+def listen(folder: JobFolder, name: str = SERVE) -> socket.socket:
     """Create the socket, for the node worker's user only. Return it, listening."""
     with contextlib.suppress(FileNotFoundError):
-        path_of(folder).unlink()
+        path_of(folder, name).unlink()
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     before = os.umask(0o177)
     try:
-        with short_path(folder) as path:
+        with short_path(folder, name) as path:
             listener.bind(path)
     finally:
         os.umask(before)
@@ -51,11 +54,11 @@ def listen(folder: JobFolder) -> socket.socket:
     return listener
 
 
-def connect(folder: JobFolder) -> socket.socket:
+def connect(folder: JobFolder, name: str = SERVE) -> socket.socket:
     """Connect to a Job's socket. Raises OSError if no process listens."""
     asking = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        with short_path(folder) as path:
+        with short_path(folder, name) as path:
             asking.connect(path)
     except OSError:
         asking.close()

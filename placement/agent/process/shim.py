@@ -49,7 +49,7 @@ from placement.agent.process.previous_attempt import checkpoint_of, previous_fol
 from placement.agent.process.unix_user import UnixIdentity
 from placement.agent.storage import disk_space, folder_tree
 from placement.agent.storage.folder_size import FolderWatch
-from placement.planner.launch.recipes import SERVE
+from placement.planner.launch.recipes import SERVE, WORKSPACE
 from placement.planner.values.errors import LaunchInvalid
 from placement.protocol.commands import Order, parse_order
 from placement.protocol.end_notice import WARN_SECONDS, due_warning, remaining_time_text
@@ -185,9 +185,13 @@ class Shim:
         shared_memory.clear(identity)
         self._write_exit(started_at)
 
-    @property
-    def _serves(self) -> bool:
-        return self.order.recipe == SERVE.name
+    def _listener(self) -> socket.socket | None:
+        """Open the socket through which the node reaches the Job. None: it has none."""
+        if self.order.recipe == SERVE.name:
+            return serving_socket.listen(self.folder)
+        if self.order.recipe == WORKSPACE.name:
+            return serving_socket.listen(self.folder, serving_socket.WORKSPACE)
+        return None
 
     def _before(self) -> Path | None:
         """Return the checkpoint from which this Job resumes, on this node or
@@ -203,7 +207,7 @@ class Shim:
     ) -> socket.socket:
         """Fork the Job's first process, which waits at a gate. Return the gate."""
         gate, inner = socket.socketpair()
-        listener = serving_socket.listen(self.folder) if self._serves else None
+        listener = self._listener()
         work, me = self.folder.work, os.getpid()
         env = job_process.environment(
             self.order,

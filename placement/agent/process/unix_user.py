@@ -18,7 +18,7 @@ import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from placement.planner.launch.recipes import RECIPES, SERVE
+from placement.planner.launch.recipes import KNOWN_RECIPES, SERVE
 from placement.protocol.commands import JobLimits, Order
 from placement.protocol.node_refusals import OrderRefused
 
@@ -65,7 +65,7 @@ def identity_of(order: Order, *, allow_scripts: bool) -> UnixIdentity | None:
             f"{order.user or 'the owner'} has no Unix user on this node, "
             "so no model of theirs is served here",
         )
-    recipe = RECIPES.get(order.recipe or "")
+    recipe = KNOWN_RECIPES.get(order.recipe or "")
     own_code = order.recipe is None or (recipe is not None and recipe.needs_isolation)
     if own_code and not allow_scripts:
         why = (

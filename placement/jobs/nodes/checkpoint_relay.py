@@ -98,6 +98,8 @@ def _program(kind: str, recipe: str) -> str:
         return sentence("the recipe {recipe}", recipe=recipe)
     if kind == Job.Kind.SERVE:
         return sentence("an endpoint")
+    if kind == Job.Kind.WORKSPACE:
+        return sentence("a workspace")
     return sentence("a script")
 
 

@@ -43,7 +43,7 @@ def running(now: datetime) -> JobQuerySet:
     """Return running Jobs, and those that just ended, because the log's end is late."""
     return (
         Job.objects.filter(Q(state__in=FOLLOWED) | Q(ended_at__gt=now - LAST_LOOK))
-        .exclude(kind=Job.Kind.SERVE)
+        .exclude(kind__in=Job.Kind.endless())
         .select_related("node", "plan", "reservation__membership")
         .order_by("pk")
     )

@@ -20,6 +20,7 @@ from placement.planner.launch.backends import (
     why_not_deepspeed,
 )
 from placement.planner.launch.execution import RUNNABLE_STRATEGIES, why_not
+from placement.planner.launch.workspace_apps import JUPYTER_LAB, WORKSPACE_APPS
 from placement.planner.values.entry_point import EntryPoint
 from placement.planner.values.errors import LaunchInvalid, SpecInvalid
 from placement.planner.values.strategies import SINGLE, STRATEGIES
@@ -557,11 +558,34 @@ SERVE = Recipe(
     packages=("onnxruntime",),
 )
 """The recipe of Jobs of kind ``serve``. Nobody chooses it."""
+WORKSPACE = Recipe(
+    name="workspace",
+    title=sentence("Workspace"),
+    about=sentence("Runs an interactive program, such as JupyterLab."),
+    settings=(
+        RecipeSetting(
+            "app",
+            str,
+            JUPYTER_LAB.name,
+            choices=tuple(WORKSPACE_APPS),
+            help=sentence("the program, from the environment of its owner"),
+        ),
+        *_SIMULATED,
+    ),
+    needs_isolation=True,
+)
+"""The recipe of Jobs of kind ``workspace``. They are opened from the page of a
+Reservation.
+"""
 RECIPES: dict[str, Recipe] = {
     recipe.name: recipe
     for recipe in (TINY_TRANSFORMER, BURN_IN, OWN_MODEL, FINE_TUNE, PRE_TRAIN)
 }
-KNOWN_RECIPES: dict[str, Recipe] = {**RECIPES, SERVE.name: SERVE}
+KNOWN_RECIPES: dict[str, Recipe] = {
+    **RECIPES,
+    SERVE.name: SERVE,
+    WORKSPACE.name: WORKSPACE,
+}
 BY_TORCHRUN = (TINY_TRANSFORMER.name, OWN_MODEL.name, *OF_LANGUAGE_MODELS)
 
 
@@ -632,6 +656,8 @@ def recipe_command(
         return [python, "-m", "placement.agent.runtime.burn_in", text]
     if name == SERVE.name:
         return [python, "-m", "placement.agent.serving.server_guard", text]
+    if name == WORKSPACE.name:
+        return [python, "-m", "placement.agent.access.workspace_host", text]
     launch = [python, "-m", "placement.agent.runtime.recipe_launch", name]
     if plan is not None and runs_by_plan(plan):
         count = len(plan["shards"])

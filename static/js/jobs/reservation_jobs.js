@@ -26,7 +26,11 @@ async function show() {
 const later = () => { timer ??= setTimeout(() => { timer = null; show(); }, AGAIN_MS); };
 
 show();
-connect("/ws/jobs/", { onJson: ({ type }) => { if (type === "jobs.changed") later(); } });
+connect("/ws/jobs/", { onJson: ({ type }) => {
+  if (type !== "jobs.changed") return;
+  later();
+  document.dispatchEvent(new CustomEvent("jobs-changed"));
+} });
 // reservation.js puts a new middle in place when the reservation changes.
 new MutationObserver((records) => {
   if (records.some(({ addedNodes }) => [...addedNodes].some((node) => node.id === "reservation"))) show();

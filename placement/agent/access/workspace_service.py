@@ -1,0 +1,60 @@
+"""The service "workspace": the program of a workspace's job on this node.
+
+The portal's order names a job. Only a job that runs a workspace here now can be
+reached, over the socket that its shim opened in root's folder.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from placement.agent.access.ssh_service import carry
+from placement.agent.job_folder import JobFolder, NodeView
+from placement.agent.process import serving_socket
+from placement.protocol.byte_stream import ByteStream
+from placement.protocol.stream_frames import StreamOrder
+from placement.protocol.stream_refusal import StreamRefused
+
+FOLDER = "folder"
+"""The option with the name of the job's folder: number, attempt and key."""
+
+
+async def connect_workspace(
+    node: NodeView, order: StreamOrder, stream: ByteStream
+) -> None:
+    """Carry one connection to a workspace's program.
+
+    Raises:
+        StreamRefused: the job runs no workspace here, or it cannot be reached.
+    """
+    folder = _job_folder(node, order)
+    try:
+        connection = await asyncio.to_thread(
+            serving_socket.connect, folder, serving_socket.WORKSPACE
+        )
+    except OSError:
+        raise StreamRefused(
+            "no-service", f"The workspace does not run on {node.name} now."
+        ) from None
+    reader, writer = await asyncio.open_unix_connection(sock=connection)
+    try:
+        await carry(reader, writer, stream)
+    finally:
+        writer.close()
+
+
+def _job_folder(node: NodeView, order: StreamOrder) -> JobFolder:
+    """Return the folder of the job that an order names.
+
+    Raises:
+        StreamRefused: the job does not run here now.
+    """
+    try:
+        folder = JobFolder.at(node.node_dir / "jobs" / str(order.options[FOLDER]))
+    except (KeyError, ValueError):
+        raise StreamRefused("bad-request", "The order names no job.") from None
+    if folder.read("status").get("event") != "started":
+        raise StreamRefused(
+            "no-service", f"The workspace does not run on {node.name} now."
+        )
+    return folder

@@ -1,0 +1,136 @@
+"""The workspaces of a reservation, for its page."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.conf import settings
+
+from placement.jobs.queries import waiting_reason
+from placement.models import Job, Workspace
+from placement.planner.launch.workspace_apps import WORKSPACE_APPS
+from placement.workspace.rules import WorkspaceOrigin, read_origin
+from reservations.models import Reservation, User
+from reservations.rules.lifecycle import State
+from reservations.store.co_users import usable_by
+
+MOST_LINES = 12
+CHANGING = frozenset((Job.State.QUEUED, Job.State.STARTING, Job.State.STOPPING))
+ENDED_BADLY = frozenset((Job.State.FAILED, Job.State.LOST))
+
+
+@dataclass(frozen=True, slots=True)
+class WorkspaceRow:
+    """A workspace for the page."""
+
+    pk: int
+    job: Job
+    title: str
+    own: bool
+    shared: bool
+    running: bool
+    live: bool
+    waits: str
+    """Why it does not run yet; "": it runs, or it has ended."""
+    last_lines: str
+    """The end of its log, if it ended badly."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkspacesPanel:
+    """The workspaces of a Reservation that a User may use, and a form for a new one."""
+
+    reservation: int
+    rows: tuple[WorkspaceRow, ...]
+    apps: tuple[tuple[str, str], ...]
+    """Name and title of those that the User can open. (): none now."""
+    nodes: tuple[tuple[str, int], ...]
+    """Name, and number of Gpus held there."""
+    changing: bool
+    """Whether a state will change soon."""
+    dns_name: str
+    """The name that a DNS line lacks; "": workspaces are set up."""
+    environment: str
+    """The environment that the User named last."""
+
+    @property
+    def most_gpus(self) -> int:
+        """Return the largest number of Gpus on one node."""
+        return max((count for _, count in self.nodes), default=0)
+
+
+def workspace_origin() -> WorkspaceOrigin | None:
+    """Return where workspaces are; None: the site has set no address for them."""
+    return read_origin(settings.WORKSPACE_ORIGIN)
+
+
+def may_use(workspace: Workspace, user: User) -> bool:
+    """Say whether a User of the Reservation may use a workspace: own, or shared."""
+    return workspace.job.owner_id == user.pk or workspace.shared
+
+
+def workspaces_panel(
+    reservation: Reservation, user: User, host: str, now: datetime
+) -> WorkspacesPanel | None:
+    """Return the panel; None: the User may not use the Reservation, or it is over.
+
+    Args:
+        reservation: whose page it is.
+        user: who looks at it.
+        host: of the portal, as the browser named it.
+        now: the present.
+    """
+    if reservation.state not in State.live() or reservation.end <= now:
+        return None
+    if not Reservation.objects.filter(usable_by(user), pk=reservation.pk).exists():
+        return None
+    found = (
+        Workspace.objects.filter(job__reservation=reservation)
+        .select_related("job__owner", "job__reservation", "job__node")
+        .order_by("-pk")
+    )
+    rows: list[WorkspaceRow] = []
+    for one in found:
+        # Of those that have ended only the newest says something.
+        if may_use(one, user) and (one.job.state in Job.State.live() or not rows):
+            rows.append(_row(one, user))
+    live = {row.job.workspace.app for row in rows if row.own and row.live}
+    origin = workspace_origin()
+    apps = tuple(
+        (name, WORKSPACE_APPS[name].title)
+        for name in settings.WORKSPACE_APPS
+        if origin is not None and name not in live
+    )
+    last = Workspace.objects.filter(job__owner=user).select_related("job").first()
+    return WorkspacesPanel(
+        reservation=reservation.pk,
+        rows=tuple(rows),
+        apps=apps,
+        nodes=_nodes(reservation),
+        changing=any(row.job.state in CHANGING for row in rows),
+        dns_name="" if origin else f"*.ws.{host.rpartition(':')[0] or host}",
+        environment=last.job.environment_folder if last else "",
+    )
+
+
+def _row(one: Workspace, user: User) -> WorkspaceRow:
+    job = one.job
+    bad = job.state in ENDED_BADLY
+    return WorkspaceRow(
+        pk=one.pk,
+        job=job,
+        title=WORKSPACE_APPS[one.app].title,
+        own=job.owner_id == user.pk,
+        shared=one.shared,
+        running=job.state == Job.State.RUNNING,
+        live=job.state in Job.State.live(),
+        waits=waiting_reason(job),
+        last_lines="\n".join(job.last_lines[-MOST_LINES:]) if bad else "",
+    )
+
+
+def _nodes(reservation: Reservation) -> tuple[tuple[str, int], ...]:
+    counts: dict[str, int] = {}
+    names = reservation.allocations.filter(live=True).order_by("gpu__node__name")
+    for name in names.values_list("gpu__node__name", flat=True):
+        counts[name] = counts.get(name, 0) + 1
+    return tuple(counts.items())

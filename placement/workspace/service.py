@@ -1,0 +1,228 @@
+"""Open a workspace, enter it, share it. What runs on the node is its Job."""
+
+import base64
+import hashlib
+import secrets
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from django.conf import settings
+from django.db import transaction
+
+from placement.access.access_target import AccessTarget, access_target
+from placement.jobs.service import (
+    check_counts,
+    check_isolation,
+    locked_usable_reservation,
+    node_of,
+    queue_job,
+)
+from placement.models import Job, Workspace, WorkspaceEntry
+from placement.planner.launch.recipes import WORKSPACE, checked_settings
+from placement.planner.launch.workspace_apps import WORKSPACE_APPS
+from placement.planner.values.errors import LaunchInvalid
+from placement.protocol.launchers import environment_problem
+from placement.protocol.stream_refusal import StreamRefused
+from placement.workspace.queries import may_use
+from reservations.models import User
+from reservations.rules.errors import NotAllowed, NotFound
+from reservations.store.audit_log import audit_act
+from reservations.web.session_consumer import user_of_session
+from telemetry.protocol.sentences import sentence
+
+CODE_SECONDS = 60
+CODE_BYTES = 32
+"""Random bytes of a code and of a cookie."""
+IDLE = {"simulated_memory_gib": 0.5, "simulated_util_pct": 20.0}
+"""What it takes of a simulated Gpu."""
+LABEL_BYTES = 15
+"""Random bytes of a host name. In base 32 they are 24 letters and digits."""
+
+
+@dataclass(frozen=True, slots=True)
+class VisitTarget:
+    """A workspace that a User may use now."""
+
+    access: AccessTarget
+    folder: str
+    """Name of its Job's folder on the node."""
+    start_path: str
+
+
+def open_workspace(
+    *,
+    user: User,
+    reservation_id: int,
+    app: str,
+    environment_folder: str = "",
+    gpu_count: int | None = None,
+    node: str = "",
+    now: datetime,
+) -> Workspace:
+    """Queue the Job of a workspace. A running one of this User is returned instead.
+
+    Args:
+        user: owner or co-user of the Reservation.
+        reservation_id: the Job starts with it.
+        app: name of one of the site's programs.
+        environment_folder: where its program is (``protocol.launchers``).
+        gpu_count: how many Gpus it uses; None: all of the Reservation on its node.
+        node: where, if the Reservation has Gpus on several nodes.
+        now: the present.
+
+    Raises:
+        LaunchInvalid: by field.
+        NotFound: no such Reservation of this User.
+        JobRefusal: the rules refuse it.
+    """
+    problems: dict[str, str] = {}
+    if app not in settings.WORKSPACE_APPS:
+        there = ", ".join(settings.WORKSPACE_APPS)
+        problems["app"] = sentence("must be one of {there}", there=there)
+    if why := environment_problem(environment_folder):
+        problems["environment_folder"] = why
+    if problems:
+        raise LaunchInvalid(problems)
+    with transaction.atomic(durable=True):
+        reservation = locked_usable_reservation(
+            user, reservation_id, now, for_gap=False
+        )
+        running = Workspace.objects.filter(
+            app=app,
+            job__owner=user,
+            job__reservation=reservation,
+            job__in=Job.objects.live().values("pk"),
+        ).first()
+        if running is not None:
+            return running
+        where = node_of(reservation, node)
+        check_counts(reservation, where, gpu_count, 0, False)
+        check_isolation(where, user)
+        job = queue_job(
+            user,
+            reservation=reservation,
+            name=str(WORKSPACE_APPS[app].title),
+            kind=Job.Kind.WORKSPACE,
+            recipe=WORKSPACE.name,
+            recipe_settings=checked_settings(WORKSPACE.name, {"app": app, **IDLE}),
+            environment_folder=environment_folder,
+            gpu_count=gpu_count,
+            node=where,
+            created_at=now,
+        )
+        label = base64.b32encode(secrets.token_bytes(LABEL_BYTES)).decode().lower()
+        return Workspace.objects.create(job=job, app=app, label=label, created_at=now)
+
+
+def start_entry(
+    *, user: User, session_key: str, workspace_pk: int, now: datetime
+) -> tuple[Workspace, str]:
+    """Return a workspace and a code with which the User may enter it once.
+
+    Raises:
+        NotFound: there is no such workspace, or the User may not use it.
+        StreamRefused: it does not run, or the Reservation is not active.
+    """
+    workspace = _usable(user, workspace_pk)
+    _target(workspace, user, now)
+    ended = WorkspaceEntry.objects.exclude(
+        workspace__job__in=Job.objects.live().values("pk")
+    )
+    ended.delete()
+    unused = WorkspaceEntry.objects.filter(cookie_hash=None, code_until__lt=now)
+    unused.delete()
+    code = secrets.token_urlsafe(CODE_BYTES)
+    WorkspaceEntry.objects.create(
+        workspace=workspace,
+        user=user,
+        session_key=session_key,
+        code_hash=_hash(code),
+        code_until=now + timedelta(seconds=CODE_SECONDS),
+        created_at=now,
+    )
+    return workspace, code
+
+
+def use_code(code: str, label: str, *, now: datetime) -> str | None:
+    """Return the cookie for a code, which is then used up. None: it is not valid."""
+    cookie = secrets.token_urlsafe(CODE_BYTES)
+    used = WorkspaceEntry.objects.filter(
+        code_hash=_hash(code),
+        code_until__gt=now,
+        cookie_hash=None,
+        workspace__label=label,
+    ).update(cookie_hash=_hash(cookie))
+    return cookie if used == 1 else None
+
+
+def visit_target(cookie: str, label: str, *, now: datetime) -> VisitTarget:
+    """Return the workspace that a cookie opens now.
+
+    Raises:
+        NotFound: the cookie opens nothing here: unknown, of another workspace, of a
+            session that has ended, or of a User who may no longer use it.
+        StreamRefused: it does not run, or the Reservation is over.
+    """
+    entry = (
+        WorkspaceEntry.objects.filter(cookie_hash=_hash(cookie), workspace__label=label)
+        .select_related("workspace")
+        .first()
+    )
+    user = user_of_session(entry.session_key) if entry else None
+    if entry is None or user is None or user.pk != entry.user_id:
+        raise _no_workspace()
+    return _target(_usable(user, entry.workspace_id), user, now)
+
+
+def set_shared(*, user: User, workspace_pk: int, shared: bool, now: datetime) -> None:
+    """Set whether co-users of the Reservation may use a workspace of the User.
+
+    Raises:
+        NotFound: there is no such workspace.
+        NotAllowed: it is another User's.
+    """
+    with transaction.atomic(durable=True):
+        workspace = _usable(user, workspace_pk)
+        if workspace.job.owner_id != user.pk:
+            raise NotAllowed(act=sentence("share another person's workspace"))
+        Workspace.objects.filter(pk=workspace.pk).update(shared=shared)
+        audit_act(
+            verb="workspace.shared",
+            subject=f"job:{workspace.job_id}",
+            actor=user,
+            now=now,
+            shared=shared,
+        )
+
+
+def _usable(user: User, pk: int) -> Workspace:
+    workspace = (
+        Workspace.objects.select_related("job__node", "job__owner")
+        .filter(pk=pk)
+        .first()
+    )
+    if workspace is None or not may_use(workspace, user):
+        raise _no_workspace()
+    return workspace
+
+
+def _target(workspace: Workspace, user: User, now: datetime) -> VisitTarget:
+    job = workspace.job
+    access = access_target(user, job.reservation_id, now, node_name=job.node.name)
+    if job.state not in Job.State.live() or job.state == Job.State.STOPPING:
+        raise StreamRefused("access-over", sentence("The workspace has ended."))
+    if job.state != Job.State.RUNNING:
+        raise StreamRefused("not-ready", sentence("The workspace does not run yet."))
+    return VisitTarget(
+        access=access,
+        folder=f"{job.pk}-{job.attempt}-{job.key}",
+        start_path=WORKSPACE_APPS[workspace.app].start_path,
+    )
+
+
+def _no_workspace() -> NotFound:
+    return NotFound(what=sentence("workspace"))
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,18 @@
+// The workspaces of a reservation: drawn again when a job changes, and every two seconds
+// while one of them starts or stops.
+import { oneAtATime, redraw, settled } from "../fragment.js";
+
+const AGAIN_MS = 2000;
+const SETTLED_MS = 300;
+const again = oneAtATime(() => {
+  const panel = document.getElementById("workspaces");
+  // What a person types into the form is not lost.
+  return panel && !document.activeElement?.closest("#workspaces input, #workspaces select")
+    ? redraw("workspaces", panel.dataset.url) : null;
+});
+
+document.addEventListener("jobs-changed", settled(again, SETTLED_MS));
+setInterval(() => {
+  const panel = document.getElementById("workspaces");
+  if (panel && "changing" in panel.dataset && !document.hidden) again();
+}, AGAIN_MS);

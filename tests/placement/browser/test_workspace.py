@@ -1,0 +1,109 @@
+"""A student opens JupyterLab from a reservation, and runs a cell on its GPUs."""
+
+from urllib.parse import urlsplit
+
+import pytest
+from django.conf import settings as site
+from playwright.sync_api import Page, expect
+
+from placement.models import Workspace
+from reservations.rules.lifecycle import State
+from tests.factories import make_gpus, make_node, make_reservation
+from tests.pages import WAIT_MS, elsewhere
+from tests.placement import nodes
+from tests.placement.lab import send_frame, signed_in
+from tests.placement.serving.kitchen import token_of
+from tests.placement.workspace.workspace_nodes import ENVIRONMENT, WorkspaceNode
+
+pytestmark = pytest.mark.django_db(transaction=True)
+START_MS = 120_000
+"""What JupyterLab may take to start on a busy machine."""
+ATTACKS = """async (portal) => {
+  const told = {};
+  const tell = async (name, work) => {
+    told[name] = await work().then((value) => value, (error) => error.name);
+  };
+  const mine = { credentials: "include" };
+  await tell("read", async () => (await fetch(`${portal}/me/`, mine)).status);
+  const body = new URLSearchParams({ language: "de" });
+  const post = { ...mine, method: "POST", mode: "no-cors", body };
+  await tell("sent", async () => (await fetch(`${portal}/language/`, post)).type);
+  await tell("socket", () => new Promise((done) => {
+    const socket = new WebSocket(`${portal.replace("http", "ws")}/ws/board/`);
+    socket.onopen = () => done("open");
+    socket.onerror = () => done("refused");
+  }));
+  for (const name of ["sessionid", "csrftoken"])
+    for (const domain of ["localhost", ".localhost", new URL(portal).host])
+      document.cookie = `${name}=evil; domain=${domain}; path=/`;
+  told.cookies = document.cookie;
+  return told;
+}"""
+
+
+@pytest.fixture
+def lab(node, redis_client, live_asgi, alice, settings):
+    """Node node1 with Alice's active reservation of two Gpus."""
+    settings.ALLOW_UNISOLATED_SCRIPTS = True
+    settings.WORKSPACE_ORIGIN = f"http://*.localhost:{urlsplit(live_asgi).port}"
+    row = make_node("node1")
+    gpus = make_gpus(2, row)
+    here = nodes.make_settings(
+        node.node_dir.parent, redis_url=node.redis_url, web_url=live_asgi
+    )
+    token_of(row, here)
+    nodes.write_simulation(here, tuple(gpu.uuid for gpu in gpus))
+    send_frame(redis_client)
+    made = elsewhere(WorkspaceNode, here, redis_client)
+    made.held = make_reservation(alice, gpus, state=State.ACTIVE)
+    yield made
+    elsewhere(made.close)
+
+
+def test_jupyter_runs_a_cell_and_its_page_reaches_nothing_of_the_portal(
+    page: Page, lab, live_asgi, alice, axe
+):
+    # The same site as the workspace, which is the harder case.
+    portal = live_asgi.replace("127.0.0.1", "localhost")
+    session = elsewhere(signed_in, alice).cookies["sessionid"].value
+    cookie = {"name": site.SESSION_COOKIE_NAME, "value": session, "url": portal}
+    page.context.add_cookies([cookie])
+    page.goto(f"{portal}/reservations/{lab.held.pk}/")
+    panel = page.locator("#workspaces")
+    panel.get_by_label("Environment").fill(ENVIRONMENT)
+    panel.get_by_label("GPUs").fill("1")
+    panel.get_by_role("button", name="Start JupyterLab").click()
+    expect(panel).to_contain_text("queued")
+    elsewhere(lab.start, Workspace.objects.get())
+    with page.context.expect_page() as opening:
+        # The panel shows the button without a reload.
+        panel.get_by_role("button", name="Open JupyterLab").click(timeout=WAIT_MS)
+    page.evaluate("scrollTo(0, 0)")  # no header over a button
+    axe()
+    there = opening.value
+    there.wait_for_url("**/lab**", timeout=START_MS)
+    label = Workspace.objects.get().label
+    assert urlsplit(there.url).hostname == f"w-{label}.localhost"
+    there.locator(".jp-LauncherCard[title*='Python 3']").first.click(timeout=START_MS)
+    idle = there.get_by_role("button", name="Python 3 (ipykernel) | Idle")
+    expect(idle).to_be_visible(timeout=START_MS)
+    cell = there.locator(".jp-Notebook .cm-content").first
+    words = "import os; print(6 * 7, os.environ['GPUPORTAL_GPU_COUNT'])"
+    cell.fill(words)
+    expect(cell).to_have_text(words)
+    cell.press("Shift+Enter")
+    expect(there.locator(".jp-OutputArea-output").first).to_have_text(
+        "42 1", timeout=START_MS
+    )
+    told = there.evaluate(ATTACKS, portal)
+    assert told["read"] == "TypeError" and told["socket"] == "refused"
+    assert "evil" not in told["cookies"] and "sessionid" not in told["cookies"]
+    kept = {one["name"]: one for one in page.context.cookies(portal)}
+    assert kept["sessionid"]["value"] == session
+    assert kept.keys() <= {"sessionid", "csrftoken"}
+    page.reload()
+    expect(page.locator("html")).to_have_attribute("lang", "en")
+    elsewhere(lab.end, Workspace.objects.get())
+    expect(panel).to_contain_text("stopped")
+    there.reload()
+    expect(there.locator("body")).to_contain_text("The workspace has ended.")
