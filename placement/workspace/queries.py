@@ -6,12 +6,16 @@ from datetime import datetime
 from django.conf import settings
 
 from placement.jobs.queries import waiting_reason
+from placement.jobs.service import check_isolation
 from placement.models import Job, Workspace
 from placement.planner.launch.workspace_apps import WORKSPACE_APPS
+from placement.rules.job_refusals import ScriptsNotAllowed
 from placement.workspace.rules import WorkspaceOrigin, read_origin
 from reservations.models import Reservation, User
 from reservations.rules.lifecycle import State
 from reservations.store.co_users import usable_by
+from telemetry.models import Node
+from telemetry.web.error_answers import message_of
 
 MOST_LINES = 12
 CHANGING = frozenset((Job.State.QUEUED, Job.State.STARTING, Job.State.STOPPING))
@@ -51,6 +55,8 @@ class WorkspacesPanel:
     """The name that a DNS line lacks; "": workspaces are set up."""
     environment: str
     """The environment that the User named last."""
+    refusal: str
+    """Why none can start on the Reservation's nodes, for the reader; "": one can."""
 
     @property
     def most_gpus(self) -> int:
@@ -100,16 +106,32 @@ def workspaces_panel(
         for name in settings.WORKSPACE_APPS
         if origin is not None and name not in live
     )
+    refusal = _refusal(reservation, user) if apps else ""
     last = Workspace.objects.filter(job__owner=user).select_related("job").first()
     return WorkspacesPanel(
         reservation=reservation.pk,
         rows=tuple(rows),
-        apps=apps,
+        apps=() if refusal else apps,
         nodes=_nodes(reservation),
         changing=any(row.job.state in CHANGING for row in rows),
         dns_name="" if origin else f"*.ws.{host.rpartition(':')[0] or host}",
         environment=last.job.environment_folder if last else "",
+        refusal=refusal,
     )
+
+
+def _refusal(reservation: Reservation, user: User) -> str:
+    """Return why every node of a Reservation refuses the User's own programs."""
+    words = ""
+    held = reservation.allocations.filter(live=True)
+    for node in Node.objects.filter(pk__in=held.values("gpu__node")).order_by("name"):
+        try:
+            check_isolation(node, user)
+        except ScriptsNotAllowed as refused:
+            words = words or message_of(refused)
+        else:
+            return ""
+    return words
 
 
 def _row(one: Workspace, user: User) -> WorkspaceRow:
