@@ -145,7 +145,7 @@ def test_gp_says_why_there_is_no_connection_and_writes_ssh_settings(
     # ssh finds a relative Include in the real home only.
     (home / ".ssh" / "config").write_text(f"Include {home}/.ssh/gpuportal.config\n")
     found = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
-    assert f"proxycommand {sys.executable} {CLIENT} tunnel %h\n" in found
+    assert f"proxycommand {sys.executable} {CLIENT} tunnel '%h'\n" in found
     assert "\nuser al\n" in found or found.startswith("user al\n")
 
 
