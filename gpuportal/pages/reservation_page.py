@@ -149,7 +149,9 @@ def reservation(request: HttpRequest, pk: int) -> HttpResponse:
         "gpuportal/pages/reservation_show.html",
         {
             "reservation": found,
-            "workspaces": workspaces_panel(found, user, request.get_host(), now),
+            "workspaces": workspaces_panel(found, user, request.get_host(), now)
+            if may_use
+            else None,
             "workspace_form": WorkspaceForm(),
             "allocations": allocations,
             "nodes": _by_node(allocations),

@@ -13,7 +13,6 @@ from placement.rules.job_refusals import ScriptsNotAllowed
 from placement.workspace.rules import WorkspaceOrigin, read_origin
 from reservations.models import Reservation, User
 from reservations.rules.lifecycle import State
-from reservations.store.co_users import usable_by
 from telemetry.models import Node
 from telemetry.web.error_answers import message_of
 
@@ -77,18 +76,29 @@ def may_use(workspace: Workspace, user: User) -> bool:
 def workspaces_panel(
     reservation: Reservation, user: User, host: str, now: datetime
 ) -> WorkspacesPanel | None:
-    """Return the panel; None: the User may not use the Reservation, or it is over.
+    """Return the panel; None: the Reservation is over.
 
     Args:
         reservation: whose page it is.
-        user: who looks at it.
+        user: its owner or a co-user.
         host: of the portal, as the browser named it.
         now: the present.
     """
     if reservation.state not in State.live() or reservation.end <= now:
         return None
-    if not Reservation.objects.filter(usable_by(user), pk=reservation.pk).exists():
-        return None
+    origin = workspace_origin()
+    if origin is None:
+        dns_name = f"*.ws.{host.rpartition(':')[0] or host}"
+        return WorkspacesPanel(
+            reservation=reservation.pk,
+            rows=(),
+            apps=(),
+            nodes=(),
+            changing=False,
+            dns_name=dns_name,
+            environment="",
+            refusal="",
+        )
     found = (
         Workspace.objects.filter(job__reservation=reservation)
         .select_related("job__owner", "job__reservation", "job__node")
@@ -100,11 +110,10 @@ def workspaces_panel(
         if may_use(one, user) and (one.job.state in Job.State.live() or not rows):
             rows.append(_row(one, user))
     live = {row.job.workspace.app for row in rows if row.own and row.live}
-    origin = workspace_origin()
     apps = tuple(
         (name, WORKSPACE_APPS[name].title)
         for name in settings.WORKSPACE_APPS
-        if origin is not None and name not in live
+        if name not in live
     )
     refusal = _refusal(reservation, user) if apps else ""
     last = Workspace.objects.filter(job__owner=user).select_related("job").first()
@@ -114,7 +123,7 @@ def workspaces_panel(
         apps=() if refusal else apps,
         nodes=_nodes(reservation),
         changing=any(row.job.state in CHANGING for row in rows),
-        dns_name="" if origin else f"*.ws.{host.rpartition(':')[0] or host}",
+        dns_name="",
         environment=last.job.environment_folder if last else "",
         refusal=refusal,
     )

@@ -64,3 +64,24 @@ def test_a_failed_workspace_shows_its_last_lines(client, alice, made):
     shown = client.get(f"/reservations/{made.pk}/").content.decode()
     assert "Exit code 126" in shown
     assert "jupyter-lab is not installed &lt;here&gt;" in shown
+
+
+def test_the_page_shows_no_panel_to_those_who_cannot_use_it(client, omar, made):
+    client.force_login(omar)
+    assert (
+        'id="workspaces"'
+        not in client.get(f"/reservations/{made.pk}/").content.decode()
+    )
+
+
+def test_the_panel_costs_a_fixed_number_of_queries(
+    client, alice, made, django_assert_max_num_queries
+):
+    Node.objects.update(isolation=Node.Isolation.ENFORCED)
+    alice.unix_user = "al"
+    alice.save()
+    client.force_login(alice)
+    client.get(f"/reservations/{made.pk}/")
+    with django_assert_max_num_queries(26):
+        shown = client.get(f"/reservations/{made.pk}/").content.decode()
+    assert "Start JupyterLab" in shown
