@@ -382,7 +382,7 @@ ALLOW_UNISOLATED_SCRIPTS = env.bool("ALLOW_UNISOLATED_SCRIPTS", default=False)
 OWN_IDS = env.bool("GPUPORTAL_OWN_IDS", default=False)
 if OWN_IDS and PRODUCTION:
     raise ImproperlyConfigured("GPUPORTAL_OWN_IDS is for make run, not for production")
-# Where workspaces such as JupyterLab are, each at a host of its own below this name:
+# Where workspaces such as JupyterLab are, each at a separate host below this name:
 # https://*.ws.gpu.lab. Empty: there are none.
 WORKSPACE_ORIGIN = env("WORKSPACE_ORIGIN", default="").rstrip("/")
 # Their programs, by name (placement/planner/launch/workspace_apps.py).

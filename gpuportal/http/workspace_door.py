@@ -4,7 +4,7 @@ This ASGI application is before everything else. A request for a host below
 ``WORKSPACE_ORIGIN`` never reaches the portal's pages, and every other request never
 reaches a workspace. A browser enters with a code that the portal made for a signed-in
 User, and gets a cookie for that one host. Everybody else is answered 404. Each request
-and each websocket has a stream to the node of its own (docs/access.md#workspaces).
+and each websocket has a separate stream to the node (docs/access.md#workspaces).
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""The nodes' channel for ssh: who may sign in, and the certificate of a host key."""
+"""The nodes' channel for ssh: accepted principals, and host certificates."""
 
 from django.http import HttpRequest, HttpResponse
 from django.utils import timezone

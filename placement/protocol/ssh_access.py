@@ -1,4 +1,4 @@
-"""Who may sign in to a node's ssh server with a certificate of the portal.
+"""The certificates that a node's ssh server accepts.
 
 The node fetches the complete list. It is signed like an order, so an answer that
 another machine gave or recorded earlier changes nothing.

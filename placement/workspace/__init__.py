@@ -1,1 +1,1 @@
-"""Workspaces: JupyterLab on the GPUs of a reservation, on an origin of its own."""
+"""Workspaces: JupyterLab on the GPUs of a reservation, each on a separate origin."""

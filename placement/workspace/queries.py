@@ -69,7 +69,7 @@ def workspace_origin() -> WorkspaceOrigin | None:
 
 
 def may_use(workspace: Workspace, user: User) -> bool:
-    """Say whether a User of the Reservation may use a workspace: own, or shared."""
+    """Return whether a User of the Reservation may use a workspace: own, or shared."""
     return workspace.job.owner_id == user.pk or workspace.shared
 
 

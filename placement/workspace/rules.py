@@ -39,7 +39,7 @@ class WorkspaceOrigin:
         return f"{self.scheme}://*.{self.domain}{self.port}"
 
     def owns(self, host: str) -> bool:
-        """Say whether a host lies below the domain, whatever its port or label is.
+        """Return whether a host lies below the domain, whatever its port or label is.
 
         >>> read_origin("https://*.ws.gpu.lab").owns("X.WS.gpu.lab.:99")
         True
