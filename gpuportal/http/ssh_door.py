@@ -23,6 +23,7 @@ from channels.db import database_sync_to_async
 from django.utils import timezone
 
 from gpuportal.http.bodies import Receive, Scope
+from gpuportal.http.concurrent_work import until_first_ends
 from gpuportal.http.token_auth import user_of
 from placement.access.access_guard import until_access_ends
 from placement.access.access_target import AccessTarget, access_target
@@ -117,20 +118,12 @@ async def _carry(
     Raises:
         CodedError: access or the stream has ended.
     """
-    up = asyncio.create_task(_from_client(receive, stream))
-    down = asyncio.create_task(_to_client(stream, send))
-    guard = asyncio.create_task(until_access_ends(target, visit.target))
-    tasks = {up, down, guard}
-    try:
-        # When the node has ended, nobody reads what the client still sends.
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in tasks:
-            if task.done():
-                task.result()
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    # When the node has ended, nobody reads what the client still sends.
+    await until_first_ends(
+        _from_client(receive, stream),
+        _to_client(stream, send),
+        until_access_ends(target, visit.target),
+    )
 
 
 async def _from_client(receive: Receive, stream: ByteStream) -> None:

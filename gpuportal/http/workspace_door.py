@@ -20,6 +20,7 @@ from django.template.loader import render_to_string
 from django.utils import timezone, translation
 
 from gpuportal.http.bodies import Receive, Scope
+from gpuportal.http.concurrent_work import until_first_ends
 from gpuportal.http.socket_language import language_of_browser
 from gpuportal.http.workspace_headers import (
     COOKIE,
@@ -71,7 +72,7 @@ SAFE_HEADERS: list[Header] = [
 
 @dataclass(slots=True)
 class _CookieVisit:
-    """What one cookie may do at one host, as it was found last."""
+    """The rights of one cookie at one host, as they were read last."""
 
     cookie: str
     label: str
@@ -206,20 +207,9 @@ class WorkspaceDoor:
             target.access, SERVICE, most=MOST_OF_USER, options={"folder": target.folder}
         )
         async with opened as stream:
-            doing = asyncio.ensure_future(work(stream))
-            guard = asyncio.ensure_future(
-                until_access_ends(target.access, visit.find_access)
+            await until_first_ends(
+                work(stream), until_access_ends(target.access, visit.find_access)
             )
-            both = {doing, guard}
-            try:
-                await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-                for task in both:
-                    if task.done():
-                        task.result()
-            finally:
-                for task in both:
-                    task.cancel()
-                await asyncio.gather(*both, return_exceptions=True)
 
 
 class _Answer:
@@ -336,14 +326,8 @@ class _Exchange:
         Raises:
             CodedError: the stream has ended, or the answer cannot be read.
         """
-        up = asyncio.ensure_future(self._send_request())
-        down = asyncio.ensure_future(self._pass_answer())
-        both = {up, down}
         try:
-            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-            for task in both:
-                if task.done():
-                    task.result()
+            await until_first_ends(self._send_request(), self._pass_answer())
         except TimeoutError:
             raise RequestRefused(
                 "no-answer", sentence("The workspace gave no answer in time.")
@@ -352,10 +336,6 @@ class _Exchange:
             raise RequestRefused(
                 "bad-answer", sentence("The workspace’s answer cannot be read.")
             ) from None
-        finally:
-            for task in both:
-                task.cancel()
-            await asyncio.gather(*both, return_exceptions=True)
 
     async def _send_request(self) -> None:
         """Send the request with its body. Returns when the browser has left.

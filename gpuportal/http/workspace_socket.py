@@ -13,6 +13,7 @@ from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
 from gpuportal.http.bodies import Receive
+from gpuportal.http.concurrent_work import until_first_ends
 from gpuportal.http.workspace_headers import Header
 from placement.protocol.byte_stream import ByteStream
 from placement.protocol.stream_refusal import StreamRefused
@@ -96,18 +97,7 @@ class WorkspaceSocket:
         Raises:
             StreamRefused: the stream has ended, or the node reads nothing.
         """
-        up = asyncio.ensure_future(self._from_browser())
-        down = asyncio.ensure_future(self._from_program())
-        both = {up, down}
-        try:
-            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-            for task in both:
-                if task.done():
-                    task.result()
-        finally:
-            for task in both:
-                task.cancel()
-            await asyncio.gather(*both, return_exceptions=True)
+        await until_first_ends(self._from_browser(), self._from_program())
 
     async def _from_browser(self) -> None:
         while True:
