@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from placement.access.ssh_authority import reservation_host
 from placement.access.ssh_offers import offering_nodes
 from reservations.models import Allocation, User
 from telemetry.models import Node
@@ -60,7 +61,7 @@ def node_access(
                 else "",
                 ssh_needs_account=not account
                 and (bool(node.ssh_address) or node.name in offering),
-                tunnel_host=f"r{rows[0].reservation_id}.{node.name}.gpuportal"
+                tunnel_host=reservation_host(rows[0].reservation_id, node.name)
                 if account and node.name in offering
                 else "",
                 account=account,

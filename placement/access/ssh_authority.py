@@ -56,6 +56,11 @@ def host_name(node: str) -> str:
     return f"{node.lower()}.{DOMAIN}"
 
 
+def reservation_host(reservation_pk: int, node: str) -> str:
+    """Return the host that ``gp.py`` and editors use for a reservation's node."""
+    return f"r{reservation_pk}.{node}.{DOMAIN}"
+
+
 def authority_line() -> str:
     """Return the public key, type and base64. The key is made if it is missing."""
     key = _private_key().public_key()

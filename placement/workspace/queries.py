@@ -43,18 +43,18 @@ class WorkspacesPanel:
     """The workspaces of a Reservation that a User may use, and a form for a new one."""
 
     reservation: int
-    rows: tuple[WorkspaceRow, ...]
-    apps: tuple[tuple[str, str], ...]
+    rows: tuple[WorkspaceRow, ...] = ()
+    apps: tuple[tuple[str, str], ...] = ()
     """Name and title of those that the User can open. (): none now."""
-    nodes: tuple[tuple[str, int], ...]
+    nodes: tuple[tuple[str, int], ...] = ()
     """Name, and number of Gpus held there."""
-    changing: bool
-    """Whether a state will change soon."""
-    dns_name: str
+    changing: bool = False
+    """True: a state will change soon."""
+    dns_name: str = ""
     """The name that a DNS line lacks; "": workspaces are set up."""
-    environment: str
+    environment: str = ""
     """The environment that the User named last."""
-    refusal: str
+    refusal: str = ""
     """Why none can start on the Reservation's nodes, for the reader; "": one can."""
 
     @property
@@ -89,16 +89,7 @@ def workspaces_panel(
     origin = workspace_origin()
     if origin is None:
         dns_name = f"*.ws.{host.rpartition(':')[0] or host}"
-        return WorkspacesPanel(
-            reservation=reservation.pk,
-            rows=(),
-            apps=(),
-            nodes=(),
-            changing=False,
-            dns_name=dns_name,
-            environment="",
-            refusal="",
-        )
+        return WorkspacesPanel(reservation.pk, dns_name=dns_name)
     found = (
         Workspace.objects.filter(job__reservation=reservation)
         .select_related("job__owner", "job__reservation", "job__node")
@@ -123,7 +114,6 @@ def workspaces_panel(
         apps=() if refusal else apps,
         nodes=_nodes(reservation),
         changing=any(row.job.state in CHANGING for row in rows),
-        dns_name="",
         environment=last.job.environment_folder if last else "",
         refusal=refusal,
     )
