@@ -183,7 +183,7 @@ def measure(args: argparse.Namespace, folder: Path) -> None:
 
 
 def main() -> None:
-    """Run with a folder and a broker of its own."""
+    """Read the options, and measure with a temporary folder and a private broker."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--connects", type=int, default=10)
     parser.add_argument("--megabytes", type=int, default=32)

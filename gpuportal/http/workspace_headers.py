@@ -57,7 +57,7 @@ class WorkspaceRequest:
     chunked: bool
 
     def first(self, name: bytes) -> bytes:
-        """Return the first value of a header; b"": there is none."""
+        """Return the first value of a header, or b"" if it is missing."""
         return next((value for key, value in self.headers if key == name), b"")
 
     @property

@@ -22,14 +22,14 @@ SOURCES = ROOT / "static" / "js"
 FOLDER = ROOT / ".bundle"
 INDEX = "index.json"
 EVERYWHERE = "portal.js"
-"""What every page runs. Every other script of a page imports it first, so that esbuild
-puts all that it imports into one file that the pages share."""
+"""The script of all pages. Every other script of a page imports it first, so that
+esbuild puts all its imports into one file that the pages share."""
 KEPT = 2
 """How many bundles stay: a page that is open may need the one before."""
 # Catalogues, and the administration's theme, are no modules and served as they are.
 _NO_MODULES = ("words/", "shell/admin-theme.js")
 _IMPORT = re.compile(r"""(?:from|import)\s*\(?\s*["'](\.[^"']+)["']""")
-# What makes another bundle of the same sources.
+# A change of these files changes the bundle, even if the sources are the same.
 _RECIPE = (str(Path(__file__).resolve()), str(ROOT / "package-lock.json"))
 # Pages find img/icons.svg beside the folder of their script: all files lie in one.
 _OPTIONS = (

@@ -34,7 +34,7 @@ CODE_SECONDS = 60
 CODE_BYTES = 32
 """Random bytes of a code and of a cookie."""
 IDLE = {"simulated_memory_gib": 0.5, "simulated_util_pct": 20.0}
-"""What it takes of a simulated Gpu."""
+"""The load of a workspace on a simulated Gpu."""
 LABEL_BYTES = 15
 """Random bytes of a host name. In base 32 they are 24 letters and digits."""
 

@@ -23,7 +23,7 @@ class WorkspaceApp:
     program: str
     """Its name on the PATH of the environment."""
     package: str
-    """What ``pip install`` needs to install it."""
+    """The package that ``pip install`` installs."""
     arguments: Callable[[str, str], tuple[str, ...]]
     """Its arguments, from the path of its socket and the folder that it shows."""
     root_arguments: tuple[str, ...]
@@ -35,7 +35,7 @@ class WorkspaceApp:
     authorization: str
     """The value of the header Authorization, with ``{token}``."""
     start_path: str
-    """Where the browser begins."""
+    """The path that the browser opens first."""
 
 
 def _jupyter_arguments(socket: str, folder: str) -> tuple[str, ...]:

@@ -54,8 +54,8 @@ _TAKEN = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k", "
 def main(arguments: list[str]) -> int:
     """Build one config and print the answer. Return 0 or EXIT_REFUSED."""
     answers = own_output()
-    # What is imported stays, so to look for garbage meanwhile finds little. When the
-    # interpreter ends, it would look at every object once more.
+    # Imported objects stay alive, so a collection during the imports finds little. At
+    # its end the interpreter would visit every object again.
     gc.disable()
     atexit.register(gc.freeze)
     try:

@@ -34,7 +34,7 @@ def main() -> int:
     except (ValueError, KeyError, TypeError):
         return EXIT_BAD_REQUEST
     began = time.process_time()
-    # What is imported stays, so to look for garbage meanwhile finds little.
+    # Imported objects stay alive, so a collection during the imports finds little.
     gc.disable()
     try:
         import torch

@@ -46,7 +46,7 @@ def test_every_script_of_a_page_is_bundled(bundled_scripts: None):
         assert 'type="module"' not in text, short(path)
         wanted |= set(TAG.findall(text))
     assert len(wanted) > 20
-    # One that another module imports is no page's script of its own.
+    # A module that another one imports is not the script of a page.
     assert wanted - set(index) == set()
     for made in index.values():
         assert (bundle.folder() / made).is_file()

@@ -47,7 +47,7 @@ def new_key(folder, name):
 
 @pytest.fixture
 def own_secrets(tmp_path, monkeypatch):
-    """Give the test an authority of its own."""
+    """Give the test a separate authority."""
     monkeypatch.setenv("GPUPORTAL_VAR", str(tmp_path / "var"))
 
 

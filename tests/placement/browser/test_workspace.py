@@ -17,7 +17,7 @@ from tests.placement.workspace.workspace_nodes import ENVIRONMENT, WorkspaceNode
 
 pytestmark = pytest.mark.django_db(transaction=True)
 START_MS = 120_000
-"""What JupyterLab may take to start on a busy machine."""
+"""The longest start of JupyterLab on a busy machine."""
 ATTACKS = """async (portal) => {
   const told = {};
   const tell = async (name, work) => {
