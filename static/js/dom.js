@@ -1,4 +1,4 @@
-// Small hands for the DOM. Data only ever becomes text nodes and attributes.
+// Helpers for the DOM. Data only becomes text nodes and attributes.
 
 /** el("a", {class: "chip", href: "/x", text: "free"}, child, ...) */
 export function el(tag, props = {}, ...children) {
@@ -15,7 +15,7 @@ export function el(tag, props = {}, ...children) {
   return node;
 }
 
-/** Writes text only when it differs: no layout, no announcement for nothing. */
+/** Writes text only if it differs, to avoid a layout and an announcement. */
 export function setText(node, value) {
   const text = String(value);
   if (node.shownText === text) return;
@@ -33,7 +33,7 @@ export function setClass(node, value) {
   if (node.className !== value) node.className = value;
 }
 
-/** Custom properties through the CSSOM: the policy forbids style attributes. */
+/** Sets custom properties through the CSSOM: the content security policy forbids style attributes. */
 export function setVars(node, values) {
   for (const [name, value] of Object.entries(values)) {
     const text = String(value);
@@ -41,7 +41,7 @@ export function setVars(node, values) {
   }
 }
 
-/** Makes these the children, moving only what is out of place: focus stays. */
+/** Sets the children and moves only those out of place, so that the focus stays. */
 export function place(parent, nodes) {
   const wanted = new Set(nodes);
   for (const child of [...parent.children]) if (!wanted.has(child)) child.remove();
@@ -57,7 +57,7 @@ export function pageData(id) {
   return JSON.parse(node.textContent);
 }
 
-/** The same where the page may carry none: null then. */
+/** The object of a json_script, or null if the page has none. */
 export const optionalData = (id) => (document.getElementById(id) ? pageData(id) : null);
 
 export const reducedMotion = () => matchMedia("(prefers-reduced-motion: reduce)").matches;

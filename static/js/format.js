@@ -1,4 +1,4 @@
-// Figures for the screen; the same words as telemetry/protocol/units.py.
+// Figures for the screen, in the same words as telemetry/protocol/units.py.
 
 import { ngettext } from "./words.js";
 
@@ -31,14 +31,14 @@ export function pct(value) {
   return value === null || value === undefined ? UNKNOWN : `${Math.round(value)} %`;
 }
 
-/** Energy in kWh, in Wh where it is little: "3.46 kWh", "42 Wh". */
+/** Energy in kWh, or in Wh below 0.1 kWh: "3.46 kWh", "42 Wh". */
 export function energy(kwh) {
   if (kwh === null || kwh === undefined) return UNKNOWN;
   if (kwh < 0.1) return `${(kwh * 1000).toFixed(kwh < 0.01 ? 1 : 0)} Wh`;
   return `${kwh.toFixed(kwh < 10 ? 2 : 0)} kWh`;
 }
 
-/** The figure of hours or credits: one decimal at most, little amounts by their first figure. */
+/** Hours or credits as a number: at most one decimal. Small amounts by their first figure. */
 export function hoursFigure(value) {
   if (value === null || value === undefined) return UNKNOWN;
   if (Math.abs(value) >= 0.0001 && Math.abs(value) < 0.095) return String(Number(value.toPrecision(1)));
@@ -62,7 +62,7 @@ export function ghz(mhz) {
   return mhz === null || mhz === undefined ? UNKNOWN : `${(mhz / 1000).toFixed(2)} GHz`;
 }
 
-/** A span in its two largest units: "1 h 5 min". */
+/** A duration in its two largest units: "1 h 5 min". */
 export function duration(seconds) {
   if (seconds === null || seconds === undefined) return UNKNOWN;
   const whole = Math.floor(seconds);

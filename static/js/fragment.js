@@ -1,5 +1,5 @@
-// Parts of a page that the server draws again. The answer is parsed as a document of its
-// own, in which nothing runs. Its elements replace those of the page with the same id.
+// Parts of a page that the server renders again. The answer is parsed as a separate
+// document, in which no script runs. Its elements replace those of the page with the same id.
 
 import { setAttr } from "./dom.js";
 
@@ -14,7 +14,7 @@ export async function fetchPage(url, options = {}) {
   }
 }
 
-/** Puts elements in the places of those with the same id. The focus stays where it is. */
+/** Replaces the elements with the same ids. The focus stays. */
 export function replace(elements) {
   const focused = document.activeElement?.id;
   for (const fresh of elements) {
@@ -26,9 +26,9 @@ export function replace(elements) {
   if (focused && document.activeElement?.id !== focused) document.getElementById(focused)?.focus({ preventScroll: true });
 }
 
-/** Asks the server for one element of the page and puts it in place.
- *  Returns false if the answer was not this part of the page: the old one stays.
- *  before(): called when the answer is there, while the old part is still shown. */
+/** Fetches one element of the page and puts it in place.
+ *  Returns false if the answer does not contain it. Then the old element stays.
+ *  before(): called after the answer, while the old element is still in the page. */
 export async function redraw(id, url, before = () => null) {
   const old = document.getElementById(id);
   if (!old || old.hasAttribute("aria-busy")) return false;
@@ -45,8 +45,8 @@ export async function redraw(id, url, before = () => null) {
   }
 }
 
-/** Returns a function that runs `work` once at a time. Of the calls that come
- *  meanwhile only the last one counts, and it runs afterwards. */
+/** Returns a function that runs `work` once at a time. Of the calls during a
+ *  run only the last one is kept, and it runs afterwards. */
 export function oneAtATime(work) {
   let running = false;
   let again = false;
@@ -65,7 +65,7 @@ export function oneAtATime(work) {
   };
 }
 
-/** Returns a function that calls `work` when it was not called again for a while. */
+/** Returns a function that calls `work` after a pause in its calls. */
 export function settled(work, milliseconds) {
   let timer = 0;
   return () => {

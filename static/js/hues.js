@@ -1,6 +1,6 @@
-// Gives server-written elements the colours and widths that only data knows:
+// Gives elements from the server the colours and widths in their data attributes:
 // data-hue="210" becomes --hue, data-value="0.4" --value, data-part="0.2" --part.
-// (The policy forbids style attributes; the CSSOM is free.)
+// (The content security policy forbids style attributes, but allows the CSSOM.)
 
 import { setVars } from "./dom.js";
 

@@ -1,4 +1,4 @@
-// icon("free") -> <svg class="icon"> from the site's one sprite.
+// icon("free") -> <svg class="icon"> from the site's sprite.
 
 const SPRITE = new URL("../img/icons.svg", import.meta.url).pathname;
 const SVG = "http://www.w3.org/2000/svg";

@@ -4,8 +4,8 @@
 // close(): exponential back-off with jitter, at once when the network is back,
 // asleep while the tab is long hidden. onState receives {word, retryInSeconds}:
 //   connecting | open | waiting (retryInSeconds counts down) | paused | refused
-// The same is told to the page as a "live:state" event (banner.js shows it), unless
-// the handlers say {quiet: true}: what the page itself shows is not late then.
+// The page gets the same as a "live:state" event, which banner.js shows, unless
+// the handlers have {quiet: true}: then the page's data does not depend on the socket.
 // Close codes: 4401 signed out -> login page; 4403 not allowed -> refused;
 // 1012 the web process restarts -> soon; anything else -> back-off.
 
@@ -15,26 +15,26 @@ const RESTART_WAIT_SECONDS = 1;
 const HIDDEN_PAUSE_SECONDS = 120;
 const STEADY_SECONDS = 5;
 
-/** Seconds before attempt n (from 0): doubling, capped, the upper half random. */
+/** Seconds before attempt n (from 0): doubled each time, bounded, with a random upper half. */
 export function backoffSeconds(attempt, random = Math.random) {
   const most = Math.min(FIRST_WAIT_SECONDS * 2 ** attempt, LONGEST_WAIT_SECONDS);
   return most / 2 + (random() * most) / 2;
 }
 
 export function toLogin() {
-  // A page may name a better way back than its own address, with what was typed.
+  // A page may give a better address to return to than its own, with the typed text.
   const detail = { next: location.pathname + location.search };
   document.dispatchEvent(new CustomEvent("signed-out", { detail }));
   location.assign(`/login/?${new URLSearchParams({ next: detail.next, ended: "1" })}`);
 }
 
-/** Whether the session ended: a refused handshake tells the browser nothing. */
+/** Asks the server if the session has ended, since a refused handshake has no reason. */
 export async function signedOut() {
   try {
     const answer = await fetch(location.href, { method: "HEAD", redirect: "manual" });
     return answer.type === "opaqueredirect";
   } catch (error) {
-    if (error instanceof TypeError) return false; // no network: not the session's fault
+    if (error instanceof TypeError) return false; // no network: the session may be valid
     throw error;
   }
 }
@@ -90,7 +90,7 @@ class Connection {
     if (this.closed) return;
     if (code === 4403) { this.tell("refused"); return; }
     if (!this.opened) this.failed++;
-    // Asked, not believed: a login page that sends one straight back would loop.
+    // Ask the server first: a login page that redirects back at once would loop.
     if ((code === 4401 || this.failed >= 2) && (await signedOut())) { toLogin(); return; }
     if (this.closed || this.socket) return;
     if (document.hidden && this.word === "paused") return;
@@ -128,7 +128,7 @@ class Connection {
     }, HIDDEN_PAUSE_SECONDS * 1000);
   }
 
-  /** Sends an object as JSON; false when the socket is not open now. */
+  /** Sends an object as JSON. Returns false if the socket is not open. */
   send(message) {
     if (this.socket?.readyState !== WebSocket.OPEN) return false;
     this.socket.send(JSON.stringify(message));

@@ -1,5 +1,5 @@
 // My reservations: extend, check in, keep, give back and cancel in place. The page is
-// fetched again after each, and when a reservation of its own changes elsewhere.
+// fetched again after each, and when one of the shown reservations changes elsewhere.
 import { api } from "./api.js";
 import { connect } from "./live.js";
 import { writeTimes } from "./time.js";
@@ -12,11 +12,11 @@ let busy = false;
 let turn = 0;
 const pressed = () => document.querySelector("#mine :active") !== null;
 
-/** unless(): called when the answer is there. If it returns true, the page stays as it is. */
+/** unless(): called after the answer. If it returns true, the page stays as it is. */
 async function refresh(unless = () => false) {
   const mine = ++turn;
   const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
-  // A newer request is under way, and its answer is newer too.
+  // Ignore this answer: a newer request was sent.
   if (mine !== turn || unless()) return;
   if (!answer.ok || answer.redirected) { location.reload(); return; }
   const text = await answer.text();
@@ -43,7 +43,7 @@ function later() {
     timer = null;
     if (inUse()) { later(); return; }
     refresh(() => {
-      // The button of a press that has begun stays till the press is over.
+      // Keep a pressed button until it is released.
       if (inUse()) later();
       return inUse();
     }).catch(toastProblem);
@@ -51,7 +51,7 @@ function later() {
 }
 
 const path = (button) => `/reservations/${button.dataset.id}`;
-/** Each answers with what to say once the page shows the new state. */
+/** Each resolves to the message to show after the page shows the new state. */
 const acts = {
   async extend(button) {
     const { end, before, version } = button.dataset;
@@ -102,7 +102,7 @@ document.addEventListener("click", async (event) => {
   button.disabled = busy = false;
 });
 
-/** A message to all cannot know whose page reads it: by name, or by what is shown. */
+/** Messages go to all pages. Returns true if one is about the reader, by name or by a shown reservation. */
 function concerns(reservation) {
   const page = document.getElementById("mine");
   return reservation.user === page.dataset.user || page.querySelector(`[data-id="${reservation.id}"]`) !== null;

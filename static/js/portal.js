@@ -1,4 +1,4 @@
-// What every page runs.
+// The script of every page.
 
 import "./shell/theme.js";
 import "./shell/menu.js";

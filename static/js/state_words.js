@@ -1,4 +1,4 @@
-// What the states of bookings and jobs, and the kinds of bookings, are called.
+// Names of the states of bookings and jobs, and of the kinds of bookings.
 import { gettext } from "./words.js";
 
 const KINDS = { firm: gettext("firm"), flex: gettext("flex") };
@@ -10,8 +10,8 @@ const STATES = {
   ready: gettext("ready"), loading: gettext("loading"), waiting: gettext("waiting"), refused: gettext("refused"),
 };
 
-/** A booking's kind in the reader's words: "firm", "flex". */
+/** The name of a booking's kind: "firm", "flex". */
 export const kindWord = (kind) => KINDS[kind] ?? kind;
 
-/** A state in the reader's words: "confirmed"; one that is not known here stays as it is. */
+/** The name of a state: "confirmed". An unknown state is returned unchanged. */
 export const stateWord = (state) => STATES[state] ?? state;

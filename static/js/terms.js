@@ -1,4 +1,4 @@
-// The special words: a button that explains itself when pressed.
+// Words of the glossary: buttons that show their explanation when pressed.
 //
 // {% term "flex" %} prints such a button and its card. Scripts use
 //   term("flex")                       the word as a button
@@ -18,7 +18,7 @@ export function term(key, text = key) {
   return el("button", { type: "button", class: "term", "data-term": key, text });
 }
 
-/** A cost as a button that shows how it comes about. */
+/** A cost as a button that shows its calculation. */
 export function price(text, sum) {
   return el("button", { type: "button", class: "term", "data-sum": sum, text });
 }
@@ -38,7 +38,7 @@ async function fetched() {
   return found;
 }
 
-/** Credits for one GPU-hour by class: {"A100 80 GB": 10}; {} when the portal cannot be reached. */
+/** Credits for one GPU-hour by class: {"A100 80 GB": 10}. {} if the portal cannot be reached. */
 export async function creditsPerGpuHour() {
   return (await fetched())?.credits_per_gpu_hour ?? {};
 }
@@ -49,7 +49,7 @@ function card(id, word, text, url) {
     el("a", { href: url, text: gettext("More in Help") }));
 }
 
-/** Adds what only the server knows, the site's prices, to a card of the page. */
+/** Adds the site's prices, which only the server knows, to a card of the page. */
 async function complete(shown) {
   const key = shown.dataset.card;
   if (key !== "credits" && key !== "weight") return;

@@ -1,14 +1,14 @@
-// Times as people read them: relative under a day, absolute on hover, in the
-// site's zone and by the server's clock.
+// Readable times: relative under a day, absolute on hover, in the
+// zone of the page and by the server's clock.
 //
-// <time datetime="2026-11-21T14:00:00Z" data-time> is kept up to date by itself;
-// data-time="clock" shows "14:00" or "Wed 14:00", data-time="absolute" the full form.
+// <time datetime="2026-11-21T14:00:00Z" data-time> is kept up to date.
+// data-time="clock" shows "14:00" or "Wed 14:00". data-time="absolute" shows the full form.
 
 import { gettext, locale } from "./words.js";
 
 const root = document.documentElement;
 export const siteZone = root.dataset.timeZone || "UTC";
-// The server wrote its time when it answered, perhaps long before this script came.
+// The server wrote its time when it answered, which may be long before this script ran.
 const [visit] = performance.getEntriesByType("navigation");
 const answeredMs = visit?.responseStart ? performance.timeOrigin + visit.responseStart : Date.now();
 const offsetMs = Number(root.dataset.now) * 1000 - answeredMs || 0;
@@ -53,7 +53,7 @@ function span(seconds) {
   return hours < 6 && minutes ? gettext("{hours} h {minutes} min", { hours, minutes }) : `${hours} h`;
 }
 
-/** "in 2 h", "12 s ago"; a day or more away: the clock form. */
+/** "in 2 h", "12 s ago". From a day on, the clock form. */
 export function relative(value, nowMs = serverNow()) {
   const seconds = (milliseconds(value) - nowMs) / 1000;
   if (Math.abs(seconds) >= 86_400) return clock(value, nowMs);

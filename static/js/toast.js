@@ -1,6 +1,6 @@
-// toast("Reservation cancelled.", {undo: async () => {...}}) says what happened, for
-// ten seconds, with its way back; toast.bad(problem) says what went wrong.
-// ask({title, text, yes, danger}) -> Promise<boolean>: a confirm that names the thing.
+// toast("Reservation cancelled.", {undo: async () => {...}}) shows a message for
+// ten seconds, with a button that undoes. toast.bad(problem) shows an error.
+// ask({title, text, yes, danger}) -> Promise<boolean>: asks for confirmation.
 
 import { el } from "./dom.js";
 import { icon } from "./icons.js";
@@ -42,7 +42,7 @@ export function toast(text, { undo = null, undoLabel = gettext("Undo"), seconds 
   return { end };
 }
 
-/** Says an error: a Problem's own words, or that something failed. */
+/** Shows an error: the Problem's sentence, or a general one. */
 export function toastProblem(error) {
   if (error?.name === "Problem") return toast(error.message, { bad: true });
   console.error(error);

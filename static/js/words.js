@@ -1,5 +1,5 @@
-// Sentences in the language of the page. The catalogue is a script of its own, which
-// base.html loads before every module where the page is not English.
+// Sentences in the language of the page. The catalogue is a separate script, which
+// base.html loads before all modules if the page is not in English.
 //
 //   gettext("{who} until {time}", { who, time })
 //   ngettext("{n} GPU", "{n} GPUs", n)            n is filled in, too
@@ -12,10 +12,10 @@ const { words = {}, plural = (n) => Number(n !== 1) } = globalThis.catalogue ?? 
 /** Code of the page's language: "en", "de". */
 export const language = page?.lang || "en";
 
-/** What Intl writes dates in: the page's language; English as in the United Kingdom. */
+/** The locale for dates: the page's language. English is that of the United Kingdom. */
 export const locale = language === "en" ? "en-GB" : language;
 
-/** Put values in the place of their names in braces; a name without a value stays. */
+/** Replace names in braces by values. A name without a value stays. */
 const filled = (text, values) =>
   text.replace(/\{(\w+)\}/g, (whole, name) => (Object.hasOwn(values, name) ? String(values[name]) : whole));
 

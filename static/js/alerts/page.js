@@ -1,6 +1,6 @@
 // The list of alerts, kept up to date: when the socket reports a change, the list is
 // fetched again with the same filter. Unfolded alerts stay unfolded, and stay in the list
-// until the reader folds them. The row that a person is at stays where it is on the screen.
+// until the reader folds them. The row with the focus, or under the pointer, keeps its place on the screen.
 
 import { setClass, setText } from "../dom.js";
 import { redraw } from "../fragment.js";
@@ -20,7 +20,7 @@ const WORDS = {
 const status = document.getElementById("alerts-live");
 const announcer = document.getElementById("announcer");
 const list = () => document.getElementById("alert-list");
-// Some may have been unfolded before this script was there.
+// The reader may have unfolded alerts before this script was loaded.
 const unfolded = new Set([...list().querySelectorAll("details[open]")].map((details) => details.dataset.alert));
 let wanted = 0;
 let shown = Number(list().dataset.open);
@@ -44,7 +44,7 @@ function refresh() {
   }, SOONEST_MS);
 }
 
-/** Returns a function that puts the row at which a person is, or reads, where it was. */
+/** Returns a function that scrolls the row that the reader uses back to its place. */
 function keepPlace() {
   const first = scrollY > 0 && [...list().querySelectorAll(".alert")].find((row) => row.getBoundingClientRect().bottom > 0);
   const at = list().querySelector(".alert:focus-within") ?? list().querySelector(".alert:hover") ?? first;
@@ -54,7 +54,7 @@ function keepPlace() {
   return () => {
     const row = document.getElementById(at.id);
     if (!row) return;
-    // What had the focus may be gone: the button of something that was done meanwhile.
+    // The element with the focus may be gone, for example the button of an alert that was acknowledged meanwhile.
     if (focused) (document.getElementById(focused) ?? row.querySelector("summary")).focus({ preventScroll: true });
     const target = scrollY + row.getBoundingClientRect().top - top;
     // A short page does not scroll far enough: it gets room below its rows, or above them.

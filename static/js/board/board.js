@@ -100,7 +100,7 @@ const handlers = {
 
 const socket = connect("/ws/board/", {
   onJson: (message) => handlers[message.type]?.(message),
-  // Frames that queue up while the page does not paint count as history.
+  // Frames that arrive while the page does not paint only go into the history.
   onBinary: (buffer) => {
     if (frameWaiting) board.takeFrame(frameWaiting);
     frameWaiting = buffer;

@@ -1,4 +1,4 @@
-// One Gpu as a card. Built when it first comes into view, then only its texts move.
+// One Gpu as a card. It is built when it first comes into view. After that only its texts change.
 
 import { el, setAttr, setClass, setText, setVars } from "../dom.js";
 import { UNKNOWN, bytes, ghz } from "../format.js";
@@ -135,7 +135,7 @@ export class GpuCard {
     drawMine(this.mine, cell);
     this.book.hidden = !isBookable(cell) || cell.state.key === "intruder";
     this.details.hidden = !this.book.hidden;
-    // A held one is booked from when it comes free.
+    // The link of a held Gpu books it from the time at which it comes free.
     const from = isHeld(cell) ? cell.holder.free_from ?? cell.holder.until : null;
     setText(this.book, from ? gettext("Book from {time}", { time: clock(from) }) : gettext("Book"));
     setAttr(this.book, "aria-label", from ? gettext("Book from {time}: {name}", { time: clock(from), name: cell.name }) : gettext("Book {name}", { name: cell.name }));

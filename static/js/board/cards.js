@@ -7,7 +7,7 @@ import { Visible } from "./watch.js";
 import { drainWords } from "./words.js";
 import { gettext } from "../words.js";
 
-// So few are painted all, seen or not: scrolling and printing show no blanks.
+// Up to this number all cards are painted, also those out of view: scrolling and printing show no blanks.
 const PAINT_ALL = 64;
 
 // The device gate of a node beside its isolation; nothing for a node without one.
@@ -27,7 +27,7 @@ export class CardsView {
     this.sections = new Map();
   }
 
-  /** Shows exactly these cells, in this order, re-using what is there. */
+  /** Shows exactly these cells, in this order. Reuses the cards that exist. */
   layout(cells) {
     const byNode = Map.groupBy(cells, (cell) => cell.info.node);
     const sections = [...byNode].map(([name, members]) => {

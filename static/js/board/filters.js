@@ -1,4 +1,4 @@
-// What the board shows, kept in the address: view, class, group, state, mine, q, sort, gpu.
+// The filters of the board, kept in the address: view, class, group, state, mine, q, sort, gpu.
 
 import { el } from "../dom.js";
 
@@ -18,7 +18,7 @@ export class Filters {
     return this.params.get(name) ?? "";
   }
 
-  /** Writes some of them ("" removes) into the address and tells the board. */
+  /** Writes filters into the address ("" removes one) and notifies the board. */
   set(values) {
     for (const [name, value] of Object.entries(values)) {
       if (!NAMES.includes(name)) throw new Error(`The board has no filter named ${name}`);
@@ -30,7 +30,7 @@ export class Filters {
     this.onChange();
   }
 
-  /** Whether a cell passes; the state is left out where buckets are counted. */
+  /** Returns true if a cell passes the filters. The count by state ignores the filter by state. */
   passes(cell, { ignoreState = false } = {}) {
     const [gpuClass, group, state, gpu] = ["class", "group", "state", "gpu"].map((name) => this.get(name));
     const query = this.get("q").toLowerCase();
@@ -46,7 +46,7 @@ export class Filters {
     return ["class", "group", "state", "mine", "q", "gpu"].some((name) => this.get(name));
   }
 
-  /** How many of the fields above the GPUs are in use. */
+  /** Returns the number of filters in use. */
   get count() {
     return ["class", "group", "mine", "q"].filter((name) => this.get(name)).length;
   }
@@ -58,7 +58,7 @@ function haystack(cell) {
   return [cell.name, state.word, info.gpu_class, info.uuid, holder?.user, holder?.login, holder?.account, ...users].join(" ").toLowerCase();
 }
 
-/** Keeps a select's options in step with what there is, and the choice in it. */
+/** Updates the options of a select and keeps its choice. */
 export function fillSelect(select, values, chosen) {
   const wanted = [...new Set([...values, ...(chosen ? [chosen] : [])])].sort();
   const shown = [...select.options].slice(1).map((option) => option.value);

@@ -6,9 +6,9 @@ import { BUCKETS } from "../telemetry/states.js";
 import { gettext } from "../words.js";
 
 const LATE_SECONDS = 3;
-const BANNER_SECONDS = 6; // a frame or two may be lost without a word
+const BANNER_SECONDS = 6; // one or two lost frames show no banner
 
-/** Says in the page's own banner that the figures are old; null: they are not. */
+/** Shows in the page's banner that the figures are old. null hides the banner. */
 export function tellLate(seconds) {
   const detail = { path: "frames", word: seconds === null ? "open" : "late", seconds };
   document.dispatchEvent(new CustomEvent("live:state", { detail }));
@@ -42,7 +42,7 @@ export class HeadLine {
     }
   }
 
-  /** "live, 0.8 s"; called each second, frame or not. */
+  /** "live, 0.8 s". Called each second, also without a new frame. */
   paintAge(board) {
     const silence = board.silenceSeconds();
     const late = this.socket === "open" && silence !== null && silence > LATE_SECONDS;

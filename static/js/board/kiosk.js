@@ -1,4 +1,4 @@
-// The wall behind a link: no signing in, no top bar, nothing but the tiles.
+// The wall behind a link: only the tiles, without sign-in and top bar.
 
 import { pageData } from "../dom.js";
 import { connect } from "../live.js";

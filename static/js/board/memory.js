@@ -1,5 +1,5 @@
-// The memory bar: one part per owner, what nobody owns up to, and the driver's
-// reserve apart at the right end.
+// The memory bar: one part per owner, the memory without a known owner, and the driver's
+// reserve at the right end.
 
 import { el, setAttr, setClass, setText, setVars } from "../dom.js";
 import { gib, gibFigure } from "../format.js";
@@ -32,13 +32,13 @@ function parts(cell) {
   const owned = byOwner(cell.detail?.processes);
   const sum = owned.reduce((all, part) => all + part.bytes, 0);
   const list = owned.map((part, i) => ({ ...part, look: `mem-part tone-${i % TONES}` }));
-  // A card that cannot say how much it has shows no shares of it.
+  // A card that does not report its total memory shows no shares.
   if (!total) return { list: [], owned, used, total: null, reserve: null };
   if (used !== null && used !== undefined && used - sum > total * 0.002) {
     list.push({ name: gettext("not attributed"), bytes: used - sum, look: "mem-part tone-none" });
   }
   const reserve = cell.detail?.memory_reserved_bytes;
-  // A thinner part reads as a stray tick; the figure's title says how much it is.
+  // A thinner part looks like a stray line. The title of the figure gives its size.
   if (reserve > total * LEAST_RESERVE) list.push({ name: "driver", bytes: reserve, look: "mem-part mem-reserve" });
   return { list, owned, used, total, reserve };
 }

@@ -1,4 +1,4 @@
-// What the holder can do on the card: say that they are there, keep, give back.
+// Actions of the holder on the card: check in, keep, give back.
 import { api } from "../api.js";
 import { el, setText } from "../dom.js";
 import { icon } from "../icons.js";

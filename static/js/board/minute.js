@@ -1,9 +1,9 @@
-// The minute before the page was opened: what sparklines start from.
+// The minute before the page was opened, for the start of the sparklines.
 
-/** Gives the board the last minute's frames, then paints. Without an answer they start empty. */
+/** Gives the board the frames of the last minute, then paints. Without an answer the sparklines start empty. */
 export async function takeMinute(board, paint) {
   const answer = await fetch("/board/minute").catch(() => null);
-  // Signed out: the answer is the login page, and the socket says so too.
+  // If the session has ended, the answer is the login page. The socket reports that.
   if (!answer?.ok || answer.redirected) return;
   board.takePast(await answer.arrayBuffer());
   paint();

@@ -1,4 +1,4 @@
-// What the board knows: one cell per Gpu, fed by roster, frames, holders, details.
+// State of the board: one cell per Gpu, updated by roster, frames, holders and details.
 
 import { decode, readLayout, rosterIdOf, split } from "../telemetry/frame.js";
 import { stateOf } from "../telemetry/states.js";
@@ -14,7 +14,7 @@ class Cell {
     this.row = null;
     this.holder = null;
     this.detail = null;
-    this.spent = null; // {reservation, kwh} of the booking that runs
+    this.spent = null; // {reservation, kwh} of the running booking
     this.history = new Uint8Array(HISTORY_SECONDS).fill(UNKNOWN);
     this.historyAt = 0;
     this.noted = 0; // counts changes of the history
@@ -22,7 +22,7 @@ class Cell {
     this.info = info;
   }
 
-  /** Writes the second's utilization; seconds without a frame stay holes. */
+  /** Stores the utilization of a second. Seconds without a frame stay holes. */
   note(row, second) {
     const gap = Math.min(Math.max(second - this.historyAt, 0), HISTORY_SECONDS);
     for (let i = 0; i < gap; i++) this.history[(second - i) % HISTORY_SECONDS] = UNKNOWN;
@@ -53,7 +53,7 @@ export class Board {
     this.spent = {};
   }
 
-  /** Takes names; cells of Gpus that stay keep their history. */
+  /** Takes a roster. Cells of Gpus that are in both rosters keep their history. */
   takeRoster(roster) {
     const cells = roster.gpus.map((info) => {
       const cell = this.byId.get(info.id);
@@ -69,7 +69,7 @@ export class Board {
     for (const { node } of roster.gpus) if (!this.nodes.has(node)) this.nodes.set(node, { name: node });
     this.byNode = Map.groupBy(cells, (cell) => cell.info.node);
     this.rosterId = roster.roster_id;
-    // Ingest of an older version sends none: nothing is shown until the next roster.
+    // An older version of ingest sends no layout: nothing is shown until the next roster.
     this.layout = roster.layout ? readLayout(roster.layout) : null;
     this.takeHolders(this.holders);
     this.takeEnergy(this.spent);
@@ -91,7 +91,7 @@ export class Board {
     for (const cell of this.byNode.get(detail.node) ?? []) cell.detail = detail.gpus[cell.info.uuid] ?? cell.detail;
   }
 
-  /** Takes a frame; returns the cells whose state word changed, or null if it is not ours. */
+  /** Takes a frame. Returns the cells whose state changed, or null for a frame of another roster. */
   takeFrame(buffer) {
     if (!this.layout || rosterIdOf(buffer) !== this.rosterId) return null;
     const frame = decode(buffer, this.layout);
@@ -111,7 +111,7 @@ export class Board {
     return changed;
   }
 
-  /** Takes frames from before the page was opened: history only. They have one roster. */
+  /** Takes frames from before the page was opened, for the history only. All have the same roster. */
   takePast(buffer) {
     if (!this.layout || rosterIdOf(buffer) !== this.rosterId) return;
     for (const frame of split(buffer, this.layout).map((one) => decode(one, this.layout))) {
@@ -120,12 +120,12 @@ export class Board {
     }
   }
 
-  /** Seconds since the newest frame came; null before the first. */
+  /** Seconds since the newest frame arrived. null before the first. */
   silenceSeconds() {
     return this.frameAt === null ? null : (performance.now() - this.frameAt) / 1000;
   }
 
-  /** Age of what is shown: the typical Gpu that is heard at all, plus our silence. */
+  /** Age of the shown figures: the median over the Gpus that report, plus the seconds since the newest frame. */
   ageSeconds() {
     const ages = this.cells.map((cell) => cell.row?.ageSeconds).filter((age) => age !== null && age !== undefined && age < 3);
     if (!ages.length || this.frameAt === null) return null;

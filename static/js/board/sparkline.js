@@ -40,7 +40,7 @@ export function drawSparkline(svg, cell) {
   let area = "";
   for (const run of runs(cell)) {
     const points = run.map(([x, util]) => `${x} ${TOP - util}`).join("L");
-    // A lone second still shows: a line of no length with round ends is a dot.
+    // A single second is still visible: a line of length zero with round ends is a dot.
     line += `M${points}${run.length === 1 ? "h0" : ""}`;
     area += `M${run[0][0]} ${TOP}L${points}L${run[run.length - 1][0]} ${TOP}Z`;
   }

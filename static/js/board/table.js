@@ -11,14 +11,14 @@ import { gettext } from "../words.js";
 const RESORT_MS = 5000;
 const figure = (value, unit) => (value === null || value === undefined ? UNKNOWN : `${value}${unit}`);
 
-/** A figure, or a dash that says why when hovered. */
+/** A figure, or a dash whose title gives the reason. */
 function setFigure(node, text, cell) {
   setText(node, text);
   setAttr(node, "title", text.startsWith(UNKNOWN) ? missingWords(cell) : null);
 }
 const low = (value) => value ?? -1;
 
-// key, label, class, what to sort by
+// key, label, class, sort key
 export const COLUMNS = [
   ["gpu", "GPU", "", (cell) => `${cell.info.node} ${String(cell.info.index).padStart(4, "0")}`],
   ["class", gettext("Class"), "", (cell) => cell.info.gpu_class],
@@ -126,7 +126,7 @@ export class TableView {
     return row;
   }
 
-  /** Rows take their new places now and then, and never under the pointer. */
+  /** Sorts the rows now and then, but never while the pointer is over them. */
   paint() {
     const due = performance.now() - this.sortedAt > RESORT_MS || !this.hadFrame;
     if (due && this.board.frameAt !== null && !this.body.matches(":hover, :focus-within")) {

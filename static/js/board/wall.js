@@ -1,5 +1,5 @@
-// The corridor screen: Gpus as large tiles, read from two metres, for ever. More
-// than fit legibly take turns, a page every ten seconds, until somebody holds one.
+// The corridor screen: Gpus as large tiles that can be read from two metres. If there are
+// more than fit, pages change every ten seconds, until a viewer holds one.
 
 import { el, place, setAttr, setClass, setText, setVars } from "../dom.js";
 import { UNKNOWN } from "../format.js";
@@ -13,7 +13,7 @@ const SMALLEST_TILE_PX = 220;
 const PAGE_MS = 10_000;
 const PHONE = matchMedia("(max-width: 40rem)");
 
-/** Columns that make the tiles largest for so many in such a box. */
+/** Returns the number of columns with the largest tiles for a number of Gpus and a box. */
 export function bestColumns(count, width, height) {
   let best = { columns: 1, size: 0 };
   for (let columns = 1; columns <= count; columns++) {
@@ -24,7 +24,7 @@ export function bestColumns(count, width, height) {
   return best;
 }
 
-/** How many tiles of the smallest legible size such a box holds. */
+/** Returns how many tiles of the smallest legible size fit into a box. */
 export function capacity(width, height) {
   const columns = Math.max(1, Math.floor(width / SMALLEST_TILE_PX));
   return columns * Math.max(1, Math.floor((height * TILE_RATIO) / SMALLEST_TILE_PX));

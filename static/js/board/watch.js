@@ -1,4 +1,4 @@
-// Which of many elements are on the screen: only those are painted.
+// Keeps track of the elements on the screen. Only those are painted.
 
 const MARGIN = "300px 0px";
 

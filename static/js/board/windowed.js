@@ -1,14 +1,14 @@
 // Rows of a long table: only those near the screen are in the document; two spacers
-// stand for the others, so that the page is as long as if all were there.
+// take the place of the others, so that the page keeps its full length.
 
 import { el, place, setAttr, setVars } from "../dom.js";
 
-const FEW = 60; // so few are all in the document: printing and searching find them
+const FEW = 60; // up to this number all rows are in the document, for printing and for searching in the page
 const AROUND = 12; // rows kept ready above and below the screen
 const FIRST_GUESS_PX = 41;
 
 export class Windowed {
-  /** makeRow(item) gives the object whose `root` is the item's row. */
+  /** makeRow(item) returns an object whose `root` is the row of the item. */
   constructor(body, makeRow) {
     Object.assign(this, { body, makeRow, items: [], rows: [], rowPx: FIRST_GUESS_PX });
     this.above = el("tr", { class: "spacer", "aria-hidden": "true" }, el("td"));
@@ -24,7 +24,7 @@ export class Windowed {
     this.fit();
   }
 
-  /** The range of rows that the screen shows, or may show with the next scroll. */
+  /** Returns the range of rows on the screen and just beyond it. */
   wanted() {
     const count = this.items.length;
     if (count <= FEW) return [0, count];
@@ -48,7 +48,7 @@ export class Windowed {
     this.measure();
   }
 
-  /** Rows are equally high, but how high depends on the reader's font. */
+  /** Measures the height of a row. All rows have the same height, which depends on the reader's font. */
   measure() {
     const height = this.rows.at(0)?.root.getBoundingClientRect().height;
     if (!height || Math.abs(height - this.rowPx) < 0.5) return;

@@ -1,4 +1,4 @@
-// What a card says about a Gpu, see docs/design/interface.md#card-sentences.
+// Sentences of a card about its Gpu, see docs/design/interface.md#card-sentences.
 
 import { optionalData } from "../dom.js";
 import { energy } from "../format.js";
@@ -8,9 +8,9 @@ import { gettext, ngettext } from "../words.js";
 
 const who = (name, account) => [name, account].filter(Boolean).join(", ") || gettext("another person");
 
-/** Why a node takes no new bookings: {node: reason}, where the page knows it. */
+/** Reasons why nodes take no new bookings: {node: reason}. */
 const drains = optionalData("drains") ?? {};
-/** The same of GPUs that drain alone: {id: reason}. */
+/** Reasons why single GPUs take no new bookings: {id: reason}. */
 const gpuDrains = optionalData("gpu-drains") ?? {};
 
 /** "no new bookings: new fans". */
@@ -18,9 +18,9 @@ export const drainWords = (node) => closedWords(drains[node]);
 
 const closedWords = (reason) => (reason ? gettext("no new bookings: {reason}", { reason }) : gettext("no new bookings"));
 
-const LITTLE_BYTES = 2 ** 30; // less is the driver's own
+const LITTLE_BYTES = 2 ** 30; // an idle card uses up to this much for its driver
 
-/** Whether a person holds it now. */
+/** Returns true if a user holds it now. */
 export const isHeld = (cell) => Boolean(cell.holder?.until);
 
 /** "Alice, vision" or "". */
@@ -40,13 +40,13 @@ export function untilWords(cell) {
   return isHeld(cell) ? gettext("until {time}, {next}", { time: clock(cell.holder.until), next: nextWords(cell) }) : nextWords(cell);
 }
 
-/** "1.24 kWh so far", what the booking that runs came to; "" where nothing is known of it. */
+/** "1.24 kWh so far": energy of the running booking. "" if it is not known. */
 export function energyWords(cell) {
   const figure = energyFigure(cell);
   return figure && gettext("{energy} so far", { energy: figure });
 }
 
-/** "1.24 kWh", the same as a bare figure. */
+/** "1.24 kWh": energy of the running booking, without words. */
 export function energyFigure({ holder, spent }) {
   return spent && spent.reservation === holder?.reservation ? energy(spent.kwh) : "";
 }
@@ -64,10 +64,10 @@ export function nextWords(cell) {
   return freeFrom && freeFrom !== cell.holder.until ? gettext("free from {time}", { time: clock(freeFrom) }) : gettext("then free");
 }
 
-/** Whose process it is, as far as the reader may know. */
+/** Returns the owner of a process, if the reader is allowed to know. */
 export const ownerOf = (process) => process.user ?? (process.mine ? gettext("you") : gettext("another person"));
 
-/** People who run something there, without repeats. */
+/** Returns the users with a process there, without repeats. */
 export function runners(cell) {
   return [...new Set((cell.detail?.processes ?? []).map(ownerOf))];
 }
@@ -78,7 +78,7 @@ export function noteWords(cell) {
   const seen = cell.seenAt === null ? gettext("never seen") : gettext("last seen {time}", { time: relative(new Date(cell.seenAt)) });
   switch (cell.state.key) {
     case "stale": return seen;
-    // Its node still speaks, so the newest reading is no sign of life of this Gpu.
+    // The node still sends samples, so its newest sample does not show that this Gpu works.
     case "lost": return gettext("the driver does not answer for this GPU");
     case "intruder": return gettext("booked: {who}; running: {running}", { who: who(cell.holder?.mine ? gettext("you") : cell.holder?.user, null), running: running || gettext("another person") });
     case "squatter": return gettext("not booked; running: {running}", { running: running || gettext("unknown") });
@@ -91,7 +91,7 @@ export function noteWords(cell) {
   }
 }
 
-/** "Xid 79 5 min ago, 2 memory errors" or "": what the hardware complains of. */
+/** "Xid 79 5 min ago, 2 memory errors" or "": errors that the hardware reports. */
 export function hardwareWords({ info, detail }) {
   const words = [];
   const xid = info.last_xid;
@@ -103,12 +103,12 @@ export function hardwareWords({ info, detail }) {
   return words.join(", ");
 }
 
-/** Why a figure is a dash. */
+/** Returns the reason why a figure is a dash. */
 export function missingWords(cell) {
   if (cell.state.key === "mig") return gettext("see the parts of this split GPU");
   if (isSilent(cell.state)) return noteWords(cell) || gettext("no reading");
   return gettext("this GPU does not report it");
 }
 
-/** Whether a reader can do something with it by booking. */
+/** Returns true if the reader can book it. */
 export const isBookable = (cell) => !["lost", "maintenance", "mig", "foreign"].includes(cell.state.key) && cell.info.present !== false && !cell.info.draining;

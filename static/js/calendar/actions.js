@@ -1,4 +1,4 @@
-// What can be done to a Reservation. Each says what happened, and how to undo it.
+// Actions on a Reservation. Each shows its result and a way to undo it.
 import { api } from "../api.js";
 import { ask, toast } from "../toast.js";
 import { gpuWords, span } from "./words.js";
@@ -17,7 +17,7 @@ export class Actions {
     return [gpuWords(gpus), span(start, end, this.nowWall())].filter(Boolean).join(", ");
   }
 
-  /** Put an answer on the calendar; the socket's own message may come first or last. */
+  /** Put an answer on the calendar. The message of the socket may come before it or after it. */
   #take(reservation) {
     if (reservation?.id) this.store.merge({ ...reservation, mine: true });
     return reservation;
@@ -29,20 +29,20 @@ export class Actions {
     return made;
   }
 
-  /** Take a new booking back as if it was never made, also where it has begun. */
+  /** Undo a new booking completely, even if it has begun. */
   async undoBooking(made) {
     await api("POST", `/reservations/${made.id}/undo-booking`);
     this.store.merge({ id: made.id, gone: true });
     toast(gettext("Undone. Nothing is booked and nothing is charged."));
   }
 
-  /** Lengthen by an hour; the end moves to the next step of the grid. */
+  /** Extend by an hour. The end moves to the next step of the grid. */
   longer(reservation) {
     const end = ceilGrid(addWall(toWall(reservation.end, this.zone), 3600), this.gridSeconds, this.zone);
     return this.change(reservation, { end: fromWall(end, this.zone).toISOString(), version: reservation.version });
   }
 
-  /** Move, lengthen or give to other GPUs; undone by the opposite change. */
+  /** Change the times or the GPUs. The opposite change undoes it. */
   async change(before, body, { quiet = false } = {}) {
     const after = this.#take(await api("PATCH", `/reservations/${before.id}`, body));
     if (!quiet) {
@@ -55,7 +55,7 @@ export class Actions {
     return after;
   }
 
-  /** reason: needed, and shown to the owner, when it is somebody else's. */
+  /** reason: required for a Reservation of another user, who sees it. */
   async cancel(reservation, { quiet = false, reason = "" } = {}) {
     const name = this.name(reservation);
     await api("POST", `/reservations/${reservation.id}/cancel`, { reason });
@@ -69,7 +69,7 @@ export class Actions {
     toast(gettext("Booked again: {name}.", { name: this.name(reservation) }));
   }
 
-  /** Give back a running one now; it cannot be taken back, so it asks first. */
+  /** Give back a running Reservation now. It cannot be undone, so ask first. */
   async release(reservation, { reason = "" } = {}) {
     const name = this.name(reservation);
     const sure = await ask({

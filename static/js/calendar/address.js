@@ -1,8 +1,8 @@
-// The page's address holds what is in view, so that it can be kept and sent.
+// The address of the page holds the view, so that it can be bookmarked and sent.
 const VIEWS = new Set(["day", "4days", "week", "month"]);
 const DATE = /^\d{4}-\d{2}-\d{2}$/;
 
-/** {view, date, gpuClass, minGib, mine}; what is not understood gets the default. */
+/** {view, date, gpuClass, minGib, mine}. Invalid values get the default. */
 export function readAddress(today, search = location.search) {
   const query = new URLSearchParams(search);
   const date = query.get("date") ?? "";
@@ -18,7 +18,7 @@ export function readAddress(today, search = location.search) {
   };
 }
 
-/** Write what is in view; a new day or view is a step the Back button undoes. */
+/** Write the view into the address. The Back button undoes a new day or view. */
 export function writeAddress(shown, today, { step = false } = {}) {
   const query = new URLSearchParams();
   if (shown.view !== "day") query.set("view", shown.view);

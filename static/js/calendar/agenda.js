@@ -1,5 +1,5 @@
 // The calendar on a phone: one day, a line per GPU with its day as a strip, and
-// under it the bookings and the free times, each a button.
+// below it the bookings and the free times as buttons.
 import { el, setVars } from "../dom.js";
 import { duration, gib } from "../format.js";
 import { icon } from "../icons.js";
@@ -17,7 +17,7 @@ export class Agenda {
   /** on: {open(id), pick(gpuIds, start, end)} */
   constructor(node, { store, zone, gridSeconds, nowWall, on }) {
     Object.assign(this, { node, store, zone, gridSeconds, nowWall, on });
-    // By GPU, what its reader chose; else those with a booking of one's own are unfolded.
+    // By GPU: the reader's choice. Without a choice, GPUs with a booking of the reader are unfolded.
     this.unfolded = new Map();
   }
 

@@ -1,5 +1,5 @@
-// The booking being made (or the change to one's own): what the form, the
-// timeline and the verdict all look at. Times are walls of the site's clock.
+// The new booking, or the change to one of the reader's bookings. Form, timeline and
+// verdict read it. Times are walls of the site's clock.
 import { addWall, ceilGrid, exact, floorGrid, toWall, wallSeconds } from "./zone.js";
 import { gettext } from "../words.js";
 
@@ -9,8 +9,8 @@ const EMPTY = {
 };
 
 export class Draft extends EventTarget {
-  /** limits: {grid_seconds, longest_seconds}; membership: the one chosen at first;
-   *  nowWall(): what the site's clock shows. */
+  /** limits: {grid_seconds, longest_seconds}. membership: the first choice.
+   *  nowWall(): the wall of the site's clock. */
   constructor({ zone, limits, membership, nowWall }) {
     super();
     Object.assign(this, { zone, limits, nowWall });
@@ -18,17 +18,17 @@ export class Draft extends EventTarget {
     this.lastSeconds = Math.min(2 * 3600, limits.longest_seconds);
   }
 
-  /** Change some fields and tell whoever looks; `source` is who did it. */
+  /** Change some fields and notify the listeners. `source` is the module that changed them. */
   set(fields, source = "") {
     Object.assign(this, fields);
-    // A length that was chosen is kept as chosen, without what rounding the end adds.
+    // Keep the chosen length, without the seconds that rounding the end adds.
     if (!("lastSeconds" in fields) && this.start && this.end && wallSeconds(this.start, this.end) > 0) {
       this.lastSeconds = wallSeconds(this.start, this.end);
     }
     this.dispatchEvent(new CustomEvent("change", { detail: { source } }));
   }
 
-  /** Begin a new booking; missing times are the next full grid step, as long as last time. */
+  /** Begin a new booking. Without times it starts at the next grid step and has the last length. */
   begin(fields = {}, source = "") {
     const start = fields.start || ceilGrid(this.nowWall(), this.limits.grid_seconds, this.zone);
     const times = fields.end ? { end: fields.end } : { end: this.endOf(start), lastSeconds: this.lastSeconds };
@@ -38,7 +38,7 @@ export class Draft extends EventTarget {
     }, source);
   }
 
-  /** Change one's own Reservation instead of making a new one. */
+  /** Change a Reservation of the reader instead of making a new one. */
   edit(reservation, fields = {}, source = "") {
     this.set({
       ...EMPTY, open: true, membership: reservation.membership ?? this.membership,
@@ -57,15 +57,15 @@ export class Draft extends EventTarget {
     this.set({ gpuIds: wanted ? [...others, id] : others }, source);
   }
 
-  /** The end of a booking of some length: rounded up to the grid, for a start between
-   *  two steps of it ("now"); down where that would be longer than allowed. */
+  /** Returns the end of a booking with this length, rounded up to the grid if the start lies between
+   *  two steps ("now"), or down if it would be longer than allowed. */
   endOf(start, seconds = this.lastSeconds) {
     const { grid_seconds: grid, longest_seconds: longest } = this.limits;
     const end = ceilGrid(addWall(start, seconds), grid, this.zone);
     return wallSeconds(start, end) <= longest ? end : floorGrid(addWall(start, longest), grid, this.zone);
   }
 
-  /** Move the start, and the end with it: the length was chosen. */
+  /** Move the start and keep the length. */
   setStart(start, source = "") {
     this.set({ start, end: this.endOf(start), lastSeconds: this.lastSeconds }, source);
   }
@@ -86,7 +86,7 @@ export class Draft extends EventTarget {
     return this.start && this.end ? (this.endAt() - this.startAt()) / 1000 : 0;
   }
 
-  /** What is missing before the portal can be asked; "" when nothing is. */
+  /** Returns what is missing for a request to the portal. "" if nothing is. */
   missing() {
     if (!this.gpuIds.length) return gettext("Choose at least one GPU.");
     if (!this.start || !this.end) return gettext("Choose a start and an end.");
@@ -94,7 +94,7 @@ export class Draft extends EventTarget {
     return "";
   }
 
-  /** What a change of one's own Reservation would change, for the API; {} for nothing. */
+  /** Returns the changed fields of a Reservation, for the API. {} without a change. */
   changes() {
     const { editing } = this;
     const body = {};
@@ -105,7 +105,7 @@ export class Draft extends EventTarget {
     return body;
   }
 
-  /** The body of the API's requests for a new booking, and for what it would mean. */
+  /** Returns the body of the API's requests for a new booking and for its preview. */
   body() {
     return {
       membership: this.membership, gpu_ids: this.gpuIds, purpose: this.purpose,

@@ -1,8 +1,8 @@
-// What the pictures in view mean: which colour is which group, and the signs that are there.
+// The legend: colours of the groups in view, and the signs that are used.
 import { el } from "../dom.js";
 import { hueClass } from "./timeline/bars.js";
 
-/** Keep the list of groups, and the keys that are only sometimes true, right. */
+/** Keep the list of groups and the signs up to date. */
 export function watchLegend(list, store, title) {
   const keys = [...document.querySelectorAll(".legend [data-when]")];
   const draw = () => {

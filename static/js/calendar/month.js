@@ -1,5 +1,5 @@
-// A month as a grid of days: how much of the GPUs in view is free on each, and one's
-// own bookings. A day opens the day's view, a booking its details.
+// A month as a grid of days: the free part of the GPUs in view, and the reader's
+// bookings. A day opens the view of the day, a booking its details.
 import { el, setVars } from "../dom.js";
 import { clockOf, gpus as gpuCount, longDay, weekdays } from "./words.js";
 import { addWall, fromWall, rangeOf, toWall, wallMillis } from "./zone.js";
@@ -9,7 +9,7 @@ const DAY = 86400;
 const OWN_SHOWN = 3;
 const LIVE = ["confirmed", "active"];
 
-/** The time that spans ({start, end} in ms) cover within [from, until); in ms. */
+/** Returns the time in ms that spans ({start, end} in ms) cover within [from, until). */
 export function covered(spans, from, until) {
   let sum = 0;
   let last = from;
@@ -40,7 +40,7 @@ export class Month {
     if (focused) this.node.querySelector(`[data-key="${focused}"]`)?.focus();
   }
 
-  /** By GPU, when it is held or closed: spans in order. */
+  /** By GPU: spans in which it is held or closed, in order. */
   #busy(gpus) {
     const found = new Map(gpus.map((gpu) => [gpu.id, []]));
     const held = [...this.store.reservations.values()].filter((r) => LIVE.includes(r.state));
@@ -52,7 +52,7 @@ export class Month {
     return found;
   }
 
-  /** Which part of the rest of a day is free, in percent; null for a day that is over. */
+  /** Free part of the rest of a day, in percent. null for a day that is over. */
   #freePct(day, gpus, busy) {
     const now = fromWall(this.nowWall(), this.zone).getTime();
     const from = Math.max(fromWall(day, this.zone).getTime(), now);

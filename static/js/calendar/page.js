@@ -1,4 +1,4 @@
-// The calendar page: who hears whom. Each part lives in its own module.
+// The calendar page: connects its parts, which have separate modules.
 import { api } from "../api.js";
 import { connect } from "../live.js";
 import { pageData } from "../dom.js";
@@ -35,7 +35,7 @@ const store = new Store();
 const draft = new Draft({ zone: config.zone, limits: config, membership: config.memberships[0]?.id ?? null, nowWall });
 const actions = new Actions({ store, zone: config.zone, nowWall, gridSeconds: config.grid_seconds });
 let shown = readAddress(today());
-// A draft from another page is shown where it lies, unless the address says a day.
+// Show the day of a draft from another page, unless the address contains a day.
 const drafted = config.draft?.start?.slice(0, 10);
 if (drafted && !new URLSearchParams(location.search).has("date")) shown = { ...shown, date: drafted };
 store.filters = { gpuClass: shown.gpuClass, minGib: shown.minGib, mine: shown.mine };
@@ -57,7 +57,7 @@ const stage = new Stage({ timelineNode: node("timeline"), agendaNode: node("agen
   store, draft, zone: config.zone, gridSeconds: config.grid_seconds, nowWall,
   on: {
     day: (date) => change({ view: "day", date }, true),
-    // The timeline's steps count from the midnight that is shown, the grid in UTC.
+    // The timeline counts its steps from the shown midnight, the grid counts in UTC.
     pick: (gpuIds, start, end) => pick(gpuIds, floorGrid(start, config.grid_seconds, config.zone), ceilGrid(end, config.grid_seconds, config.zone)),
     open, move, moveDraft: (wanted) => draft.set(wanted, "pointer"),
     press: (gpuIds, pressed) => {
@@ -67,8 +67,8 @@ const stage = new Stage({ timelineNode: node("timeline"), agendaNode: node("agen
   },
 }, shown);
 
-// While its owner changes a booking, the portal may count it up (a check-in): the change
-// is of what is shown, as long as its times and GPUs are the same.
+// The version of a booking may grow while its owner changes it, for example by a check-in.
+// The change stays valid as long as the times and GPUs are the same.
 store.addEventListener("changed", ({ detail: { id } }) => {
   const [known, fresh] = [draft.editing, store.reservations.get(id)];
   if (known?.id !== id || !fresh) return;
@@ -76,7 +76,7 @@ store.addEventListener("changed", ({ detail: { id } }) => {
   if (what(known) === what(fresh)) draft.editing = fresh;
 });
 
-/** These GPUs and this time become the draft; what was typed into it stays. */
+/** Set the GPUs and the time of the draft. Typed fields stay. */
 function pick(gpuIds, start, end, focus = null) {
   if (!gpuIds.length) { toast(gettext("These GPUs are not available. Choose others.")); return; }
   const fields = { gpuIds, start, end };
@@ -86,7 +86,7 @@ function pick(gpuIds, start, end, focus = null) {
   if (focus) stage.reveal();
 }
 
-// Another day that is typed, or taken from a card, comes into view.
+// Show a day that is typed or chosen from a card.
 draft.addEventListener("change", ({ detail: { source } }) => {
   if (!draft.open || !draft.start || source === "pointer" || shown.view === "month") return;
   const [first, last] = rangeOf(node("timeline").hidden ? "day" : shown.view, shown.date, nowWall());
@@ -117,7 +117,7 @@ async function move(id, wanted) {
   try {
     await actions.change(before, body);
   } catch (error) {
-    // Put the bar back, and keep what was wanted in the form, with the reason.
+    // Put the bar back, and keep the wanted change in the form, with the reason.
     stage.putBack(id);
     if (error.name !== "Problem") throw error;
     draft.edit(before, wanted, "refused");
@@ -153,8 +153,8 @@ showZone(node("zone"), config.zone);
 watchLegend(node("groups"), store, title);
 toolbar.draw(shown);
 await stage.load();
-// Whenever the socket opens, at first too, ask again: what happened between the
-// last answer and the moment of joining was told to nobody here.
+// Ask again each time the socket opens, also the first time: this page did not receive
+// changes between the last answer and the opening.
 connect("/ws/calendar/", {
   onJson: (message) => {
     if (message.type === "reservation.changed") store.hear(message.reservation, config.me);

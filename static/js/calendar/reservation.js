@@ -18,9 +18,9 @@ const form = () => document.getElementById("change");
 let busy = false;
 const typing = () => busy || form()?.contains(document.activeElement);
 
-/** Fetch the page again and take its middle: the server's words, not ours. What is
- *  typed in the other forms stays, and so does what is unfolded.
- *  unless(): asked when the answer is there; true leaves the page as it is. */
+/** Fetch the page again and replace its middle. Text in the other
+ *  forms stays, and unfolded parts stay unfolded.
+ *  unless(): called with the answer at hand. If it returns true, the page stays as it is. */
 async function refresh(unless = () => false) {
   const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
   if (unless()) return;

@@ -1,5 +1,5 @@
-// What shows the bookings: the timeline, or on a phone the agenda. It asks for the
-// range in view and draws again when the store, the draft or the minute changes.
+// Shows the bookings: the timeline, or on a phone the agenda. It requests the
+// range in view, and draws again when the store, the draft or the minute changes.
 import { toastProblem } from "../toast.js";
 import { Agenda } from "./agenda.js";
 import { Month } from "./month.js";
@@ -25,7 +25,7 @@ export class Stage {
     setInterval(() => store.loaded && this.#minute(), MINUTE_MS);
   }
 
-  /** A day that rolls goes on by an hour each hour. */
+  /** Moves a rolling day by an hour each hour. */
   #minute() {
     const [start] = this.#range();
     if (start === this.loadedFrom || this.timelineNode.querySelector(".ec-preview")) this.draw({ rows: false });
@@ -59,7 +59,7 @@ export class Stage {
     this.timeline.drawBars();
   }
 
-  /** Show another day, view or filter; `moved`: other times, so ask for them. */
+  /** Show another day, view or filter. `moved`: the times changed, so request them. */
   show(shown, moved) {
     this.shown = shown;
     if (shown.view !== "month") this.timeline?.show(shown.view, shown.date);
@@ -67,7 +67,7 @@ export class Stage {
     if (moved) this.load();
   }
 
-  /** Ask for the range in view. */
+  /** Request the range in view. */
   async load() {
     const [start, end] = this.#range();
     this.loadedFrom = start;
@@ -78,7 +78,7 @@ export class Stage {
     }
   }
 
-  /** Scroll to the draft where it lies outside of what is seen. */
+  /** Scroll to the draft if it is out of view. */
   reveal() {
     requestAnimationFrame(() => {
       this.timelineNode.querySelector(".is-draft")?.scrollIntoView({ block: "nearest", inline: "nearest" });

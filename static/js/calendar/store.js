@@ -1,12 +1,12 @@
-// What the calendar knows: GPUs, Reservations of the range in view, filters.
-// Facts from the socket win over an answer that was asked for before them.
+// State of the calendar: GPUs, Reservations of the range in view, filters.
+// Facts from the socket take precedence over an answer to an earlier request.
 import { api } from "../api.js";
 
 const LIVE = ["confirmed", "active"];
 const ASK_AGAIN_MS = 300;
 const GROUP = (gpu) => `${gpu.node}|${gpu.gpu_class}`;
 
-/** One's own favourites first: their groups, and they in their groups. */
+/** Sorts the reader's favourites first, in their groups, and those groups first. */
 function favouritesFirst(gpus) {
   const liked = new Set(gpus.filter((gpu) => gpu.favourite).map(GROUP));
   const order = (gpu) => (liked.has(GROUP(gpu)) ? 0 : 2) + (gpu.favourite ? 0 : 1);
@@ -29,7 +29,7 @@ export class Store extends EventTarget {
     this.heard = new Map();
   }
 
-  /** Load the range [start, end) of instants; an older answer never wins. */
+  /** Load the range [start, end) of instants. An older answer never replaces a newer one. */
   async load(start, end) {
     const turn = ++this.asked;
     this.heard.clear();
@@ -58,8 +58,8 @@ export class Store extends EventTarget {
     this.#tell("changed", fact.id);
   }
 
-  /** Take a message of the socket. One's own from another page looks like anybody's
-   *  in it, so a new one that may be the reader's makes the store ask again. */
+  /** Take a message of the socket. It does not tell the reader's Reservations from others',
+   *  so the store loads again after a new one that may be the reader's. */
   hear(fact, myName) {
     const isNew = !this.reservations.has(fact.id);
     this.merge(fact);
@@ -80,8 +80,8 @@ export class Store extends EventTarget {
       this.reservations.delete(fact.id);
       return;
     }
-    // A message to everybody cannot say whose page reads it, nor show a plain page
-    // its own name: what was known of a Reservation of one's own stays.
+    // A message to all pages does not contain whether the Reservation is the reader's, nor
+    // every name. Keep the known facts of a Reservation of the reader.
     const mine = Boolean(fact.mine || known?.mine);
     const { shared, co_users, series } = { ...known, ...fact };
     const own = mine && known ? { user: known.user, purpose: fact.purpose || known.purpose } : {};
@@ -102,14 +102,14 @@ export class Store extends EventTarget {
     return this.gpus.find((gpu) => gpu.id === id);
   }
 
-  /** GPUs that the filters leave, in the order of their rows. */
+  /** GPUs that pass the filters, in the order of their rows. */
   visibleGpus() {
     const { gpuClass, minGib } = this.filters;
     return this.gpus.filter((gpu) => (!gpuClass || gpu.gpu_class === gpuClass)
       && gpu.memory_total_bytes >= minGib * 2 ** 30);
   }
 
-  /** [{key, node, gpuClass, gpus}]: what is folded together. */
+  /** [{key, node, gpuClass, gpus}]: GPUs that fold together. */
   groups(gpus = this.visibleGpus()) {
     const found = new Map();
     for (const gpu of gpus) {
@@ -127,7 +127,7 @@ export class Store extends EventTarget {
     return this.filters.mine ? all.filter((r) => r.mine) : all;
   }
 
-  /** Whether a bookable GPU has nothing in [start, end), leaving one Reservation out. */
+  /** Returns true if a bookable GPU is free in [start, end), apart from one given Reservation. */
   isFree(gpu, start, end, leaving = null) {
     if (!gpu.bookable || this.closures.some((one) => this.#closes(one, gpu, start, end))) return false;
     return ![...this.reservations.values()].some((r) => r.id !== leaving
@@ -135,12 +135,12 @@ export class Store extends EventTarget {
       && LIVE.includes(r.state));
   }
 
-  /** The closed time that keeps the reader off a GPU at this moment, or undefined. */
+  /** Returns the closed time that keeps the reader from using a GPU now, or undefined. */
   closureOf(gpu, at) {
     return this.closures.find((one) => this.#closes(one, gpu, at, new Date(at.getTime() + 1)));
   }
 
-  /** Whether closed time keeps the reader out; a course's own hours do not. */
+  /** Returns true if closed time excludes the reader. The hours of the reader's course do not. */
   #closes(closure, gpu, start, end) {
     if (closure.open) return false;
     return closure.gpu_ids.includes(gpu.id)

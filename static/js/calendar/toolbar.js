@@ -1,4 +1,4 @@
-// Day and week, back and forth, and which GPUs: what is in view.
+// The toolbar: view, day and filter of the GPUs.
 import { el } from "../dom.js";
 import { gib } from "../format.js";
 import { daysOf, longDay, monthOf, shortClass, weekOf } from "./words.js";
@@ -14,7 +14,7 @@ function titleOf({ view, date }) {
 }
 
 export class Toolbar {
-  /** shown: {view, date, gpuClass, minGib, mine}; change(fields, step) is told. */
+  /** shown: {view, date, gpuClass, minGib, mine}. change(fields, step) is called on a change. */
   constructor(node, { store, today, shown, change }) {
     Object.assign(this, { node, store, today, shown, change });
     const find = (selector) => node.querySelector(selector);
@@ -33,11 +33,11 @@ export class Toolbar {
     store.addEventListener("loaded", () => this.#choices());
   }
 
-  /** Earlier (-1) or later (1) by what is in view. */
+  /** Moves one view back (-1) or forward (1). */
   go(way) {
     const { view, date } = this.shown;
     const days = { day: 1, "4days": 4, week: 7 }[view];
-    // A month ahead, or back: by way of its first day, or of the day before that.
+    // A month forward or back: by its first day, or by the day before that.
     const first = `${date.slice(0, 7)}-01T00:00`;
     const to = days ? addWall(`${date}T00:00`, way * days * DAY) : addWall(first, way > 0 ? 31 * DAY : -DAY);
     this.change({ date: days ? to.slice(0, 10) : `${to.slice(0, 7)}-01` }, true);
@@ -60,7 +60,7 @@ export class Toolbar {
   draw(shown) {
     this.shown = shown;
     this.title.textContent = titleOf(shown);
-    // What is being typed stays, whatever the calendar loads meanwhile.
+    // Text that is being typed stays while the calendar loads.
     if (document.activeElement !== this.date || this.drawnDate !== shown.date) this.date.value = shown.date;
     this.drawnDate = shown.date;
     this.node.querySelector(`[name=view][value="${shown.view}"]`).checked = true;

@@ -1,4 +1,4 @@
-// Times and figures in words, all of the site's clock ("wall", see zone.js).
+// Times and figures as text. Times are walls of the site's clock (see zone.js).
 import { addWall, wallMillis, wallSeconds } from "./zone.js";
 import { gettext, locale, ngettext } from "../words.js";
 
@@ -17,13 +17,13 @@ export const clockOf = (wall) => wall.slice(11, 16);
 /** "Saturday 21 November 2026" */
 export const longDay = (wall) => longDate.format(wallMillis(wall));
 
-/** "16 Nov – 22 Nov 2026": so many days from one on. */
+/** "16 Nov – 22 Nov 2026": a number of days from one day on. */
 export const daysOf = (wall, days) => {
   const last = addWall(wall, (days - 1) * DAY);
   return `${shortDate.format(wallMillis(wall))} – ${fullDate.format(wallMillis(last))}`;
 };
 
-/** The same of a week that begins then. */
+/** "16 Nov – 22 Nov 2026": the week that begins on a day. */
 export const weekOf = (wall) => daysOf(wall, 7);
 
 /** "November 2026" */
@@ -46,7 +46,7 @@ export const moment = (wall, now) => `${dayOf(wall, now)} ${clockOf(wall)}`;
 /** "Thu 26 Nov 14:00" */
 export const dateClock = (wall) => `${weekdayDate.format(wallMillis(wall)).replace(",", "")} ${clockOf(wall)}`;
 
-/** "today 14:00 – 18:00", or with both days where they differ. Midnight ends a day. */
+/** "today 14:00 – 18:00", or with both days if they differ. An end at midnight belongs to the day before. */
 export function span(start, end, now) {
   const lastMinute = addWall(end, -60);
   if (lastMinute.slice(0, 10) === start.slice(0, 10)) {
@@ -56,7 +56,7 @@ export function span(start, end, now) {
   return `${moment(start, now)} – ${moment(end, now)}`;
 }
 
-/** "8", "8.5": at most one decimal; "0.02", by its first figure, where it is little. */
+/** "8", "8.5": at most one decimal. Small amounts by their first figure: "0.02". */
 export function figure(number) {
   const size = Math.abs(number);
   return String(size >= 0.0001 && size < 0.095 ? Number(number.toPrecision(1)) : Math.round(number * 10) / 10);
@@ -68,7 +68,7 @@ export const weekdays = () => [1, 2, 3, 4, 5, 6, 7].map((day) => weekday.format(
 /** "1 GPU", "3 GPUs" */
 export const gpus = (n) => ngettext("{n} GPU", "{n} GPUs", n);
 
-/** "NVIDIA A100 80GB PCIe" is "A100 80GB": the maker's name tells nobody anything. */
+/** "NVIDIA A100 80GB PCIe" is "A100 80GB": without the name of the manufacturer. */
 export const shortClass = (name) => name.replace(/^NVIDIA\s+/, "").replace(/\s+(PCIe|SXM\d?)$/, "");
 
 /** GPUs by node, in words: "node-a 0, 1 and node-b 3". */
@@ -91,5 +91,5 @@ export function ordinal(n) {
   return last === 3 ? gettext("{n}rd", { n }) : gettext("{n}th", { n });
 }
 
-/** "10 credits per hour": what an hour of a GPU costs outside peak hours. */
+/** "10 credits per hour": the price of a GPU outside peak hours. */
 export const creditsPerHour = ({ weight }) => ngettext("{n} credit per hour", "{n} credits per hour", weight);

@@ -1,5 +1,5 @@
-// The site's clock. A "wall" is what it shows, to the minute and without a zone:
-// "2026-11-21T14:00". Inputs and the timeline speak wall; the API speaks instants.
+// The site's clock. A "wall" is its time, to the minute and without a zone:
+// "2026-11-21T14:00". Inputs and the timeline use walls. The API uses instants.
 const clocks = new Map();
 
 function clock(zone) {
@@ -31,8 +31,8 @@ export function offsetMinutes(at, zone) {
   return Math.round((shown - Math.floor(at.getTime() / 1000) * 1000) / 60000);
 }
 
-/** "+01:00" for the offset of that instant, as EventCalendar wants it for its line
- *  of now. It takes an offset of zero for none at all and then uses the browser's
+/** "+01:00" for the offset at an instant, as EventCalendar needs it for its line
+ *  of now. It treats an offset of zero as missing and then uses the browser's
  *  zone, so zero is written as one minute: less than a pixel. */
 export function offsetText(at, zone) {
   const minutes = offsetMinutes(at, zone) || 1;
@@ -43,18 +43,18 @@ export function offsetText(at, zone) {
 
 const two = (number) => String(number).padStart(2, "0");
 
-/** What a Date of EventCalendar's shows, whose own fields are the wall's. */
+/** The wall of a Date of EventCalendar, whose local fields hold the wall. */
 export function wallOf(at) {
   return `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())}T${two(at.getHours())}:${two(at.getMinutes())}`;
 }
 
-/** A wall's fields as if the clock were UTC's: for arithmetic only. */
+/** The fields of a wall as a time in UTC, for arithmetic only. */
 export function wallMillis(wall) {
   return Date.parse(`${wall.slice(0, 16)}:00Z`);
 }
 
 /** The instant at which the site's clock shows a wall.
- *  Twice a year the clock jumps: a wall in the hour that is left out means the
+ *  The clock jumps twice a year. A wall in the hour that is left out means the
  *  hour after it, one in the hour that comes twice means the second time. */
 export function fromWall(wall, zone) {
   const millis = wallMillis(wall);
@@ -62,12 +62,12 @@ export function fromWall(wall, zone) {
   return new Date(millis - offsetMinutes(guess, zone) * 60000);
 }
 
-/** The instant of a wall; where it still shows what was booked, that very second. */
+/** The instant of a wall. If the wall is unchanged since the booking, the booked second. */
 export function exact(wall, booked, zone) {
   return booked && toWall(booked, zone) === wall ? new Date(booked) : fromWall(wall, zone);
 }
 
-/** A wall so many seconds later (or earlier). */
+/** A wall plus a number of seconds, which may be negative. */
 export function addWall(wall, seconds) {
   return new Date(wallMillis(wall) + seconds * 1000).toISOString().slice(0, 16);
 }
@@ -114,8 +114,8 @@ const DAY = 86400;
 const DAYS = { day: 1, "4days": 4 };
 const BEFORE_NOW = 6 * 3600;
 
-/** [first wall, wall after the last] of a view. With `now` (a wall), the day that it
- *  falls on rolls: it begins so long before it that now is at the left quarter. A month
+/** [first wall, wall after the last] of a view. With `now` (a wall), the day of now
+ *  rolls: it begins early enough that now is at the left quarter. A month
  *  is shown in whole weeks, six of them. */
 export function rangeOf(view, date, now = "") {
   if (view === "day" && now.startsWith(date)) {

@@ -1,4 +1,4 @@
-// Which clock the calendar shows, and how far the browser's own is from it.
+// The zone that the calendar shows, and its difference from the browser's zone.
 import { serverNow } from "../time.js";
 import { offsetMinutes } from "./zone.js";
 import { gettext } from "../words.js";
@@ -9,7 +9,7 @@ function apart(minutes) {
   return [hours ? `${hours} h` : "", rest ? gettext("{minutes} min", { minutes: rest }) : ""].filter(Boolean).join(" ");
 }
 
-/** "Times are in UTC." and, where the browser's zone differs now, by how much. */
+/** "Times are in UTC.", and the difference if the browser's zone differs now. */
 export function zoneWords(zone, own = Intl.DateTimeFormat().resolvedOptions().timeZone) {
   const at = new Date(serverNow());
   const more = offsetMinutes(at, own) - offsetMinutes(at, zone);

@@ -1,6 +1,6 @@
-// A day as text ("2026-11-24") with a small calendar behind a button, in place of the
-// browser's own field, which writes days as its own language does (11/24/2026). A month
-// ("2026-11") and a time of the day ("14:30") likewise.
+// A day as text ("2026-11-24") with a small calendar behind a button. It replaces the
+// browser's field, which writes days in the browser's language (11/24/2026). Fields for a month
+// ("2026-11") and a time of the day ("14:30") are replaced, too.
 //
 // <input type="date"> becomes a text field: it keeps its id, name, value and "change",
 // and understands 2026-11-24, 20261124, 24.11.2026 and 24.11. Arrow keys go a day on.
@@ -28,17 +28,17 @@ const at = (iso) => Date.parse(`${iso}T00:00Z`);
 const isoOf = (ms) => new Date(ms).toISOString().slice(0, 10);
 const pad = (number, length = 2) => String(number).padStart(length, "0");
 
-/** Today by the clock of the zone that the page shows times in. */
+/** Today in the zone of the page. */
 const today = () => new Intl.DateTimeFormat("sv-SE", { timeZone: siteZone }).format(serverNow());
 
-/** A day that exists, as ISO 8601 writes it; null for other numbers. */
+/** A day in ISO 8601, or null if it does not exist. */
 function existing(year, month, day) {
   const iso = `${pad(year, 4)}-${pad(month)}-${pad(day)}`;
   const ms = at(iso);
   return Number.isNaN(ms) || isoOf(ms) !== iso ? null : iso;
 }
 
-/** What was typed as "2026-11-24"; null where it is no day. */
+/** Typed text as "2026-11-24", or null if it is not a day. */
 export function readDay(text) {
   const iso = ISO.exec(text.trim());
   if (iso) return existing(...iso.slice(1));
@@ -51,20 +51,20 @@ export function readDay(text) {
   return soon && soon < now ? existing(Number(now.slice(0, 4)) + 1, month, day) : soon;
 }
 
-/** What was typed as "2026-11"; null where it is no month. */
+/** Typed text as "2026-11", or null if it is not a month. */
 function readMonth(text) {
   const [, year, month] = MONTH.exec(text.trim()) ?? [];
   return year && existing(year, month, 1) ? `${year}-${month}` : null;
 }
 
-/** "9", "930", "9.30" and "09:30" as "09:30"; null where it is no time of a day. */
+/** "9", "930", "9.30" and "09:30" as "09:30", or null if it is not a time of a day. */
 export function readTime(text) {
   const [, hours, minutes = "00"] = TIME.exec(text.trim()) ?? [];
   if (hours === undefined || Number(hours) > 23 || Number(minutes) > 59) return null;
   return `${hours.padStart(2, "0")}:${minutes}`;
 }
 
-/** A time so many minutes later, within its day. */
+/** A time plus a number of minutes, within its day. */
 export function timeLater(time, minutes) {
   const [hours, rest] = time.split(":").map(Number);
   const day = 24 * 60;
@@ -72,7 +72,7 @@ export function timeLater(time, minutes) {
   return `${pad(Math.floor(total / 60))}:${pad(total % 60)}`;
 }
 
-/** A month later or earlier, on the same day or the month's last. */
+/** A month later or earlier, on the same day or on the last day of the month. */
 function monthLater(iso, months) {
   const [year, month, day] = iso.split("-").map(Number);
   const last = new Date(Date.UTC(year, month + months, 0)).getUTCDate();
@@ -81,7 +81,7 @@ function monthLater(iso, months) {
 
 const dayLater = (iso, days) => isoOf(at(iso) + days * DAY_MS);
 
-/** Kinds of fields: how text is read, stepped by an arrow key, and explained. */
+/** Kinds of fields: parsing, step of an arrow key, and explanation. */
 const KINDS = {
   date: {
     read: readDay, step: dayLater, length: 10, picker: true,
@@ -142,7 +142,7 @@ function enhance(input) {
     if (described) input.setAttribute("aria-describedby", described);
     else input.removeAttribute("aria-describedby");
   };
-  // Whoever listens for a change hears of a day that can be read, or of none.
+  // Listeners receive a change only with a valid day or an empty one.
   const check = (event) => {
     const typed = input.value.trim();
     const read = typed ? kind.read(typed) : "";

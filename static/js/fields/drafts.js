@@ -1,6 +1,6 @@
-// What was typed stays typed. A form with data-keep is remembered for this tab while it
-// is being filled in. When signing out, an expired page or a lost connection comes
-// between, the page puts it back and says so. Passwords and files are never kept.
+// Keeps typed text. A form with data-keep is stored for this tab while it
+// is being filled in. After a sign-out, an expired page or a lost connection
+// the page restores it and shows a message. Passwords and files are never kept.
 
 import { el } from "../dom.js";
 import { icon } from "../icons.js";
@@ -14,7 +14,7 @@ const SKIPPED = ["csrfmiddlewaretoken", "next"];
 
 const keyOf = (form) => `draft:${location.pathname}:${form.id || form.getAttribute("action") || "form"}`;
 
-/** Private browsing may have no storage; the form works without. */
+/** Private browsing may have no storage. The form works without it. */
 function store(act) {
   try { return act(sessionStorage); } catch { return null; }
 }
@@ -63,7 +63,7 @@ function restore(form, key) {
 function keep(form, interrupted) {
   const key = keyOf(form);
   let timer = null;
-  // A form with errors shows what was sent: that is newer than any draft.
+  // A form with errors shows the submitted values, which are newer than any draft.
   if (interrupted && !form.querySelector("[aria-invalid=true]")) restore(form, key);
   else store((storage) => storage.removeItem(key));
   const save = () => {
@@ -79,7 +79,7 @@ function keep(form, interrupted) {
 }
 
 export function startDrafts() {
-  // The sign-in page and the page of an expired form come between.
+  // The page for signing in and the page of an expired form may come first.
   if (document.querySelector("[data-interrupted]")) {
     store((storage) => storage.setItem(INTERRUPTED, "1"));
     return;

@@ -1,4 +1,4 @@
-// Small helps for plain forms: data-ask asks before a form is sent, data-copy copies
+// Helpers for plain forms: data-ask asks before a form is sent, data-copy copies
 // a field, data-select selects a field when it is entered.
 
 import { ask, toast } from "../toast.js";

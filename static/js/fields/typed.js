@@ -1,4 +1,4 @@
-// What a person typed, unfolded and focused in a part of a page that is replaced.
+// Keeps typed text, unfolded parts and the focus when a part of a page is replaced.
 const FIELDS = "input:not([type=hidden]), select, textarea";
 const ticks = (field) => ["checkbox", "radio"].includes(field.type);
 

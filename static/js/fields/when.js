@@ -29,7 +29,7 @@ function enhance(input) {
   const fields = el("span", { class: "when" }, day, time, weekdayName, problem);
   if (label) label.htmlFor = day.id;
   input.after(fields);
-  dayFields(fields); // its own listener for a change comes first
+  dayFields(fields); // its listener for a change runs first
 
   const show = (value) => {
     const [date, clock = ""] = value.slice(0, 16).replace(" ", "T").split("T");
@@ -48,7 +48,7 @@ function enhance(input) {
   const write = () => {
     const read = time.value.trim() ? readTime(time.value) : "";
     if (readDay(day.value) && read) input.value = `${day.value}T${read}`;
-    else property.set.call(input, ""); // what was typed stays in sight
+    else property.set.call(input, ""); // typed text stays visible
     mark(read === null);
     input.dispatchEvent(new Event("change", { bubbles: true }));
   };

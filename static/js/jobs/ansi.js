@@ -1,5 +1,5 @@
-// Colours of a terminal line: SGR sequences to pieces of text. Everything else a
-// terminal would obey was stripped by the server.
+// Colours of a line of a log: turns SGR sequences into pieces of text. The server has
+// removed all other control sequences.
 
 const SGR = /\u001b\[([0-9;]*)m/g;
 const NAMES = ["black", "red", "green", "yellow", "blue", "magenta", "cyan", "white"];
@@ -15,7 +15,7 @@ function apply(codes, style) {
   }
 }
 
-/** Splits a line into [text, className] pieces; style carries over lines. */
+/** Splits a line into [text, className] pieces. The style continues in the next line. */
 export function pieces(line, style) {
   const out = [];
   let from = 0;

@@ -1,4 +1,4 @@
-// Curves of a Job: the numbers in its log (x is the step), and what its Gpus did.
+// Curves of a Job: the numbers in its log (x is the step), and the figures of its Gpus.
 
 import { clock, siteZone } from "../time.js";
 import { Plot } from "./plot.js";
@@ -11,9 +11,9 @@ const GIB = 2 ** 30;
 const WHOLE_MINUTES = [1, 2, 5, 10, 15, 30, 60, 120, 180, 360, 720, 1440, 2880, 10080].map((minutes) => 60 * minutes);
 const PAIR = /([A-Za-z_][A-Za-z0-9_./]{0,30})[=:] ?(-?(?:[0-9]{1,19}(?:\.[0-9]{0,19})?|\.[0-9]{1,19})(?:e[+-]?[0-9]{1,3})?)(?:\/[0-9]{1,19})?(?=[\s,;|)\]]|$)/gi;
 
-const NO_CURVE = new Set(["steps", "total", "total_steps", "max_steps", "num_steps", "seconds", "parameters"]); // totals, clocks and sizes are no curves
+const NO_CURVE = new Set(["steps", "total", "total_steps", "max_steps", "num_steps", "seconds", "parameters"]); // totals, clocks and sizes are not drawn
 
-/** The numbers of a line that is one JSON object; {} for anything else. */
+/** The numbers of a line that is one JSON object. {} for other lines. */
 function ofJson(line) {
   try {
     return Object.fromEntries(Object.entries(JSON.parse(line))
@@ -26,7 +26,7 @@ function ofJson(line) {
   }
 }
 
-/** {step, key: value, ...} of one log line, or null. Linear in the line. */
+/** {step, key: value, ...} of one log line, or null. Takes time linear in the line's length. */
 export function numbersOf(line) {
   if (line.length > 2000 || !/[=:]/.test(line)) return null;
   const text = line.trim();
@@ -62,7 +62,7 @@ export class Charts {
     document.addEventListener("theme:changed", redraw);
   }
 
-  /** Adds the numbers of one line; the same step again replaces them. */
+  /** Adds the numbers of one line. A second line with the same step replaces them. */
   add({ step, ...values }) {
     for (const [key, value] of Object.entries(values)) {
       if (!Number.isFinite(value) || NO_CURVE.has(key)) continue;
@@ -92,7 +92,7 @@ export class Charts {
     const weight = Number(this.tools.smooth.value);
     const fit = this.tools.log.checked ? positive : (values) => values;
     for (const [key, curve] of this.curves) {
-      // What is zero all the time says nothing.
+      // Leave out figures that are always zero.
       if (!curve.plot && !curve.ys.some((value) => value !== 0)) continue;
       const label = key.replaceAll("_", " ");
       curve.plot ??= this.plot(label, [label], { scales: { x: { time: false } }, log: this.tools.log.checked });
@@ -109,7 +109,7 @@ export class Charts {
     return made;
   }
 
-  /** What the Gpus did, of the Job's own time; the plan's need as a line. */
+  /** Draws the figures of the Gpus while the Job ran, and the plan's memory as a line. */
   showGpus({ gpus, planned_bytes: planned }) {
     const known = gpus.filter((gpu) => gpu.series.n.some((n) => n > 0));
     if (!known.length) return;

@@ -1,4 +1,4 @@
-// What the Job's Gpus do now: the board's frames, only the rows of this Job.
+// The Job's Gpus now: the rows of this Job in the board's frames.
 
 import { drawStateChip, makeStateChip } from "../board/card.js";
 import { takeMinute } from "../board/minute.js";
@@ -36,7 +36,7 @@ class GpuRow {
   }
 }
 
-/** Fills the host with the Gpus and keeps them live; returns what close() ends. */
+/** Fills the host with the Gpus and keeps them live. Returns an object with close(). */
 export function startGpus(host, live, gpus) {
   const board = new Board();
   const rows = gpus.map((gpu) => new GpuRow(gpu));

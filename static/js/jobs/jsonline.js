@@ -1,4 +1,4 @@
-// A log line that is one JSON object, as a person reads it: "step 10  loss 2.31".
+// A log line that is one JSON object, as readable text: "step 10  loss 2.31".
 
 const MOST_CHARACTERS = 2000;
 
@@ -7,7 +7,7 @@ function figure(value) {
   return String(Number(value.toPrecision(5)));
 }
 
-/** The line as text; "" where it is no JSON object. */
+/** The line as text. "" if it is not a JSON object. */
 export function textOfJson(line) {
   const text = line.trim();
   if (!text.startsWith("{") || !text.endsWith("}") || text.length > MOST_CHARACTERS) return "";

@@ -1,4 +1,4 @@
-// The launch form: only the settings of what is chosen are on the page.
+// The launch form: shows only the settings of the chosen recipe.
 
 const form = document.getElementById("launch");
 
@@ -14,7 +14,7 @@ function showSettings() {
     // Another recipe cannot continue from a checkpoint of this one.
     const other = "what" in part.dataset && part.dataset.what !== chosen;
     part.hidden = part.dataset.where !== where || other;
-    // What is ticked and not seen is not sent.
+    // Hidden boxes are not sent.
     for (const box of part.querySelectorAll("[type=checkbox]")) box.disabled = part.hidden;
   }
 }

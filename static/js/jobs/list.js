@@ -1,4 +1,4 @@
-// The list of Jobs, live: its rows are fetched again when one moved, bars follow.
+// The list of Jobs, live: its rows are fetched again when a Job changes state. Bars follow the progress.
 
 import { oneAtATime, redraw } from "../fragment.js";
 import { connect } from "../live.js";
@@ -11,7 +11,7 @@ let wasOpen = false;
 
 const opened = () => [...document.querySelectorAll("#job-rows details[open][data-array]")].map((node) => node.dataset.array);
 
-/** Fetches the rows once in a while, however many Jobs of an array change. */
+/** Fetches the rows at a bounded rate, also if many Jobs of an array change. */
 function again() {
   timer ??= setTimeout(() => {
     timer = null;

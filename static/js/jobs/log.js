@@ -1,5 +1,5 @@
-// The live log as a stream: chunks carry byte offsets; what is missing between two
-// of them is fetched from the stored file, or skipped and said when it is long.
+// The live log as a stream of chunks with byte offsets. Missing bytes between two chunks
+// are fetched from the stored file. A long gap is skipped, and a line says so.
 
 import { setText } from "../dom.js";
 import { bytes } from "../format.js";
@@ -7,20 +7,20 @@ import { gettext } from "../words.js";
 
 const MOST_GAP_BYTES = 256 * 1024;
 const MOST_REST_CHARACTERS = 65536;
-// The stored file is a moment behind the live chunks.
+// The stored file is written a moment after the live chunks.
 const TRIES = 4;
 const TRY_AGAIN_MS = 700;
 
 const sleep = (ms) => new Promise((done) => { setTimeout(done, ms); });
 
-/** A progress bar rewrites its line: the last state of it is what counts. */
+/** A progress bar rewrites its line. Keep the last state of the line. */
 function lastState(line) {
   const whole = line.replace(/\r+$/, "");
   return whole.slice(whole.lastIndexOf("\r") + 1);
 }
 
 export class LogStream {
-  /** rows: where lines go; fetchRange(offset, length) -> chunk or null. */
+  /** rows: receives the lines. fetchRange(offset, length) -> chunk or null. */
   constructor({ rows, skip, size }, fetchRange, onLine) {
     Object.assign(this, { rows, skipNode: skip, sizeNode: size, fetchRange, onLine });
     this.waiting = Promise.resolve();
@@ -36,7 +36,7 @@ export class LogStream {
     this.rows.clear();
   }
 
-  /** Takes chunks one after the other; fetches or skips what lies before each. */
+  /** Takes chunks one after the other. Fetches or skips the gap before each. */
   take(chunk) {
     this.waiting = this.waiting.then(() => this.place(chunk));
     return this.waiting;
@@ -47,7 +47,7 @@ export class LogStream {
     if (offset + length <= this.end) { this.tell(); return; }
     if (offset > this.end) await this.bridge(offset);
     if (offset < this.end) {
-      // Overlaps what is shown: only the file says where characters begin.
+      // The chunk overlaps the shown lines. Only the file shows where characters begin.
       const rest = await this.fetchWhole(this.end, offset + length);
       for (const piece of rest) this.add(piece);
       this.end = Math.max(this.end, offset + length);
@@ -68,7 +68,7 @@ export class LogStream {
     this.end = Math.max(this.end, offset);
   }
 
-  /** Pieces of [from, to), as much as the stored file has after a few looks. */
+  /** Chunks of [from, to), as far as the stored file contains them after a few attempts. */
   async fetchWhole(from, to) {
     const pieces = [];
     for (let at = from, tries = 0; at < to && tries < TRIES;) {

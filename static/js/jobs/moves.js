@@ -1,4 +1,4 @@
-// What looking again came to: the proposal with its yes and no, and the log of moves.
+// Moves of a Job to better GPUs: the proposal with its two buttons, and the log of moves.
 
 import { api } from "../api.js";
 import { el, setText } from "../dom.js";
@@ -25,7 +25,7 @@ function row(move, job) {
     el("td", { text: move.reason }));
 }
 
-/** Writes a Job's moves into the page; a Job without a plan has none. */
+/** Writes a Job's moves into the page. A Job without a plan has no moves. */
 export function showMoves({ id, moves, proposal }) {
   if (!at("job-moves") || !moves) return;
   at("job-moves").replaceChildren(...moves.map((move) => row(move, id)));
@@ -50,7 +50,7 @@ async function send(path, body, words, refresh) {
   await refresh();
 }
 
-/** Wires the buttons of the page's owner. */
+/** Connects the buttons of the Job's owner. */
 export function startMoves(job, refresh) {
   const decide = (act, words) => send(`/jobs/${job.id}/moves/${at("job-proposal").dataset.move}/${act}`, undefined, words, refresh);
   at("move-accept")?.addEventListener("click", async () => {

@@ -22,13 +22,13 @@ import { stateWord } from "../state_words.js";
 const FIRST_TAIL_BYTES = 64 * 1024;
 const GPU_CHART_MS = 60_000;
 const GAP_MS = 2000;
-// After its end results come up and its plan is settled.
+// After the Job's end its results arrive and its plan is compared.
 const SETTLES_MS = 600_000;
 const page = pageData("job-page");
 const at = (id) => document.getElementById(id);
 let job = page.job;
 
-/** The answer's JSON, or null where the portal does not answer or says no. */
+/** The answer's JSON, or null if the portal refuses or does not answer. */
 async function json(address) {
   try {
     const answer = await fetch(address, { credentials: "same-origin" });
@@ -65,7 +65,7 @@ async function showGpuCharts() {
 
 const parts = startParts(() => !job.ended_at || Date.now() - Date.parse(job.ended_at) < SETTLES_MS);
 const progress = { box: at("job-progress"), bar: at("progress-bar"), figure: at("progress-words") };
-// The portal decides within a moment whether the Job goes on in another gap.
+// The portal decides within a moment if the Job continues in another gap.
 const drawGap = settled(() => redraw("job-gap", location.href), GAP_MS);
 const drawProgress = () => showProgress(progress, job.state === "done" ? null : job.progress, { ended: Boolean(job.ended_at) });
 setInterval(drawProgress, 1000);
@@ -96,7 +96,7 @@ function show(fresh) {
   if (moved) setText(at("announcer"), gettext("Job {state}. {reason}", { state: stateWord(job.state), reason: job.reason }));
 }
 
-// One after the other: an older answer never comes last.
+// One request after the other, so that an older answer never comes last.
 const refresh = oneAtATime(async () => {
   const fresh = await json(page.urls.state);
   if (fresh) show(fresh);

@@ -1,4 +1,4 @@
-// Parts of a Job's page that the server draws again: its measured plan and its files.
+// Parts of a Job's page that the server renders again: its measured plan and its files.
 
 import { redraw } from "../fragment.js";
 

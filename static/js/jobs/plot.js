@@ -1,5 +1,5 @@
-// One uPlot in the page's colours; a canvas knows no light-dark(), so they are read
-// from an element that does.
+// One uPlot in the page's colours. A canvas does not support light-dark(), so they are read
+// from an element.
 
 import { el } from "../dom.js";
 import { gettext } from "../words.js";
@@ -7,15 +7,15 @@ import { gettext } from "../words.js";
 const HEIGHT = 200;
 const FIGURES = new Intl.NumberFormat("en-US", { notation: "compact", maximumFractionDigits: 2 });
 const EXACT = new Intl.NumberFormat("en-GB", { maximumSignificantDigits: 5 });
-// Okabe and Ito, readable on both grounds; more lines than that begin again.
+// Okabe and Ito, readable on both backgrounds. Further lines repeat the colours.
 const LINES = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "#8a94a2", "#b8a800"];
 
-/** Figures of an axis: 12,000,000 is 12M, so that nothing is cut. */
+/** Numbers of an axis. 12,000,000 is 12M, so that no number is cut off. */
 function figures(_plot, splits) {
   return splits.map((value) => (value === null ? "" : Math.abs(value) >= 10_000 ? FIGURES.format(value) : String(value)));
 }
 
-/** As wide as the longest figure. */
+/** Width of the longest number. */
 function axisSize(plot, values, index) {
   const axis = plot.axes[index];
   if (!values?.length) return 40;
@@ -33,7 +33,7 @@ function lastValues(plot) {
 }
 
 export class Plot {
-  /** title; lines: [label]; options: {axis, value, range} as uPlot takes them. */
+  /** title. lines: [label]. options: {axis, value, range} as in uPlot. */
   constructor(host, title, lines, { axis = {}, scales = {}, x = {}, tzDate, kind = "", log = false } = {}) {
     this.box = el("figure", { class: `chart ${kind}` }, el("figcaption", { text: title }));
     this.lines = lines;
@@ -53,7 +53,7 @@ export class Plot {
     } else this.make();
   }
 
-  /** Draws anew with other options: a logarithmic axis, pale lines. */
+  /** Draws again with other options: a logarithmic axis, pale lines. */
   change(options) {
     Object.assign(this.options, options);
     this.redraw();

@@ -1,4 +1,4 @@
-// How far a Job is, as its own log tells: a bar, a figure, the time left.
+// Progress of a Job by its log: a bar, a percentage, the time left.
 
 import { setText } from "../dom.js";
 import { duration } from "../format.js";
@@ -7,7 +7,7 @@ import { gettext } from "../words.js";
 
 const count = (value) => (Number.isInteger(value) ? value : Math.round(value)).toLocaleString("en-GB");
 
-/** "120 of 1,000, 12 %, about 3 min left"; the time counts down between messages. */
+/** "120 of 1,000, 12 %, about 3 min left". The time counts down between messages. */
 export function words({ done, total, at, left_seconds: left }, { ended, short }) {
   const part = `${Math.floor((100 * done) / total)} %`;
   const said = short ? part : gettext("{done} of {total}, {part}", { done: count(done), total: count(total), part });
@@ -18,7 +18,7 @@ export function words({ done, total, at, left_seconds: left }, { ended, short })
     : gettext("{said}, about {time} left", { said, time: duration(Math.max(1, left - passed)) });
 }
 
-/** Writes progress into a bar, its figure and the box of both; null hides the box. */
+/** Writes progress into a bar, its percentage and their box. null hides the box. */
 export function showProgress({ box, bar, figure }, progress, { ended = false, short = false } = {}) {
   box.hidden = !progress;
   if (!progress) return;

@@ -15,10 +15,10 @@ async function show() {
   const page = new DOMParser().parseFromString(await answer.text(), "text/html");
   const table = page.querySelector("#job-rows .table-wrap");
   if (!table) return;
-  // Boxes choose runs to compare, which is the list's own business.
+  // The boxes choose runs to compare, which only the list of jobs offers.
   for (const box of table.querySelectorAll("input")) (box.closest("label") ?? box).remove();
   table.setAttribute("aria-label", gettext("Jobs of this reservation"));
-  // The page may have been fetched again meanwhile: the place is another node then.
+  // The page may have been fetched again meanwhile. Then another element is in its place.
   document.getElementById("jobs").replaceChildren(document.adoptNode(table));
   writeTimes();
 }
@@ -31,7 +31,7 @@ connect("/ws/jobs/", { onJson: ({ type }) => {
   later();
   document.dispatchEvent(new CustomEvent("jobs-changed"));
 } });
-// reservation.js puts a new middle in place when the reservation changes.
+// reservation.js replaces the middle of the page when the reservation changes.
 new MutationObserver((records) => {
   if (records.some(({ addedNodes }) => [...addedNodes].some((node) => node.id === "reservation"))) show();
 }).observe(document.getElementById("content"), { childList: true });

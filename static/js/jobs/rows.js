@@ -1,4 +1,4 @@
-// The lines of a log in the page: never more than MOST_LINES, however long it is.
+// The lines of a log in the page: at most MOST_LINES.
 
 import { el, setText } from "../dom.js";
 import { pieces } from "./ansi.js";
@@ -44,12 +44,12 @@ export class LogRows {
 
   add(line) {
     this.pending.push(line);
-    // Dropped here and not in draw(): a hidden tab draws nothing for a long time.
+    // Drop lines here and not in draw(): a hidden tab does not draw.
     if (this.pending.length > 2 * MOST_LINES) this.pending.splice(0, this.pending.length - MOST_LINES);
     this.later();
   }
 
-  /** The line that has no end yet: a prompt, a progress bar. */
+  /** The last line, without a line break yet: a prompt, a progress bar. */
   unfinished(text) {
     if (text === this.lastText) return;
     this.lastText = text;
@@ -85,7 +85,7 @@ export class LogRows {
     range.setEnd(this.nodes.log, count);
     const { log, follow } = this.nodes;
     if (follow.checked) { range.deleteContents(); return; }
-    // Who reads keeps what is read in view.
+    // Keep the lines that the reader looks at in view.
     const before = log.scrollHeight;
     range.deleteContents();
     log.scrollTop -= before - log.scrollHeight;
@@ -113,7 +113,7 @@ export class LogRows {
 
   toEnd() { this.nodes.log.scrollTop = this.nodes.log.scrollHeight; }
 
-  /** Marks the lines with the wanted text; returns them. */
+  /** Marks the lines with the wanted text and returns them. */
   mark() {
     const wanted = this.nodes.search.value.toLowerCase();
     const hits = [];

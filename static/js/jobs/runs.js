@@ -13,7 +13,7 @@ async function numbers(run) {
     const answer = await fetch(run.numbers, { credentials: "same-origin" });
     return answer.ok ? (await answer.json()).rows : [];
   } catch (error) {
-    if (error instanceof TypeError) return []; // unreachable: its curve is missing, the table is there
+    if (error instanceof TypeError) return []; // unreachable: the table has its figures, the curve is missing
     throw error;
   }
 }

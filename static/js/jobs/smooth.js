@@ -2,7 +2,7 @@
 // (Kingma and Ba, 2015, algorithm 1), as TensorBoard smooths its curves:
 //   m_t = w m_(t-1) + (1 - w) x_t,   y_t = m_t / (1 - w^t)
 
-/** The smoothed values; weight from 0 (as they are) to below 1. Holes stay holes. */
+/** The smoothed values. weight: from 0 (unchanged) to below 1. Holes stay holes. */
 export function smoothed(values, weight) {
   let mean = 0;
   let left = 1;
@@ -14,5 +14,5 @@ export function smoothed(values, weight) {
   });
 }
 
-/** A logarithmic axis has no place for zero and below. */
+/** A logarithmic axis cannot show zero and negative values. */
 export const positive = (values) => values.map((value) => (value > 0 ? value : null));

@@ -1,4 +1,4 @@
-// What changes on a Job's page while it lives, but for log and curves.
+// The changing facts of a Job's page, without log and curves.
 
 import { el, setText } from "../dom.js";
 import { icon } from "../icons.js";

@@ -1,4 +1,4 @@
-// A search through the whole stored log, for what the page does not show of it.
+// A search through the whole stored log. The page shows only a part of it.
 
 import { el, setText } from "../dom.js";
 import { bytes } from "../format.js";

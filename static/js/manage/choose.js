@@ -1,4 +1,4 @@
-// One box chooses every box of its name on the page; it follows them as well.
+// One box ticks all boxes of its name on the page, and shows if all are ticked.
 for (const all of document.querySelectorAll("input[data-all]")) {
   const boxes = [...document.querySelectorAll(`input[name="${all.dataset.all}"]`)];
   const follow = () => {

@@ -14,7 +14,7 @@ function follow() {
   show("gpus", scope === "gpus");
   const picks = form.querySelector("details");
   if (picks && scope === "gpus") picks.open = true;
-  // A field that is not shown says nothing.
+  // The value of a hidden field is ignored.
   if (form.elements.kind.value !== "teaching") form.elements.account.value = "";
 }
 

@@ -1,4 +1,4 @@
-// A replay that waits or runs: the page is fetched again until there is a result.
+// A replay that waits or runs: fetches the page again until it has a result.
 
 import { redraw } from "../fragment.js";
 

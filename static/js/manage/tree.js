@@ -1,5 +1,5 @@
-// The branches of the tree of accounts fold, as in a list of files. What is folded
-// stays folded in this tab. What was typed in a hidden row is sent all the same.
+// The branches of the tree of accounts fold, as in a list of files. Folded branches
+// stay folded in this tab. Values in hidden rows are still sent.
 import { el } from "../dom.js";
 import { icon } from "../icons.js";
 import { gettext } from "../words.js";

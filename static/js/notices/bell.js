@@ -1,16 +1,16 @@
-// The bell of the top bar, kept right while a page is open: the socket says that there
-// is news, the server says again what the bell shows.
+// The bell of the top bar, kept up to date: the socket reports a
+// change, and the page fetches the bell again.
 import { connect } from "../live.js";
 import { writeTimes } from "../time.js";
 import { tellNotice } from "./told.js";
 
 const SOON_MS = 150;
-const SPREAD_MS = 4_000; // alerts are told to everybody: not all ask at once
+const SPREAD_MS = 4_000; // alerts reach all pages, which then fetch at different times
 
 let timer = 0;
 let dueAt = Infinity;
 
-/** Ask for the bell anew within so many milliseconds; the soonest wish counts. */
+/** Fetch the bell again within a number of milliseconds. The earliest request counts. */
 export function freshen(withinMs = SOON_MS) {
   const at = performance.now() + withinMs;
   if (at >= dueAt) return;
@@ -25,7 +25,7 @@ async function fetchBell() {
   try {
     answer = await fetch("/bell", { redirect: "manual" });
   } catch (error) {
-    if (error instanceof TypeError) return; // no network: the next news asks again
+    if (error instanceof TypeError) return; // no network: the next change fetches again
     throw error;
   }
   if (!answer.ok) return;
@@ -35,7 +35,7 @@ async function fetchBell() {
   if (!fresh || !freshMenu) return;
   button.setAttribute("aria-label", fresh.getAttribute("aria-label"));
   button.replaceChildren(...fresh.childNodes);
-  // What somebody walks through by keyboard stays under their feet.
+  // Keep the list while the keyboard focus is in it.
   if (!menu.contains(document.activeElement)) menu.replaceChildren(...freshMenu.childNodes);
   writeTimes();
 }
@@ -49,7 +49,7 @@ export function startBell() {
       if (type === "alerts.changed") freshen(SOON_MS + Math.random() * SPREAD_MS);
     },
     onState: ({ word }) => {
-      // After a break something may have been told to nobody here.
+      // This page may have missed changes while the socket was closed.
       if (word === "open" && opened) freshen(Math.random() * SPREAD_MS);
       opened ||= word === "open";
     },

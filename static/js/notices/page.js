@@ -1,4 +1,4 @@
-// The list of notices: the filter takes effect at once, one notice is put away in place.
+// The list of notices: the filter takes effect at once, and notices are dismissed in place.
 import { api } from "../api.js";
 import { toastProblem } from "../toast.js";
 import { freshen } from "./bell.js";
@@ -6,7 +6,7 @@ import { freshen } from "./bell.js";
 const filter = document.getElementById("notice-filter");
 filter.querySelector("button[type=submit]").hidden = true;
 filter.addEventListener("change", () => filter.requestSubmit());
-// An empty choice stays out of the address.
+// Leave empty choices out of the address.
 filter.addEventListener("formdata", ({ formData }) => {
   for (const [name, value] of [...formData]) if (!value) formData.delete(name);
 });

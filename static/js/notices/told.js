@@ -1,11 +1,11 @@
-// Something happened to one's own: said at once on whatever page is open.
+// Notices as toasts on every open page.
 import { el } from "../dom.js";
 import { icon } from "../icons.js";
 import { gettext } from "../words.js";
 
-/** notice: {id, kind, text, url, icon}; it stays until it is put away. A job's own page says it. */
+/** notice: {id, kind, text, url, icon}. The toast stays until it is dismissed. */
 export function tellNotice({ id, text, url, icon: name }) {
-  // A job's page shows it already, and a toast would cover its charts.
+  // The page of the job shows it already, and a toast would cover its charts.
   if (url.startsWith("/jobs/") && url === location.pathname) return;
   const toasts = document.getElementById("toasts");
   if (toasts.querySelector(`[data-notice="${id}"]`)) return;

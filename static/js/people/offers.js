@@ -1,4 +1,4 @@
-// Offers to the reader: what accepting would be is asked for when the page is open.
+// Offers to the reader: fetches the effect of accepting once the page is open.
 import { api } from "../api.js";
 import { credits } from "../format.js";
 import { gettext } from "../words.js";

@@ -1,4 +1,4 @@
-// Giving back a part: what comes back and what it costs, before the button is pressed.
+// Giving back a part: shows the refund and the cost before the button is pressed.
 import { api } from "../api.js";
 import { credits } from "../format.js";
 import { gettext } from "../words.js";

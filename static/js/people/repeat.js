@@ -1,4 +1,4 @@
-// "Repeat…" in the drawer: the draft goes along to the form for a series.
+// "Repeat…" in the drawer: takes the draft to the form for a series.
 const link = document.getElementById("repeat");
 
 link?.addEventListener("click", () => {

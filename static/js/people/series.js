@@ -1,4 +1,4 @@
-// A new series: each day is shown as it would be booked, then all are booked at once.
+// A new series: shows each day as it would be booked, then books all at once.
 import { api } from "../api.js";
 import { el, pageData } from "../dom.js";
 import { credits } from "../format.js";

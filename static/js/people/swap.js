@@ -1,4 +1,4 @@
-// Choosing what to swap for: first the person or group, then one of their bookings.
+// Proposing a swap: choose a person or group, then one of their bookings.
 
 import { el } from "../dom.js";
 import { gettext } from "../words.js";
@@ -24,7 +24,7 @@ function start(box) {
 }
 
 for (const box of document.querySelectorAll("[data-swap]")) start(box);
-// reservation.js puts a new middle in place when the reservation changes.
+// reservation.js replaces the middle of the page when the reservation changes.
 new MutationObserver(() => {
   for (const box of document.querySelectorAll("[data-swap]")) {
     if (box.querySelector(".field[hidden]")) start(box);

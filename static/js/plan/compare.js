@@ -1,4 +1,4 @@
-// Which two plans stand side by side: kept in the form, since answers replace the cards.
+// The two plans to compare. The form keeps them, since answers replace the cards.
 
 import { el } from "../dom.js";
 
@@ -6,13 +6,13 @@ const kept = document.getElementById("plan-compared");
 const MOST = 2;
 const marked = () => [...kept.children].map((input) => input.value);
 
-/** Shows in the cards what is marked. */
+/** Shows the marked plans in the cards. */
 export function showMarks() {
   const now = new Set(marked());
   for (const box of document.querySelectorAll("[data-compare]")) box.checked = now.has(box.dataset.compare);
 }
 
-/** Calls `again` whenever somebody marks a plan; the two marked last count. */
+/** Calls `again` each time a plan is marked. The two plans marked last count. */
 export function onMark(again) {
   document.addEventListener("change", ({ target }) => {
     const name = target.dataset?.compare;

@@ -3,7 +3,7 @@
 
 const MOST_HEADER_BYTES = 100 * 2 ** 20;
 
-/** The file cut off behind its header, or null where it has none that is plausible. */
+/** The file cut off after its header, or null without a plausible header. */
 export async function headerOnly(file) {
   const view = new DataView(await file.slice(0, 8).arrayBuffer());
   const length = Number(view.getBigUint64(0, true));

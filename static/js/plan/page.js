@@ -1,5 +1,5 @@
-// The planning form: shows what belongs to the choices, sends a file once and only
-// its header where that is enough, keeps the address in step with what is planned.
+// The planning form: shows the fields for the choices, sends a file once and only
+// its header if that is enough, and keeps the address up to date.
 
 import { setAttr, setText } from "../dom.js";
 import { fetchPage, oneAtATime, replace, settled } from "../fragment.js";
@@ -33,7 +33,7 @@ function showErrors() {
   }
 }
 
-/** Keeps the question in the address, so that it can be reloaded and sent to others. */
+/** Keeps the form in the address, so that it can be reloaded and sent to others. */
 function keepAddress() {
   const asked = new URLSearchParams();
   for (const [name, value] of new FormData(form)) {
@@ -43,18 +43,18 @@ function keepAddress() {
 }
 
 let waiting = 0;
-// Counts what was typed. A whole answer has all that an estimate of the same has, and
-// knows the file too, so an estimate that comes after it is not shown.
+// Counts the changes of the form. A whole answer contains its estimate and
+// uses the file too, so a later estimate of the same form is not shown.
 let typed = 0;
 let planned = -1;
 const result = document.getElementById("plan-layout-result");
 
-/** Marks the result as older than what is typed, before the portal is asked. */
+/** Marks the result as older than the form, before the request. */
 const markOld = () => setAttr(result, "aria-busy", "true");
 
-/** Sends the form and puts the answer's parts in place; true if there was an answer.
- *  box: is marked as busy meanwhile. id: the part that is shown there.
- *  wanted: whether the answer is still of use when it comes. */
+/** Sends the form and puts the answer's parts in place. Returns true after an answer.
+ *  box: element that is marked as busy meanwhile. id: the part that is shown there.
+ *  wanted(): true if the answer is still needed when it arrives. */
 async function send(url, data, box, id, wanted = () => true) {
   setAttr(box, "aria-busy", "true");
   const found = await fetchPage(url, { method: "POST", body: data, headers: { "X-Fragment": id } });
@@ -66,7 +66,7 @@ async function send(url, data, box, id, wanted = () => true) {
   if (!wanted()) return false;
   const { answer, page } = found;
   if (answer.redirected) { location.reload(); return false; }
-  // Too many plans are being computed: the answer says so, and this page asks again.
+  // If too many plans are being computed, the answer says so and this page asks again.
   const busy = answer.status === 429;
   if (!answer.ok && !busy) return false;
   if (busy) {
@@ -85,7 +85,7 @@ const again = oneAtATime(async () => {
   if (typed !== asked) markOld();
   if (!answered) return;
   planned = asked;
-  // From now on the number of the stored model travels, and not the file.
+  // From now on the form sends the number of the stored model instead of the file.
   if (upload.files.length && form.elements.model?.value && !document.getElementById("e-upload").textContent) upload.value = "";
   showParts();
   showErrors();
@@ -95,7 +95,7 @@ const again = oneAtATime(async () => {
   if (said) setText(document.getElementById("announcer"), said.textContent.trim());
 });
 
-/** Estimates on one GPU, while the person types. No file is sent. */
+/** Estimates on one GPU, while the user types. No file is sent. */
 const estimate = oneAtATime(async () => {
   const asked = typed;
   const data = new FormData(form);
@@ -103,7 +103,7 @@ const estimate = oneAtATime(async () => {
   if (upload.files.length) data.set("uploading", "1");
   if (!(await send(form.dataset.now, data, document.getElementById("plan-one"), "plan-now", () => planned < asked))) return;
   showErrors();
-  // The whole answer came first: the file has been read meanwhile.
+  // The whole answer came first. It has read the file.
   if (document.querySelector("#plan-now [data-working]") && !upload.files.length) estimate();
 });
 
@@ -116,7 +116,7 @@ form.addEventListener("submit", (event) => {
   event.preventDefault();
   again();
 });
-// Of files of many GB only the headers are sent. This comes before the form hears of it.
+// Only the headers of large files are sent. This listener runs before that of the form.
 const isLong = (file) => file.size > 2 ** 20 && file.name.toLowerCase().endsWith(".safetensors");
 upload.addEventListener("input", async (event) => {
   const files = [...upload.files];
@@ -128,7 +128,7 @@ upload.addEventListener("input", async (event) => {
   again();
 });
 
-// What stands in the answer and belongs to the question: what to compare, when to start.
+// Fields in the answer that belong to the form: plans to compare, the start.
 onMark(again);
 document.addEventListener("click", ({ target }) => {
   const button = target.closest("[data-set-at]");
@@ -137,7 +137,7 @@ document.addEventListener("click", ({ target }) => {
   form.elements.at.dispatchEvent(new Event("input", { bubbles: true }));
 });
 
-// The day and the time are two fields; what they make up is known at their change.
+// The day and the time are two fields. The date-time field has its value at their change.
 form.elements.at.addEventListener("change", ({ target }) => target.dispatchEvent(new Event("input", { bubbles: true })));
 
 showParts();

@@ -1,4 +1,4 @@
-// The symbolic estimate behind the closed form's: asked for over /ws/plans/, told here.
+// The symbolic estimate, which follows the one in closed form, over /ws/plans/.
 //
 // const refining = refine({ onChange, onRefused });
 // refining.ask({ known: "gpt2", workload: {...}, replicas: 1 });   (or model: number)
@@ -22,7 +22,7 @@ export function refine({ onChange, onRefused }) {
   const socket = connect("/ws/plans/", {
     onJson: (message) => {
       if (message.type === "refinement.refused") onRefused(message.problems);
-      // Until the new question is sent, whatever comes is about the old one.
+      // Until the new question is sent, messages are about the old one.
       if (message.type !== "refinement.changed" || !asked) return;
       key = message.refinement.key;
       running = ["waiting", "running"].includes(message.refinement.state);
@@ -30,13 +30,13 @@ export function refine({ onChange, onRefused }) {
     },
     onState: ({ word }) => {
       open = word === "open";
-      // After a break the page asks again: the answer may have come meanwhile.
+      // Ask again after a lost connection: the answer may have come meanwhile.
       if (open) queueMicrotask(send);
     },
   });
   return {
     ask(question) {
-      // Nobody waits for the last question any more.
+      // The last question is not needed any more.
       if (open && key && running) socket.send({ cancel: key });
       wanted = question;
       key = "";

@@ -1,5 +1,5 @@
-// The refined Estimate on the page: asked for when the question has settled, told over
-// the socket as it comes along, shown as the same three figures as the closed form's.
+// The refined Estimate on the page. It is requested after a pause in typing, arrives over
+// the socket, and is shown as the same three figures as the one in closed form.
 
 import { setText } from "../dom.js";
 import { refine } from "./refine.js";
@@ -76,7 +76,7 @@ function wish(question) {
   refining.ask(question);
 }
 
-/** Asks for what the page shows now, if that is another question than before. */
+/** Requests the estimate for the form, if the form has changed. */
 export function follow() {
   const node = document.getElementById("plan-question");
   part.hidden = !node;

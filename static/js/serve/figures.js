@@ -32,7 +32,7 @@ function row(line, model) {
   put("memory", bytes(model.memory_bytes));
 }
 
-/** Points of the last requests; the scale holds both axes, so that the diagonal is "equal". */
+/** Points of the last requests. Both axes have the same scale, so that the diagonal means "equal". */
 function plot(model) {
   const points = model?.points ?? [];
   const most = Math.max(1e-3, ...points.flat());
@@ -61,7 +61,7 @@ function profile(model) {
   if (rows.length) at("serve-profile").replaceChildren(...rows);
 }
 
-/** Shows what was told; models that the page does not list yet wait for a reload. */
+/** Shows the figures. Models that the page does not list yet appear after a reload. */
 export function showFigures(told, chosen) {
   tiles(told);
   for (const model of told.models) {

@@ -1,4 +1,4 @@
-// The list of served models: deleting a kept file.
+// The list of served models: deletes a kept file.
 
 import { api } from "../api.js";
 import { ask, toastProblem } from "../toast.js";

@@ -1,4 +1,4 @@
-// The page of one endpoint: its figures every two seconds, one inference to try.
+// The page of one endpoint: its figures every two seconds, and a form for one inference.
 
 import { api, Problem } from "../api.js";
 import { pageData, setClass, setText } from "../dom.js";
@@ -25,7 +25,7 @@ function show() {
   if (last) showFigures(last, at("figures-model").value);
 }
 
-/** The Job's own state, asked until it runs and again whenever its server falls silent. */
+/** Fetches the Job's state until it runs, and again if its server stops answering. */
 async function runs() {
   if (state === "running") return true;
   ({ state } = await api("GET", `/serve/${page.job}`));
@@ -60,7 +60,7 @@ async function follow() {
   if (pause) setTimeout(follow, pause);
 }
 
-/** Does one thing by the API and loads the page again. */
+/** Calls the API once and loads the page again. */
 async function act(method, path, body) {
   try {
     await api(method, path, body);

@@ -1,4 +1,4 @@
-// The form that asks a served model once.
+// The form for one inference by a served model.
 
 import { csrfToken } from "../api.js";
 import { setText } from "../dom.js";
@@ -9,7 +9,7 @@ const MOST_ELEMENTS = 4096;
 const MOST_SHOWN = 20_000;
 const first = { BOOL: false, BYTES: "" };
 
-/** A request that the model takes: one row of noughts. */
+/** A valid request for the model: one row of zeros. */
 export function exampleOf(model) {
   const inputs = model.inputs.map(({ name, datatype, shape }) => {
     const sizes = shape.map((size) => (size < 0 ? 1 : size));
@@ -42,7 +42,7 @@ function shown(text) {
   try {
     text = JSON.stringify(JSON.parse(text), null, 1);
   } catch {
-    // not JSON: shown as it came
+    // not JSON: show it unchanged
   }
   return text.length > MOST_SHOWN ? `${text.slice(0, MOST_SHOWN)}\n${gettext("… {n} characters more", { n: text.length - MOST_SHOWN })}` : text;
 }

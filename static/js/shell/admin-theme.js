@@ -1,5 +1,5 @@
-// Runs before the admin paints: the theme is the site's cookie, not the admin's own
-// switch. A classic script, because modules wait and the page would flash.
+// Runs before the admin paints: the site's cookie sets the theme, not the admin's
+// switch. It is a classic script, because modules run later and the page would flash.
 (() => {
   const theme = /(?:^|; )theme=(light|dark)(?:;|$)/.exec(document.cookie);
   if (theme) document.documentElement.dataset.theme = theme[1];

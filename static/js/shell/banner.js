@@ -1,5 +1,5 @@
-// Says in one line under the top bar that a socket is down and when it tries again, or
-// that the figures are late.
+// Shows a line under the top bar: the socket is down and when it tries again, or
+// the figures are late.
 
 import { setText } from "../dom.js";
 import { gettext } from "../words.js";
@@ -10,7 +10,7 @@ const button = document.getElementById("live-retry");
 const states = new Map();
 
 function show() {
-  // A lost connection explains why the data is late, so it is said instead.
+  // A lost connection explains late data, so the line shows only the connection.
   const worst = [...states.values()].filter((state) => state.word !== "open").sort((a, b) => (a.word === "late") - (b.word === "late"))[0];
   const refused = worst?.word === "refused";
   banner.hidden = !worst || worst.word === "paused" || (worst.word === "connecting" && !worst.broken);

@@ -1,5 +1,5 @@
-// On a phone the messages under the top bar take one line: the first of them, cut where
-// it is too long. A button opens the whole. base.css does the cutting.
+// On a phone the messages under the top bar take one line: the first message, cut off if
+// it is too long (by base.css). A button opens all.
 
 import { setAttr } from "../dom.js";
 
@@ -26,7 +26,7 @@ if (root) {
   });
   phone.addEventListener("change", show);
   addEventListener("resize", show);
-  // Banners come and go: the connection's, and the hint of the time zone.
+  // Banners of the connection and of the time zone appear and disappear.
   const observer = new MutationObserver(show);
   for (const banner of root.querySelectorAll(".banner")) observer.observe(banner, { attributeFilter: ["hidden"] });
   show();

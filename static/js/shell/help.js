@@ -1,4 +1,4 @@
-// Prints the shortcuts of every page into the help page.
+// Lists the shortcuts of every page in the help page.
 
 import { shortcutLists } from "./shortcuts.js";
 

@@ -1,5 +1,5 @@
 // Places popover menus under their buttons and moves in them by arrow keys. Navigations
-// that fold on a phone (.fold-nav) are such menus there, and a row of links elsewhere.
+// that fold (.fold-nav) are such menus on a phone, and a row of links elsewhere.
 
 const GAP_PX = 6;
 const MENUS = ":is(.menu, .fold-nav)[popover]";
@@ -36,7 +36,7 @@ function opened(menu, isOpen) {
 
 for (const menu of document.querySelectorAll(MENUS)) {
   menu.addEventListener("toggle", (event) => opened(menu, event.newState === "open"));
-  // On a slow line a menu may be opened before this script is there.
+  // On a slow connection a menu may be opened before this script is loaded.
   if (menu.matches(":popover-open")) opened(menu, true);
   menu.addEventListener("keydown", (event) => {
     const by = { ArrowDown: 1, ArrowUp: -1 }[event.key];

@@ -30,7 +30,7 @@ class Search {
     if (!query) { this.hide(); return; }
     const answer = await fetch(`/search?${new URLSearchParams({ q: query })}`, {
       headers: { Accept: "application/json" },
-    }).catch(() => null); // the form itself still works: Enter opens the page
+    }).catch(() => null); // the form works without suggestions: Enter opens the page
     if (!answer?.ok || asked !== this.asked) return;
     this.show((await answer.json()).hits);
   }

@@ -1,7 +1,7 @@
-// Keyboard shortcuts. A page adds its own:
+// Keyboard shortcuts. A page adds shortcuts:
 //   registerShortcuts("Calendar", [{ keys: "t", text: "Go to today", run: () => ... }])
 // keys is one key or keys pressed one after the other ("g b"). "?" lists all of them.
-// Keys are ignored while somebody types, with Ctrl, Alt or the command key, and under
+// Keys are ignored in fields, with Ctrl, Alt or the command key, and behind
 // a modal dialog. They can be switched off in the list (WCAG 2.2, 2.1.4).
 
 import { el } from "../dom.js";
@@ -30,7 +30,7 @@ function switchedOff() {
 const keysNode = (keys) => el("span", { class: "keys" }, ...keys.flatMap((key, i) =>
   (i ? [gettext(" then "), el("kbd", { text: key })] : [el("kbd", { text: key })])));
 
-/** The shortcuts that hold on this page, as definition lists. */
+/** The shortcuts of this page, as definition lists. */
 export function shortcutLists() {
   return groups.map((group) => el("section", { class: "shortcut-group" },
     el("h3", { text: group.title }),
@@ -57,7 +57,7 @@ export function showShortcuts() {
 
 function find(keys) {
   const matches = (one) => keys.every((key, i) => one.keys[i] === key);
-  // The page's own come after the global ones and win.
+  // The shortcuts of the page come after the global ones and take precedence.
   const all = groups.flatMap((group) => group.shortcuts).reverse();
   return {
     exact: all.find((one) => one.keys.length === keys.length && matches(one)),
@@ -97,7 +97,7 @@ document.addEventListener("click", (event) => {
 
 const go = (url) => () => location.assign(url);
 
-/** Those of every page. */
+/** The shortcuts of every page. */
 export function startShortcuts() {
   registerShortcuts(gettext("Everywhere"), [
     { keys: "g b", text: gettext("Board"), run: go("/") },

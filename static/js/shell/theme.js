@@ -1,5 +1,5 @@
-// Light, dark or the system's. A cookie keeps the choice, so that the server writes
-// it into the next page and nothing flashes.
+// Light, dark or the system's theme. A cookie keeps the choice, so that the server writes
+// it into the next page and the page does not flash.
 
 const YEAR_SECONDS = 365 * 86_400;
 const root = document.documentElement;

@@ -1,4 +1,4 @@
-// The tour for newcomers: a few steps in a dialog. That it was closed is kept per person.
+// The tour for newcomers: a few steps in a dialog. The server keeps for each user if it was closed.
 
 import { csrfToken } from "../api.js";
 import { el } from "../dom.js";

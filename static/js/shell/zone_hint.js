@@ -1,4 +1,4 @@
-// Says once that the browser's clock differs from the portal's, and offers to change it.
+// Shows once that the browser's zone differs from the portal's, and offers to change it.
 
 const STORE = "zone-kept";
 const form = document.getElementById("zone-banner");
@@ -8,7 +8,7 @@ function clockOf(zone, at) {
   return new Intl.DateTimeFormat("en-GB", { timeZone: zone, dateStyle: "short", timeStyle: "short" }).format(at);
 }
 
-/** Whether two zones show the same, in winter and in summer. */
+/** Returns true if two zones have equal clocks in winter and in summer. */
 function same(one, other) {
   const year = new Date().getUTCFullYear();
   return [0, 6].every((month) => {

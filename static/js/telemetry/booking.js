@@ -1,4 +1,4 @@
-// What the running booking of a Gpu came to so far: for its holder and the operator.
+// Energy and use of the running booking of a Gpu, for its holder and the operator.
 
 import { api } from "../api.js";
 import { el, setText } from "../dom.js";
@@ -8,7 +8,7 @@ import { gettext } from "../words.js";
 const EVERY_MS = 60_000;
 
 export class BookingUsage {
-  /** `list` is a <dl class="facts">; it stays hidden while there is nothing to tell. */
+  /** `list` is a <dl class="facts">. It stays hidden without facts. */
   constructor(list, seesAll) {
     Object.assign(this, { list, seesAll, reservation: null, askedAt: -Infinity });
     this.values = [gettext("Energy of this booking"), gettext("Mean utilization"), gettext("Idle")].map((label) => {
@@ -31,7 +31,7 @@ export class BookingUsage {
   }
 
   async ask(reservation) {
-    // Without an answer the last figures stand; the next minute asks again.
+    // Without an answer the last figures stay. The next minute asks again.
     const answer = await api("GET", `/reservations/${reservation}/usage`).catch(() => null);
     if (!answer?.usage || reservation !== this.reservation) return;
     const { energy_kwh: kwh, util_mean_pct: mean, idle_ratio: idle } = answer.usage;

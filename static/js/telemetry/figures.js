@@ -1,5 +1,5 @@
-// Everything a Gpu says that the head of its page has no room for. What it does not
-// say is a dash, and hovering tells why.
+// All figures of a Gpu that are not in the head of its page. A figure that it does not
+// report is a dash whose title gives the reason.
 
 import { el, setAttr, setText } from "../dom.js";
 import { UNKNOWN, bytes, ghz, pct } from "../format.js";
@@ -17,7 +17,7 @@ function energy(joules) {
   return kwh >= 1 ? `${kwh.toFixed(1)} kWh` : `${(kwh * 1000).toFixed(0)} Wh`;
 }
 
-/** [label, what the details say (null: nothing), why it may be missing] */
+/** [label, text from the details (null: not reported), reason why it may be missing] */
 const FIGURES = [
   [gettext("Throttled by"), (d) => known(d.throttle, (reasons) => throttleReasons(reasons) || gettext("nothing"))],
   [gettext("Memory bandwidth"), (d) => known(d.memory_util_pct, pct)],
@@ -59,7 +59,7 @@ export class Figures {
   }
 }
 
-/** One row per MIG instance: name, memory; [] where the Gpu is whole. */
+/** One row per MIG instance: name, memory. [] for a Gpu without instances. */
 export function instanceRows(detail) {
   return (detail?.mig_instances ?? []).map((one) => el("tr", {},
     el("td", { text: one.name ?? UNKNOWN }),

@@ -1,4 +1,4 @@
-// Reads the live frame. The header is written down in telemetry/protocol/frame.py and never
+// Reads the live frame. telemetry/protocol/frame.py defines its header, which never
 // changes. The layout of a row comes with the roster. null means "the card cannot say", never 0.
 
 const MAGIC = 0x47;
@@ -7,7 +7,7 @@ const HEADER_BYTES = 16;
 
 const camelCase = (name) => name.replace(/_(.)/g, (_, letter) => letter.toUpperCase());
 
-/** The roster's layout -> {rowBytes, fields}, with the names of this side. */
+/** The roster's layout -> {rowBytes, fields}, with the names used in JavaScript. */
 export function readLayout(layout) {
   const fields = layout.fields.map(([name, width, offset, most, step]) => ({ name: camelCase(name), get: `get${width}`, offset, most, step }));
   return { rowBytes: layout.row_bytes, fields };
@@ -36,7 +36,7 @@ export function decode(buffer, { rowBytes, fields }) {
   return { rosterId: rosterIdOf(buffer), serverAt: view.getFloat64(6, true), rows };
 }
 
-/** Which roster a frame is in the order of; null: no frame. */
+/** The id of the roster whose order a frame has, or null for other data. */
 export function rosterIdOf(buffer) {
   return buffer.byteLength < HEADER_BYTES ? null : new DataView(buffer).getUint32(2, true);
 }

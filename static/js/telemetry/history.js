@@ -1,4 +1,4 @@
-// What a Gpu, a node, a group or a reservation did: charts of any time that is kept.
+// The history of a Gpu, a node, a group or a reservation: charts of any stored time.
 // The page gives the data "history-data": {path, first, whole?, memory_total_bytes?,
 // power_limit_watts?, per_gpu}; templates/telemetry/history/_history.html gives the elements.
 
@@ -70,7 +70,7 @@ export class History {
     this.load();
   }
 
-  /** Fetches what is in view; an answer that is overtaken is dropped. */
+  /** Fetches the time in view. An answer to an older request is dropped. */
   async load() {
     this.fetching?.abort();
     const fetching = this.fetching = new AbortController();
@@ -87,7 +87,7 @@ export class History {
     }
   }
 
-  /** [{name, series}]: every GPU over the time that the node's own answer covers. */
+  /** [{name, series}]: every GPU over the time of the node's answer. */
   linesOf({ start, end }, points, signal) {
     return Promise.all(this.page.gpus.map(async ({ path, name }) => {
       const { series } = await api("GET", `${path}?from=${start}&to=${end}&points=${points}`, undefined, { signal });

@@ -1,5 +1,5 @@
 // One chart of a history: the mean as a line, lowest to highest as a band, holes
-// shaded. Dragging over it asks for that time.
+// shaded. Dragging over it shows that time.
 
 import { el } from "../dom.js";
 import { absolute, clock, siteZone } from "../time.js";
@@ -18,7 +18,7 @@ function labels(_plot, splits, _axis, _space, step) {
   return splits.map((at) => (form ? form.format(at * 1000) : clock(new Date(at * 1000))));
 }
 
-/** Colours through the page: a canvas knows no light-dark(). */
+/** Reads colours from the page: a canvas does not support light-dark(). */
 function colours(box) {
   const style = getComputedStyle(box);
   return {
@@ -27,7 +27,7 @@ function colours(box) {
   };
 }
 
-/** Shades the buckets of which nobody knows anything. */
+/** Shades the buckets without data. */
 function shadeHoles(plot, n, step, colour) {
   const { ctx, bbox } = plot;
   const [at] = plot.data;
@@ -50,7 +50,7 @@ function joined(columns) {
   return window.uPlot.join(columns.map(([at, values]) => [at, values]));
 }
 
-/** Points without a neighbour: a line alone would not show them. */
+/** Points without a neighbour, which a line would not show. */
 function lonely(plot, index) {
   const values = plot.data[index];
   const known = (i) => values[i] !== null && values[i] !== undefined;
@@ -81,7 +81,7 @@ export class Plot {
     this.plot.root.setAttribute("aria-hidden", "true");
   }
 
-  /** The colour of one of several lines; a canvas knows no var(). */
+  /** The colour of one of several lines. A canvas does not support var(). */
   #colour(at) {
     const probe = el("i", { class: `history-line-${at % COLOURS}` });
     this.box.append(probe);

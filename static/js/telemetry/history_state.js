@@ -1,4 +1,4 @@
-// Which time a history shows: kept in the page's address, asked of the API.
+// The time that a history shows: kept in the page's address, sent to the API.
 
 const HOUR = 3600;
 const LEAST_SECONDS = 5 * 60;
@@ -13,7 +13,7 @@ function second(text) {
   return /^[0-9]{1,12}$/.test(text ?? "") ? Number(text) : null;
 }
 
-/** {range} or {from, to}; what is not understood is the page's own first view. */
+/** {range} or {from, to}. Invalid values give the first view of the page. */
 export function readState(first, search = location.search) {
   const query = new URLSearchParams(search);
   const [from, to] = [second(query.get("from")), second(query.get("to"))];
@@ -22,7 +22,7 @@ export function readState(first, search = location.search) {
   return HOURS.has(range) ? { range } : { ...first };
 }
 
-/** Keeps the state; a new view is a step that the Back button undoes. */
+/** Keeps the state. The Back button undoes a new view. */
 export function writeState(state, first, { step = true } = {}) {
   const query = new URLSearchParams(location.search);
   for (const name of ["range", "from", "to"]) query.delete(name);
@@ -37,7 +37,7 @@ export function same(a, b) {
   return a.range === b.range && a.from === b.from && a.to === b.to;
 }
 
-/** Whether the view ends now and so moves on. */
+/** Returns true if the view ends now and moves with the time. */
 export const moves = (state) => state.range !== undefined;
 
 export function queryOf(state, points) {
@@ -50,14 +50,14 @@ export function spanOf(state, now) {
   return moves(state) ? [now - HOURS.get(state.range) * HOUR, now] : [state.from, state.to];
 }
 
-/** Half a view earlier (-1) or later (+1); never beyond now. */
+/** Half a view earlier (-1) or later (+1), at most until now. */
 export function shifted(state, way, now) {
   const [from, to] = spanOf(state, now);
   const by = Math.min(Math.round((way * (to - from)) / 2), now - to);
   return { from: Math.round(from + by), to: Math.round(to + by) };
 }
 
-/** What was dragged over; too little is widened, for a point is a minute at least. */
+/** The dragged time. A short one is widened, since a point covers at least a minute. */
 export function zoomed(from, to) {
   const missing = Math.max(0, LEAST_SECONDS - (to - from)) / 2;
   return { from: Math.max(0, Math.floor(from - missing)), to: Math.ceil(to + missing) };

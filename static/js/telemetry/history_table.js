@@ -1,5 +1,5 @@
-// The same history as a table, for whoever does not read charts. Made when it is
-// opened, of few enough rows to be read out.
+// The same history as a table, for readers who cannot use charts. It is made when it is
+// opened, with few enough rows for a screen reader.
 
 import { el } from "../dom.js";
 import { UNKNOWN, gib, pct } from "../format.js";
@@ -11,7 +11,7 @@ const HEADS = [gettext("From"), gettext("Utilization, lowest"), gettext("mean"),
 
 const watts = (value) => (value === null ? UNKNOWN : `${Math.round(value)} W`);
 
-/** Joules as people pay for them: "1.25 kWh". */
+/** Joules as kWh: "1.25 kWh". */
 export function energy(joules) {
   if (joules === null || joules === undefined) return UNKNOWN;
   const kwh = joules / 3_600_000;

@@ -1,4 +1,4 @@
-// The page of one node: its Gpus as on the board, and every process on them.
+// The page of one node: its Gpus as on the board, and all processes on them.
 
 import { CardsView } from "../board/cards.js";
 import { Board } from "../board/model.js";

@@ -6,7 +6,7 @@ import { UNKNOWN, bytes, pct } from "../format.js";
 import { relative } from "../time.js";
 import { gettext } from "../words.js";
 
-/** One row; `first` is a cell to put before the pid, or nothing. */
+/** One row. `first` is an optional cell before the pid. */
 export function processRow(process, first = null) {
   const name = process.job
     ? el("a", { href: `/jobs/${process.job}/`, text: gettext("job #{job}", { job: process.job }) })

@@ -1,4 +1,4 @@
-// The words of a Gpu's state; codes as in telemetry/protocol/gpu_state.py.
+// Names of a Gpu's states. The codes are those of telemetry/protocol/gpu_state.py.
 
 import { gettext } from "../words.js";
 
@@ -19,7 +19,7 @@ const STATES = [
   [12, "mig", "MIG", "mig"],
 ].map(([code, key, word, bucket]) => Object.freeze({ code, key, word, bucket }));
 
-/** The state behind a code; a code from a newer version is "unknown". */
+/** The state of a code. A code from a newer version is "unknown". */
 export const stateOf = (code) => STATES[code] ?? STATES[0];
 
 /** Buckets of the head line, in order; `always` ones show their zero as well. Each
@@ -40,10 +40,10 @@ export const BUCKETS = [
   { key: "mig", look: "mig", words: "MIG" },
 ];
 
-/** States in which the figures are old: shown grey, as "last seen". */
+/** States with old figures, which are shown grey with "last seen". */
 export const isSilent = (state) => state.key === "stale" || state.key === "lost" || state.key === "unknown";
 
-/** What throttles a Gpu, in words; NVML's own terms are the keys. */
+/** Reasons why a Gpu throttles, as text. The keys are NVML's terms. */
 const THROTTLES = {
   sw_power_cap: gettext("power limit"),
   hw_slowdown: gettext("hardware slowdown"),
@@ -65,7 +65,7 @@ export function throttleWords(given) {
 export const throttleReasons = (reasons) =>
   (reasons ?? []).filter((r) => r !== "gpu_idle").map((r) => THROTTLES[r] ?? r).join(", ");
 
-/** "live, 0.4 s" or "late, 7.0 s": how old what the page shows is. */
+/** "live, 0.4 s" or "late, 7.0 s": the age of the shown figures. */
 export const liveWords = (late, ageSeconds) => (late
   ? gettext("late, {seconds} s", { seconds: ageSeconds.toFixed(1) })
   : gettext("live, {seconds} s", { seconds: ageSeconds.toFixed(1) }));

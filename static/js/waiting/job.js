@@ -1,16 +1,16 @@
-// The job that may wait with a request: its fields, and as the API takes it.
+// The optional job of a request: its fields, and its form for the API.
 
 import { gettext } from "../words.js";
 
 const parts = document.querySelectorAll("[data-job-part]");
 
-/** Numbers and yes or no as such: the portal takes no text for them. */
+/** Converts numbers, true and false, since the API does not accept them as text. */
 function valueOf(text) {
   if (["true", "false"].includes(text.toLowerCase())) return text.toLowerCase() === "true";
   return text !== "" && Number.isFinite(Number(text)) ? Number(text) : text;
 }
 
-/** "steps = 5" lines as settings; a bare line is left for the portal to refuse. */
+/** Parses "steps = 5" lines as settings. The portal refuses a line without "=". */
 export function settingsOf(text) {
   const lines = text.split("\n").map((line) => line.trim()).filter(Boolean);
   return Object.fromEntries(lines.map((line) => {
@@ -19,7 +19,7 @@ export function settingsOf(text) {
   }));
 }
 
-/** What the form says of a job; null: none waits with the request. */
+/** The job of the form, or null for a request without a job. */
 export function jobOf({ job_runs: runs, job_name: name, job_plan: plan, ...rest }) {
   if (!runs?.value) return null;
   const script = runs.value === "script";
@@ -33,7 +33,7 @@ export function jobOf({ job_runs: runs, job_name: name, job_plan: plan, ...rest 
   };
 }
 
-/** Shows the fields of what was chosen; a plan says how many GPUs it needs. */
+/** Shows the fields of the choice. A plan sets the number of GPUs. */
 export function connectJob(form) {
   const { job_runs: runs, job_plan: plan, job_settings: settings, count } = form.elements;
   if (!runs) return;

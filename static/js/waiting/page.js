@@ -1,4 +1,4 @@
-// The waitlist's page: asks, and answers what was offered. The lists are the server's.
+// The page of the waitlist: sends requests and answers offers. The server renders the lists.
 import { api } from "../api.js";
 import { fromWall } from "../calendar/zone.js";
 import { pageData } from "../dom.js";
@@ -11,7 +11,7 @@ const form = document.getElementById("wait-form");
 const [LOOKS, LOOK_MS] = [6, 400];
 const problem = document.getElementById("wait-problem");
 
-/** The request as the API takes it; empty times are left out. */
+/** The request for the API, without empty times. */
 function wish() {
   const { elements } = form;
   const body = {
@@ -34,7 +34,7 @@ connectJob(form);
 
 const pause = (ms) => new Promise((done) => { setTimeout(done, ms); });
 
-/** Wait, a few seconds at most, until the portal has looked at a new request. */
+/** Wait a few seconds at most until the portal has processed a new request. */
 async function lookedAt(id) {
   for (let turn = 0; turn < LOOKS; turn += 1) {
     await pause(LOOK_MS);
@@ -57,7 +57,7 @@ form.addEventListener("submit", async (event) => {
   } catch (error) {
     button.disabled = false;
     if (error.name !== "Problem") throw error;
-    // The message of a bad field names it already.
+    // The message of an invalid field contains its name already.
     const more = Object.values(error.fields).flat().filter((text) => !error.message.includes(text));
     problem.textContent = [error.message, ...more].join(" ");
     problem.hidden = false;
@@ -97,7 +97,7 @@ const filter = document.querySelector(".wait-filter");
 if (filter) {
   filter.querySelector("button").hidden = true;
   filter.addEventListener("change", () => filter.requestSubmit());
-  // An empty choice stays out of the address.
+  // Leave empty choices out of the address.
   filter.addEventListener("formdata", ({ formData }) => {
     for (const [name, value] of [...formData]) if (!value) formData.delete(name);
   });

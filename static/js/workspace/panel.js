@@ -1,4 +1,4 @@
-// The workspaces of a reservation: drawn again when a job changes, and every two seconds
+// The workspaces of a reservation: fetched again when a job changes, and every two seconds
 // while one of them starts or stops.
 import { oneAtATime, redraw, settled } from "../fragment.js";
 
@@ -6,7 +6,7 @@ const AGAIN_MS = 2000;
 const SETTLED_MS = 300;
 const again = oneAtATime(() => {
   const panel = document.getElementById("workspaces");
-  // What a person types into the form is not lost.
+  // Keep typed text of the form.
   return panel && !document.activeElement?.closest("#workspaces input, #workspaces select")
     ? redraw("workspaces", panel.dataset.url) : null;
 });

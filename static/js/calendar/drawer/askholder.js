@@ -1,4 +1,4 @@
-// From somebody's bar: write to its holder, or propose to swap it for one of one's own.
+// For a Reservation of another user: write to its holder, or propose a swap.
 import { api } from "../../api.js";
 import { el } from "../../dom.js";
 import { icon } from "../../icons.js";
@@ -7,7 +7,7 @@ import { gpuWords, span } from "../words.js";
 import { toWall } from "../zone.js";
 import { gettext } from "../../words.js";
 
-/** The fold of one Reservation of somebody else's; null where there is nobody to ask. */
+/** Returns the fold for one Reservation of another user. null if it has no holder to ask. */
 export function askNode(r, { store, config, nowWall }) {
   if (r.mine || r.gap || !["confirmed", "active"].includes(r.state) || !config.memberships.length) return null;
   const own = [...store.reservations.values()].filter((one) => one.mine && !one.gap && one.editable);

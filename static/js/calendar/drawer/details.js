@@ -1,4 +1,4 @@
-// What a reservation is, in the drawer, and what its owner can do with it.
+// The facts of a reservation in the drawer, and the actions of its owner.
 import { el, setVars } from "../../dom.js";
 import { duration } from "../../format.js";
 import { icon } from "../../icons.js";
@@ -24,7 +24,7 @@ export class Details {
     return this.#redraw();
   }
 
-  /** Draw what the store holds now; false when it is gone. */
+  /** Draw the reservation from the store. Returns false if it is gone. */
   #redraw() {
     const found = this.store.reservations.get(this.shownId);
     if (!found) {
@@ -32,7 +32,7 @@ export class Details {
       if (!this.node.hidden) this.close();
       return false;
     }
-    // A message that is being written is not taken away by what others book meanwhile.
+    // Bookings of others do not remove a message that is being written.
     const print = JSON.stringify(found);
     if (this.shownPrint === print && this.node.querySelector(".ask-holder[open]")) return true;
     this.shownPrint = print;

@@ -1,5 +1,5 @@
-// The panel on the right: the booking form, or what a reservation is. It does not
-// take the page over: the calendar beside it stays alive and draggable.
+// The panel on the right: the booking form, or the facts of a reservation. It does not
+// block the page: the calendar beside it stays live and draggable.
 export class Drawer {
   constructor(node, { onClose }) {
     Object.assign(this, { node, onClose });
@@ -19,8 +19,8 @@ export class Drawer {
     return !this.node.hidden;
   }
 
-  /** Show one of its parts ("form" or "details"). `focus`: a selector to go to; without
-   *  one the focus stays where the pointer left it. */
+  /** Show one of its parts ("form" or "details"). `focus`: a selector for the focus. Without
+   *  it the focus stays where it is. */
   open(part, { focus = null } = {}) {
     if (this.node.hidden) this.back = document.activeElement;
     this.node.hidden = false;

@@ -14,7 +14,7 @@ import { gettext, ngettext } from "../../words.js";
 const WEEK_SECONDS = 7 * 86400;
 
 export class Find {
-  /** membership(): the one that would pay. take(slot): the card that was chosen. */
+  /** membership(): the membership that pays. take(slot): called with the chosen slot. */
   constructor(node, { store, config, nowWall, membership, take }) {
     Object.assign(this, { node, store, config, nowWall, membership, take });
     this.form = node.querySelector("form");
@@ -76,7 +76,7 @@ export class Find {
     this.results.replaceChildren(...slots.map((slot) => this.#card(slot)), this.#waitLink());
   }
 
-  /** What was looked for, to wait for instead: placed when it comes free. */
+  /** Link to the waitlist with the search filled in. The waitlist books it when it comes free. */
   #waitLink() {
     const { count, hours, min_gib: size, gpu_class: kind, earliest, latest } = this.form.elements;
     return el("a", { class: "btn btn-s", href: waitAddress({

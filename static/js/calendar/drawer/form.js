@@ -41,14 +41,14 @@ export class Form {
     }
   }
 
-  /** Moving the start keeps the length: that is what was chosen. */
+  /** Moving the start keeps the length. */
   #startMoved() {
     if (this.start.value) this.draft.setStart(this.start.value, "form");
     else this.draft.set({ start: "" }, "form");
   }
 
-  /** One more like those chosen: same class and node first, free ones only. With none
-   *  chosen yet it is the cheapest that is free. */
+  /** Adds one more free GPU, first of the same class and node as the chosen ones. Without a
+   *  choice it adds the cheapest free one. */
   #more() {
     const chosen = this.draft.gpuIds.map((id) => this.store.gpu(id)).filter(Boolean);
     const free = this.store.gpus.filter((gpu) => !this.draft.gpuIds.includes(gpu.id) && this.#isFree(gpu));
@@ -76,7 +76,7 @@ export class Form {
     this.form.querySelector("#gpu-hint").replaceChildren(text, ...(button ? [" ", button] : []));
   }
 
-  /** Whether a process without a right to the GPU uses it, and may still do so then. */
+  /** Returns true if a process without a right to the GPU uses it and may still do so at the start. */
   #foreign(gpu) {
     return gpu.foreign && Boolean(this.draft.start) && wallSeconds(this.nowWall(), this.draft.start) < 3600;
   }
@@ -99,7 +99,7 @@ export class Form {
     put(this.end, draft.end);
     put(this.purpose, draft.purpose);
     if (draft.membership) put(this.membership, String(draft.membership));
-    // Who pays cannot change, nor the start of what runs.
+    // The paying membership cannot change, and neither can the start of a running booking.
     if (this.membership) this.membership.closest(".field").hidden = Boolean(draft.editing);
     const runs = draft.editing?.state === "active";
     this.start.disabled = this.form.querySelector("#start-now").disabled = runs;
@@ -134,7 +134,7 @@ export class Form {
     const n = this.draft.gpuIds.length;
     this.count.textContent = n ? gpuCount(n) : gettext("none");
     this.form.querySelector("#fewer-gpus").disabled = !n;
-    // What was said of "+" holds until the GPUs or the time change.
+    // The message of "+" stays until the GPUs or the time change.
     const about = JSON.stringify([this.draft.gpuIds, this.draft.start, this.draft.end]);
     if (about !== this.hintAbout) this.#hint("");
     this.hintAbout = about;

@@ -1,5 +1,5 @@
-// What booking the draft would mean: firm or flex, what it costs, what it leaves, how
-// the rank moves, what it displaces, until when and how likely others could take it.
+// Effects of booking the draft: firm or flex, cost, remaining quota, change of
+// rank, displaced bookings, and until when and how likely others could displace it.
 import { el } from "../../dom.js";
 import { credits } from "../../format.js";
 import { icon } from "../../icons.js";
@@ -46,7 +46,7 @@ function flexWords({ taken_until: until, chance }, { config, nowWall }) {
   return gettext("Free time beyond your quota. Until {time}, someone who has had less GPU time can take it. After that it is yours. {chance}", { time: when, chance: chance?.text ?? "" });
 }
 
-/** Whose flex goes, when it was, what they get back, and why they yield. */
+/** Lists the flex bookings that it displaces: holder, time, refund and reason. */
 function displacedNode(gone, { config, nowWall }) {
   const wall = (at) => toWall(at, config.zone);
   return el("div", { class: "displaced stack tight" },

@@ -1,9 +1,9 @@
-// The draft in the drawer outlives a reload, a visit to another page's Back and the end
-// of a session: it is kept in this tab until it is booked or closed.
+// The draft in the drawer survives a reload, the Back button and the end
+// of a session. It is stored in this tab until it is booked or closed.
 const KEY = "calendar-draft";
 const FIELDS = ["gpuIds", "start", "end", "purpose", "membership", "plan", "voucher"];
 
-/** Whether the page is shown again rather than anew: then the draft goes on. */
+/** Returns true after a reload, the Back button or a sign-in. Then the draft is restored. */
 function comesBack() {
   const [entry] = performance.getEntriesByType("navigation");
   if (["reload", "back_forward"].includes(entry?.type)) return true;
@@ -14,7 +14,7 @@ function comesBack() {
   }
 }
 
-/** Keep what is in the draft from now on; `me` is whose it is. */
+/** Store the draft from now on. `me` is its user. */
 export function keepDraft(draft, me) {
   draft.addEventListener("change", () => {
     try {
@@ -25,7 +25,7 @@ export function keepDraft(draft, me) {
   });
 }
 
-/** {me, editing, fields} of the draft that was open here; null for none. */
+/** {me, editing, fields} of the stored draft, or null. */
 export function keptDraft(me) {
   try {
     const found = JSON.parse(sessionStorage.getItem(KEY) ?? "null");

@@ -1,4 +1,4 @@
-// How much of its share a side has used (1 / level_fs), and a quota, as small bars.
+// Bars for the used part of a share (1 / level_fs) and for a quota.
 import { el } from "../../dom.js";
 import { credits } from "../../format.js";
 import { figure } from "../words.js";
@@ -7,7 +7,7 @@ import { gettext } from "../../words.js";
 const HOUR = 3600;
 const WIDEST = 2; // doublings to either side of the middle: 1/4 to 4 times the share
 
-/** "1.9×"; null is an infinite level_fs: nothing was used yet. */
+/** "1.9×". null means an infinite level_fs: nothing was used yet. */
 export function usedWords(levelFs) {
   if (levelFs === null || levelFs === undefined) return "0×";
   if (levelFs <= 0) return gettext("no share");
@@ -15,14 +15,14 @@ export function usedWords(levelFs) {
   return ratio >= 0.05 ? `${ratio.toFixed(1)}×` : gettext("under 0.1×");
 }
 
-/** [left, width] in parts of 1; the middle is just one's share. */
+/** [left, width] in parts of 1. In the middle the usage equals the share. */
 function part(levelFs) {
   const way = levelFs === null ? WIDEST : levelFs <= 0 ? -WIDEST : Math.log2(levelFs);
   const length = (Math.min(Math.abs(way), WIDEST) / WIDEST) / 2;
   return [way < 0 ? 0.5 - length : 0.5, length];
 }
 
-/** rows: [[who, level_fs], ...]: one bar each, to be compared. */
+/** rows: [[name, level_fs], ...]. One bar for each. */
 export function levelRows(rows) {
   return el("dl", { class: "levels" }, ...rows.map(([who, levelFs]) => {
     const [left, width] = part(levelFs ?? null);
@@ -35,7 +35,7 @@ export function levelRows(rows) {
   }));
 }
 
-/** What 7 days would hold, against the quota. */
+/** Shows the firm bookings of 7 days against the quota. */
 export function quotaBar(heldSeconds, quotaSeconds) {
   const most = Math.max(heldSeconds, quotaSeconds, 1);
   return el("div", { class: "quota-bar", "aria-hidden": "true", vars: {

@@ -1,4 +1,4 @@
-// A Problem of the API in the page's own words: its names of fields are for programs.
+// A Problem of the API in the words of the page. The API's names of fields are for programs.
 import { gettext } from "../../words.js";
 
 const NAMES = {
@@ -7,13 +7,13 @@ const NAMES = {
   message: gettext("Message"), reason: gettext("Reason"), user: gettext("Person"),
 };
 
-/** "What for: At most 120 characters." for each field that is wrong. */
+/** "What for: At most 120 characters." for each invalid field. */
 function fieldWords(fields) {
   return Object.entries(fields)
     .map(([name, text]) => `${NAMES[name.split(".")[0]] ?? name}: ${text}`).join(" ");
 }
 
-/** The Problem's sentence. A refusal has one; a request with wrong fields has one for each. */
+/** Returns the Problem's sentences: one for a refusal, or one for each invalid field. */
 export function problemWords(error) {
   if (error.status === 422 && Object.keys(error.fields).length) return fieldWords(error.fields);
   return error.message;

@@ -1,5 +1,5 @@
-// A refusal in the drawer: which rule, its numbers, both sides' use of their share,
-// the next slot that works, what of it fits, and the ways around it (a voucher, waiting).
+// A refusal in the drawer: the rule, its numbers, both sides' use of their share,
+// the next slot that works, the part that fits, and alternatives (a voucher, waiting).
 import { el } from "../../dom.js";
 import { credits, duration } from "../../format.js";
 import { icon } from "../../icons.js";
@@ -10,9 +10,9 @@ import { gpuWords, moment, span } from "../words.js";
 import { toWall, wallSeconds } from "../zone.js";
 
 const HOUR = 3600;
-/** Codes that a voucher gets around: it ignores the horizons, and nothing else. */
+/** Codes of refusals that a voucher avoids. It lifts the horizons only. */
 const FAR = ["beyond-horizon", "struck-horizon"];
-/** Codes where waiting can help: somebody has it, or it is too much for now. */
+/** Codes of refusals for which waiting can help: the GPU is held, or a limit is reached for now. */
 const WAITABLE = [
   "gpu-taken", "flex-held", "planned-for", "quota-exceeded", "group-quota-exceeded",
   "person-quota-exceeded", "pool-quota-exceeded", "too-many-flex", "closed-then",
@@ -48,7 +48,7 @@ function ways(code, { next, fewer }, numbers, view) {
   return found.length ? [el("div", { class: "row ways" }, ...found)] : [];
 }
 
-/** A button that shortens the draft to what the quota still pays; null for nothing. */
+/** Returns a button that shortens the draft to the rest of the quota. null if nothing is left. */
 function fitting({ fits_gpu_seconds: fits, asked_gpu_seconds: asked }, { fit }) {
   const slot = fits && asked && fit?.(fits / asked);
   return slot ? el("button", {
@@ -57,7 +57,7 @@ function fitting({ fits_gpu_seconds: fits, asked_gpu_seconds: asked }, { fit }) 
   }) : null;
 }
 
-/** What the rule compared, as far as the sentence's own fields say. */
+/** Shows the numbers that the rule compared, if the refusal has them. */
 function numberNodes(numbers, { config, nowWall }) {
   const wall = (at) => moment(toWall(at, config.zone), nowWall());
   const facts = [];
@@ -88,7 +88,7 @@ function numberNodes(numbers, { config, nowWall }) {
   return nodes;
 }
 
-/** A button that keeps the time and takes as many of the GPUs as one may hold. */
+/** Returns a button that keeps the time and reduces the GPUs to the allowed number. */
 function fewerButton(fewer, { store, take }) {
   const gpus = fewer.gpu_ids.map((id) => store.gpu(id)).filter(Boolean);
   return el("button", {

@@ -1,4 +1,4 @@
-// Pressing "Book" or "Save changes": what comes of it, and where a refusal goes.
+// The button "Book" or "Save changes": sends the draft and shows the result or the refusal.
 import { toast } from "../../toast.js";
 import { gettext } from "../../words.js";
 
@@ -21,7 +21,7 @@ export function makeSubmit({ button, draft, actions, drawer, verdict, config }) 
     drawer.close();
   }
 
-  /** Say on the button what pressing it would do: a refused draft cannot be booked. */
+  /** Label the button with its effect. A refused draft cannot be booked. */
   function paint() {
     const refused = verdict.answer?.ok === false;
     const [yes, no] = draft.editing ? [gettext("Save changes"), gettext("Cannot be saved")] : [gettext("Book"), gettext("Cannot be booked")];
@@ -40,7 +40,7 @@ export function makeSubmit({ button, draft, actions, drawer, verdict, config }) 
     sending = true;
     button.setAttribute("aria-busy", "true");
     try {
-      // What was refused is asked for again: the time may have come free.
+      // Ask again after a refusal: the time may be free now.
       if (verdict.answer?.ok !== false || (await verdict.ask())?.ok) await send();
     } catch (error) {
       if (error.name !== "Problem") throw error;

@@ -1,4 +1,4 @@
-// What the portal would say to the draft, said before any button is pressed.
+// The portal's answer to the draft, shown before any button is pressed.
 import { api } from "../../api.js";
 import { el } from "../../dom.js";
 import { judgedNodes } from "./judged.js";
@@ -9,7 +9,7 @@ import { addWall, floorGrid, wallSeconds } from "../zone.js";
 const WAIT_MS = 200;
 
 export class Verdict {
-  /** take(slot): make the draft that slot; wait(draft): wait for it, or null. */
+  /** take(slot): move the draft to that slot. wait(draft): put it on the waitlist, or null. */
   constructor(node, { draft, store, config, nowWall, take, wait = null }) {
     Object.assign(this, { node, draft, store, config, nowWall, take, wait });
     this.answer = null;
@@ -46,7 +46,7 @@ export class Verdict {
     return { ...this.draft.body(), ...(editing ? { ignoring: editing.id } : {}) };
   }
 
-  /** Ask now; resolves to the answer, or null when a newer question came between. */
+  /** Ask now. Resolves to the answer, or to null if a newer request was sent meanwhile. */
   async ask(body = this.body(), print = JSON.stringify({ ...body, purpose: "" })) {
     clearTimeout(this.timer);
     this.abort?.abort();
@@ -65,7 +65,7 @@ export class Verdict {
     return this.answer;
   }
 
-  /** Show a refusal that came as a Problem: from booking itself, or from asking. */
+  /** Show a refusal that came as a Problem, from booking or from the preview. */
   refused(error) {
     if (error.name !== "Problem") throw error;
     this.answer = { ok: false };
@@ -78,8 +78,8 @@ export class Verdict {
     this.node.dispatchEvent(new CustomEvent("shown", { bubbles: true }));
   }
 
-  /** The draft cut to a part of its time, on the grid: {seconds, take()}, or null where
-   *  nothing of it is left. */
+  /** Returns the draft cut to a part of its time, on the grid: {seconds, take()}, or null if
+   *  nothing is left. */
   #fit(part) {
     const { draft } = this;
     const length = wallSeconds(draft.start, draft.end);
@@ -89,7 +89,7 @@ export class Verdict {
     return { seconds, take: () => { draft.set({ end }, "slot"); document.getElementById("book").focus(); } };
   }
 
-  /** What the answers' nodes look things up in, and what their buttons do. */
+  /** Returns the data and the callbacks for the elements of an answer. */
   #view() {
     const { config, store, nowWall, take, draft, wait } = this;
     const voucher = config.vouchers?.find((one) => one.membership === draft.membership && one.id !== draft.voucher);

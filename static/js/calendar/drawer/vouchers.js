@@ -1,9 +1,9 @@
-// "Use a voucher" (the server's Token): one firm booking beyond the horizon limits, spent by booking.
+// "Use a voucher": one firm booking beyond the horizons. Booking spends the voucher.
 import { el } from "../../dom.js";
 import { icon } from "../../icons.js";
 import { gettext } from "../../words.js";
 
-/** node is filled where the chosen membership has a voucher that is not spent. */
+/** node is filled if the chosen membership has an unspent voucher. */
 export function watchVouchers(node, { draft, config }) {
   const box = el("input", { type: "checkbox", id: "use-voucher" });
   const words = el("span", {});
@@ -16,7 +16,7 @@ export function watchVouchers(node, { draft, config }) {
   const draw = () => {
     const vouchers = own();
     node.hidden = !draft.open || !vouchers.length || Boolean(draft.editing);
-    // A voucher of another membership pays nothing here.
+    // A voucher of another membership is not valid here.
     if (draft.voucher && !vouchers.some((one) => one.id === draft.voucher)) {
       draft.set({ voucher: null }, "voucher");
       return;

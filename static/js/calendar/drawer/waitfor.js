@@ -1,5 +1,5 @@
-// "Wait for it": what the draft asks for goes on the waitlist, as long and as many, of
-// the class that was chosen, from its start on.
+// "Wait for it": puts the draft on the waitlist, with its length, number and class of
+// GPUs, from its start on.
 import { api } from "../../api.js";
 import { duration } from "../../format.js";
 import { toast, toastProblem } from "../../toast.js";

@@ -1,4 +1,4 @@
-// Reservations as bars of the timeline: what they say and which classes they wear.
+// Reservations as bars of the timeline: their text and CSS classes.
 // The classes are the legend's: kind, mine, past, frozen (static/css/calendar.css).
 import { el } from "../../dom.js";
 import { duration } from "../../format.js";
@@ -11,7 +11,7 @@ import { toWall, wallOf, wallSeconds } from "../zone.js";
 import { gettext } from "../../words.js";
 import { kindWord, stateWord } from "../../state_words.js";
 
-/** Whose it is, as far as this reader may know. */
+/** Returns the holder's name, if the reader is allowed to know it. */
 export function owner(reservation) {
   if (reservation.mine) return gettext("You");
   return reservation.user_name || reservation.user || reservation.account || gettext("Booked");
@@ -26,7 +26,7 @@ export function kindWords(reservation) {
   return isFrozen(reservation) ? gettext("{kind}, now safe", { kind: kindWord(reservation.kind) }) : kindWord(reservation.kind);
 }
 
-/** The sign of a bar, beside its colour and pattern; null for none. */
+/** The sign of a bar, beside its colour and pattern, or null. */
 export function barSign(reservation) {
   if (reservation.overstay) return "clock";
   if (isFrozen(reservation)) return "lock";
@@ -51,7 +51,7 @@ export function barClasses(reservation, nowMs = serverNow()) {
   return classes;
 }
 
-/** What a reader must hear beside the words on the bar. */
+/** Text for a screen reader, in addition to the text on the bar. */
 export function barSentence(reservation, gpus, zone, nowWall) {
   const when = span(toWall(reservation.start, zone), toWall(reservation.end, zone), nowWall);
   const group = reservation.account === owner(reservation) ? "" : reservation.account;
@@ -76,13 +76,13 @@ export function barEvent(reservation, zone) {
   };
 }
 
-/** The timeline's event for the draft; null when there is nothing to draw. */
+/** The timeline's event for the draft, or null if it is closed or incomplete. */
 export function draftEvent(draft, store, view) {
   if (!draft.open || draft.missing()) return null;
   const [start, end] = [draft.startAt(), draft.endAt()];
   const free = draft.gpuIds.every((id) => store.isFree(store.gpu(id) ?? {}, start, end, draft.editing?.id));
-  // In the flat rows of several days it lies behind what is in its way, or the row would
-  // double its height and all below it jump.
+  // In the flat rows of several days it lies behind other bars. Otherwise the row would
+  // double its height, and all rows below would jump.
   const ground = view !== "day" && (!free || draft.editing) ? { display: "background" } : {};
   return {
     ...ground,
@@ -92,7 +92,7 @@ export function draftEvent(draft, store, view) {
   };
 }
 
-/** What lies behind the bars: rows that nobody can book, striped; null when none. */
+/** The striped background of rows that cannot be booked, or null. */
 export function closedEvent(gpus, start, end) {
   const closed = gpus.filter((gpu) => !gpu.bookable).map((gpu) => String(gpu.id));
   return closed.length ? {
@@ -101,7 +101,7 @@ export function closedEvent(gpus, start, end) {
   } : null;
 }
 
-/** The time that has passed, dimmed over every row; null when none is in view. */
+/** The dimmed background of the past over all rows, or null if no past is in view. */
 export function pastEvent(rowIds, start, end, nowWall) {
   const until = nowWall < end ? nowWall : end;
   return until > start ? {
@@ -117,7 +117,7 @@ function draftWords(event) {
   return `${clockOf(start)}–${clockOf(end)}, ${duration(wallSeconds(start, end))}`;
 }
 
-/** What stands inside a bar. */
+/** The content of a bar. */
 export function barContent(event, { zone, store, nowWall }) {
   const { reservation, ground, closure, ghost } = event.extendedProps;
   if (ghost) return { domNodes: [ghostFace(ghost, zone)] };
@@ -125,7 +125,7 @@ export function barContent(event, { zone, store, nowWall }) {
   if (ground) return { domNodes: [] };
   if (!reservation) return { domNodes: [el("span", { class: "bar-face", text: draftWords(event) })] };
   const gpus = reservation.gpu_ids.map((id) => store.gpu(id)).filter(Boolean);
-  // One that is being dragged says where it would go.
+  // A bar that is being dragged shows its new time.
   const dragged = event.display === "preview";
   const [from, until] = dragged ? [event.start, event.end].map((at) => clockOf(wallOf(at)))
     : [reservation.start, reservation.end].map((at) => clockOf(toWall(at, zone)));

@@ -1,5 +1,5 @@
-// Closed time as it lies behind the bars: maintenance, blackout, a course's hours.
-// Each has a pattern, a sign and a word of its own: none is told by colour alone.
+// Closed time behind the bars: maintenance, blackout, hours of a course.
+// Each kind has its pattern, sign and word, so that colour is never needed to tell them apart.
 import { el } from "../../dom.js";
 import { icon } from "../../icons.js";
 import { clockOf, dateClock } from "../words.js";
@@ -20,7 +20,7 @@ export function closureWords(closure, zone) {
   return `${kind}${whose} ${times}${open}${closure.reason ? `: ${closure.reason}` : ""}`;
 }
 
-/** The timeline's background events; rows that are not drawn are left out. */
+/** The timeline's background events, only for rows that are drawn. */
 export function closureEvents(closures, rowIds, zone) {
   return closures.map((closure) => ({
     id: `c${closure.id}`,
@@ -37,7 +37,7 @@ export function closureFace(closure, zone) {
     icon(SIGNS[closure.kind] ?? "lock"), el("span", { class: "truncate", text: words }));
 }
 
-/** The agenda's line of it. */
+/** The agenda's line for a closed time. */
 export function closureItem(closure, zone) {
   return el("p", { class: `agenda-item is-closure is-${closure.kind}` }, closureFace(closure, zone));
 }

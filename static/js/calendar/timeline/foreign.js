@@ -1,4 +1,4 @@
-// A warning where somebody without a right to a GPU computes on it now: it can be booked,
+// A warning for a GPU that a user without a right to it uses now: it can be booked,
 // but may not be free at once.
 import { el } from "../../dom.js";
 import { icon } from "../../icons.js";

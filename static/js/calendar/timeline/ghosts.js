@@ -1,6 +1,6 @@
-// Where one's own waiting requests would land: ghosts behind the bars. They hold no
-// GPU: free time under a ghost can be booked (by flex of others only where no start is
-// planned), so they are ground and take no pointer.
+// Planned places of the reader's waiting requests: ghosts behind the bars. They hold no
+// GPU: free time under a ghost can be booked (by others' flex only if no start is
+// planned), so they are part of the background and ignore the pointer.
 import { el } from "../../dom.js";
 import { icon } from "../../icons.js";
 import { clockOf } from "../words.js";
@@ -14,7 +14,7 @@ export function ghostWords(ghost, zone) {
     ? gettext("You wait: planned {from}–{until}", { from, until }) : gettext("You wait: about {from}–{until}", { from, until });
 }
 
-/** The timeline's background events; rows that are not drawn are left out. */
+/** The timeline's background events, only for rows that are drawn. */
 export function ghostEvents(ghosts, rowIds, zone) {
   return ghosts.map((ghost) => ({
     id: `w${ghost.id}`,
@@ -40,7 +40,7 @@ export function ghostItems(ghosts, gpu, date, zone) {
     }, ghostFace(ghost, zone)));
 }
 
-/** The waitlist's page with its form filled: nothing empty goes into the address. */
+/** Returns the address of the waitlist with its form filled. Empty fields are left out. */
 export function waitAddress(fields) {
   const query = new URLSearchParams(Object.entries(fields).filter(([, value]) => value));
   return `/waiting/?${query}#wait-form`;

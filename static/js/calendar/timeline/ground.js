@@ -1,11 +1,11 @@
-// What lies behind and between the bars of the timeline: closed rows, closed time,
+// The background of the timeline: closed rows, closed time,
 // the past, and the draft in front.
 import { closedEvent, draftEvent, pastEvent } from "./bars.js";
 import { closureEvents } from "./closures.js";
 import { ghostEvents } from "./ghosts.js";
 import { rangeOf } from "../zone.js";
 
-/** part: {store, draft, zone, view, date, nowWall}; gpus: those whose rows are drawn. */
+/** part: {store, draft, zone, view, date, nowWall}. gpus: GPUs whose rows are drawn. */
 export function groundEvents({ store, draft, zone, view, date, nowWall }, gpus, groupIds = []) {
   const rowIds = gpus.map((gpu) => String(gpu.id));
   const range = rangeOf(view, date, nowWall());

@@ -1,5 +1,5 @@
-// What a bar is, beside it: while the pointer rests on it, or while it has the focus.
-// Escape takes the card away. A finger opens the details instead.
+// A card with the facts of a bar, shown while the bar has the pointer or the focus.
+// Escape closes the card. A touch opens the details instead.
 import { el } from "../../dom.js";
 import { duration } from "../../format.js";
 import { kindWords, owner } from "./bars.js";
@@ -15,7 +15,7 @@ export class HoverCard {
   constructor(host, { store, zone, nowWall, title }) {
     Object.assign(this, { host, store, zone, nowWall, title });
     this.card = el("div", { class: "hover-card", role: "tooltip", hidden: true });
-    // In the page's main part: what lies outside all landmarks is easily missed.
+    // In the page's main landmark: screen readers may skip content outside all landmarks.
     document.getElementById("content").append(this.card);
     host.addEventListener("pointerover", (event) => event.pointerType !== "touch" && this.#over(event.target));
     host.addEventListener("pointerleave", () => this.#hide());
@@ -67,7 +67,7 @@ export class HoverCard {
     ].filter(Boolean);
   }
 
-  /** Under the bar, or over it where there is no room; within the window. */
+  /** Places the card under the bar, or above it if there is no room, within the window. */
   #place(bar) {
     const { width, height } = this.card.getBoundingClientRect();
     const below = bar.bottom + GAP_PX;

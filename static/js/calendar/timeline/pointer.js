@@ -3,7 +3,7 @@
 // pressed and the row released are found here, and a frame shows them meanwhile.
 import { el } from "../../dom.js";
 
-/** choose(rowA, rowB, startWall, endWall) on release; press(row, wall) on a click. */
+/** choose(rowA, rowB, startWall, endWall) is called on release, press(row, wall) on a click. */
 export class RowSelection {
   constructor(host, { choose, press }) {
     this.host = host;
@@ -13,14 +13,14 @@ export class RowSelection {
     this.frame = el("div", { class: "row-frame", hidden: true });
     host.append(this.frame);
     host.addEventListener("pointerdown", (event) => this.#down(event), true);
-    // After EventCalendar has moved its own preview, or the two would differ.
+    // Runs after EventCalendar has moved its preview. Otherwise the two would differ.
     addEventListener("pointermove", (event) => requestAnimationFrame(() => this.#move(event)));
     for (const type of ["pointerup", "pointercancel"]) {
       addEventListener(type, () => { this.pressed = false; this.#hide(); });
     }
   }
 
-  /** The calendar's options that belong to selecting. */
+  /** The calendar's options for selecting. */
   options() {
     return {
       selectable: true, unselectAuto: false, selectMinDistance: 5,

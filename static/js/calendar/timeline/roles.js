@@ -1,5 +1,5 @@
 // EventCalendar calls its rows a table, which they are not: rows of a table hold
-// cells, and these hold time. A reader hears a group of bookings instead, one
+// cells, and these hold time. A screen reader announces a group of bookings instead, one
 // stop of the Tab key, with the arrow keys moving from bar to bar.
 import { gettext } from "../../words.js";
 
@@ -11,7 +11,7 @@ function plain(host) {
   for (const node of host.querySelectorAll(SELECTOR)) {
     for (const name of ["role", "aria-colindex", "aria-colspan"]) node.removeAttribute(name);
   }
-  // A name on <time> is not heard; its text says the same.
+  // Screen readers ignore a name on <time>. Its text contains the same.
   for (const node of host.querySelectorAll("time[aria-label]")) node.removeAttribute("aria-label");
   for (const node of host.querySelectorAll(":is(article, aside, header):not([role])")) node.setAttribute("role", "none");
   const main = host.querySelector(".ec-main");
@@ -28,7 +28,7 @@ const centre = (node) => {
   return [box.left + box.width / 2, box.top + box.height / 2];
 };
 
-/** The nearest bar in one direction; being in line counts more than being near. */
+/** Returns the nearest bar in one direction. A bar in the same line takes precedence. */
 function neighbour(host, from, [right, down]) {
   const [x, y] = centre(from);
   let best = null;
@@ -44,7 +44,7 @@ function neighbour(host, from, [right, down]) {
   return best;
 }
 
-/** Keep the roles right for ever, and tell open(reservationId) of a pressed bar. */
+/** Keep the roles right after each change, and call open(reservationId) for a pressed bar. */
 export function watchRoles(host, open) {
   plain(host);
   new MutationObserver(() => plain(host)).observe(host, { childList: true, subtree: true });

@@ -26,7 +26,7 @@ export function resourcesOf(groups, folded) {
   }));
 }
 
-/** A star that can be switched; page.js hears "star" events. */
+/** A star that can be switched. page.js handles its "star" events. */
 function starNode(what, on, name) {
   return el("button", {
     type: "button", class: "star", "aria-pressed": String(Boolean(on)), "aria-label": gettext("Favourite: {name}", { name }), title: gettext("Favourite: listed and picked first"),
@@ -38,7 +38,7 @@ function stateWord(gpu) {
   return gpu.bookable ? gib(gpu.memory_total_bytes) : gpu.out || gettext("not available");
 }
 
-/** What stands at the left of a row. Before the first answer there is one bare row. */
+/** The label of a row. Before the first answer the timeline has one empty row. */
 export function rowLabel({ gpu, group }) {
   if (!gpu && !group) return el("span");
   if (group) {
@@ -54,7 +54,7 @@ export function rowLabel({ gpu, group }) {
     gpu.out_reason ? el("span", { class: "visually-hidden", text: gpu.out_reason }) : null);
 }
 
-/** Which groups a large lab starts folded: all but the first and those one is in. */
+/** Groups that start folded in a large lab: all but the first and those with the reader's bookings. */
 export function foldedAtFirst(groups, reservations) {
   if (groups.reduce((n, group) => n + group.gpus.length, 0) <= FOLD_FROM_GPUS) return new Set();
   const own = new Set(reservations.filter((r) => r.mine).flatMap((r) => r.gpu_ids));
@@ -62,8 +62,8 @@ export function foldedAtFirst(groups, reservations) {
     .map((group) => group.key));
 }
 
-/** Write beside every group how many of its GPUs nobody holds now; nothing where
- *  another time is in view, of which the store knows nothing about now. */
+/** Write the number of free GPUs beside each group. Write nothing if
+ *  another time is in view, since the store then has no facts about now. */
 export function tellFree(host, store, now) {
   const soon = new Date(now.getTime() + 60_000);
   const known = store.start <= now && now < store.end;
@@ -75,7 +75,7 @@ export function tellFree(host, store, now) {
   }
 }
 
-/** Write at every GPU that is closed now until when; closureWords() says why. */
+/** Write the end of a closed time at each closed GPU. closureWords() gives the reason. */
 export function tellClosed(host, store, now, nowWall, zone) {
   for (const node of host.querySelectorAll(".row-memory[data-gpu]")) {
     const gpu = store.gpu(Number(node.dataset.gpu));

@@ -1,5 +1,5 @@
 // The timeline: GPUs as rows, time across (EventCalendar's resource timeline).
-// It only draws and reports what a pointer did; page.js decides what that means.
+// It only draws and reports pointer events. page.js decides what they mean.
 import { serverNow } from "../../time.js";
 import { barContent, barEvent } from "./bars.js";
 import { groundEvents } from "./ground.js";
@@ -16,7 +16,7 @@ const VIEWS = {
 };
 const DAY = 86400;
 const ROOMY_ROWS = 18;
-const FEW = 20; // more changes than that: one new list is quicker than single ones
+const FEW = 20; // with more changes a new list is faster than single changes
 const LABEL_PX = { day: 44, "4days": 20, week: 20 };
 const shown = (options) => new Intl.DateTimeFormat(locale, options);
 const NEW_DAY = shown({ weekday: "short", day: "numeric" });
@@ -70,7 +70,7 @@ export class Timeline {
     const { slot, view } = VIEWS[this.view];
     const snap = this.view === "day" ? this.gridSeconds : Math.max(3600, this.gridSeconds);
     const scroll = Math.max(0, Number(this.nowWall().slice(11, 13)) - 2) * 3600;
-    // A day that rolls begins at another hour, and ends after midnight.
+    // A rolling day begins at another hour and ends after midnight.
     const [start] = rangeOf(this.view, this.date, this.nowWall());
     const first = (wallMillis(start) - wallMillis(`${start.slice(0, 10)}T00:00`)) / 1000;
     return {
@@ -91,7 +91,7 @@ export class Timeline {
     this.#fit({ relabel: true });
   }
 
-  /** Slots as wide as the room allows, never narrower than can be read. */
+  /** Makes slots as wide as possible, and never too narrow to read. */
   #fit({ relabel = false } = {}) {
     const { slot, days, narrowest } = VIEWS[this.view];
     const main = this.host.querySelector(".ec-main");
@@ -118,7 +118,7 @@ export class Timeline {
     });
   }
 
-  /** Bring the bars to what the store and the draft hold; touch only what changed. */
+  /** Update the bars from the store and the draft. Only changed bars are touched. */
   drawBars() {
     const drawn = new Set(this.#rows().map((row) => row.id));
     const gpus = this.store.visibleGpus().filter((gpu) => drawn.has(String(gpu.id)));
@@ -140,7 +140,7 @@ export class Timeline {
     this.#tellNow();
   }
 
-  /** What the rows say about this moment. */
+  /** Update what the rows show about now. */
   #tellNow() {
     const now = new Date(serverNow());
     tellFree(this.host, this.store, now);
@@ -156,7 +156,7 @@ export class Timeline {
     }
   }
 
-  /** Put a bar back where its data says: after a drag that was refused. */
+  /** Put a bar back to the place in its data, after a refused drag. */
   putBack(id) {
     if (this.drawn.has(`r${id}`)) this.drawn.set(`r${id}`, "");
     this.drawBars();
