@@ -1,0 +1,1 @@
+"""Check a portal or a GPU node: one line for each check, with the remedy."""

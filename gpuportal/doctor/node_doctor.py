@@ -1,0 +1,41 @@
+"""`gpuportal-node doctor`: check this GPU node in a terminal. No Django here."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from gpuportal.doctor.diagnosis import (
+    EXIT_CANNOT_RUN,
+    exit_status,
+    report_json,
+    report_lines,
+)
+from gpuportal.doctor.machine_diagnosis import machine_report
+from gpuportal.node_settings import NodeSettings, NodeSettingsError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print one line for each check. Return the exit status.
+
+    0: all is well. 1: there are problems. 2: the node has no valid settings.
+    """
+    parser = argparse.ArgumentParser(
+        prog="gpuportal-node doctor", description="Check this GPU node."
+    )
+    parser.add_argument("--json", action="store_true", help="for programs")
+    options = parser.parse_args(arguments)
+    try:
+        node = NodeSettings.from_env()
+    except NodeSettingsError as error:
+        print(f"gpuportal-node: {error}", file=sys.stderr)
+        return EXIT_CANNOT_RUN
+    # These libraries take a second to load.
+    from gpuportal.doctor.node_facts import machine_facts
+
+    found = tuple(machine_report(machine_facts(node)))
+    print(report_json(found) if options.json else "\n".join(report_lines(found)))
+    return exit_status(found)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,205 @@
+"""Checks of the portal, of the facts that `portal_facts` read."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from gpuportal.doctor.diagnosis import Diagnosis, note, problem, well
+from telemetry.protocol.units import GIB_BYTES, format_duration
+
+SILENT_SECONDS = 30.0
+"""A node reports every second. After this time it counts as not live."""
+BACKUP_UNVERIFIED_SECONDS = 8 * 86400.0
+"""A backup that was not verified for a week and a day."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettingFault:
+    """A message of Django's checks."""
+
+    number: str
+    """`gpuportal.E002`."""
+    fact: str
+    fix: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeState:
+    """A node in service, by its last reports."""
+
+    name: str
+    silent_seconds: float | None
+    """Seconds since its last report; None: it never reported."""
+    driver: str
+    channel: str
+    """Why its channel does not work; "" if it does, or is not known."""
+    gate: str
+    """Why its gate does not work; "" if it does, or is open."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PortalFacts:
+    """The state of a portal. Ages are seconds; None: never, or not known."""
+
+    database: bool
+    waiting: tuple[str, ...]
+    """Migrations that are not applied."""
+    broker: bool
+    broker_user: str
+    """The user as which the portal signs in; "" if the broker does not say."""
+    broker_embedded: bool
+    broker_admin: str
+    """Why the portal cannot make users of nodes; "" if it can."""
+    late: tuple[str, ...]
+    """Periodic tasks that are late."""
+    clock_synchronized: bool | None
+    disk_free_bytes: int
+    disk_short: bool
+    folder: str
+    readable: tuple[str, ...]
+    """Files with secrets that other users can read."""
+    settings: tuple[SettingFault, ...]
+    production: bool
+    mail: str | None
+    """Why the mail server does not answer; "" if it does; None: mail is off."""
+    backup_failure: str
+    backup_age_seconds: float | None
+    backup_late: bool
+    verified_age_seconds: float | None
+    bundled: bool
+    nodes: tuple[NodeState, ...]
+
+
+def portal_report(facts: PortalFacts) -> Iterator[Diagnosis]:
+    """Check everything."""
+    yield from _database(facts)
+    yield from _broker(facts)
+    if facts.late and facts.broker:
+        names = ", ".join(facts.late[:3]) + (", ..." if len(facts.late) > 3 else "")
+        fix = "systemctl status gpuportal-worker gpuportal-beat"
+        yield problem("tasks", f"periodic tasks are late: {names}", fix)
+    elif facts.broker:
+        yield well("tasks", "worker and beat do every periodic task in time")
+    yield _clock(facts)
+    free = f"{facts.disk_free_bytes / GIB_BYTES:.1f} GiB free in {facts.folder}"
+    if facts.disk_short:
+        yield problem("disk", free, "Make room: logs, results and uploads lie there.")
+    else:
+        yield well("disk", free)
+    if facts.readable:
+        names = " ".join(facts.readable)
+        yield problem("secrets", f"others can read {names}", f"chmod 600 {names}")
+    else:
+        yield well("secrets", "only their owner can read them")
+    yield from _settings(facts)
+    if facts.mail is None:
+        yield note("mail", "off (EMAIL_URL)")
+    elif facts.mail:
+        yield problem("mail", facts.mail, "Check EMAIL_URL in portal.env.")
+    else:
+        yield well("mail", "the server answers")
+    yield _backup(facts)
+    if facts.bundled:
+        yield well("scripts", "the scripts of pages are bundled")
+    else:
+        fix = "make setup, then collectstatic in production"
+        yield problem("scripts", "pages load their scripts one by one", fix)
+    yield from _nodes(facts.nodes)
+
+
+def _database(facts: PortalFacts) -> Iterator[Diagnosis]:
+    if not facts.database:
+        fix = "Check DATABASE_URL, and whether the server runs."
+        yield problem("database", "it does not answer", fix)
+        return
+    yield well("database", "it answers")
+    if facts.waiting:
+        names = ", ".join(facts.waiting)
+        fix = "gpuportal-manage migrate"
+        yield problem("migrations", f"not applied: {names}", fix)
+    else:
+        yield well("migrations", "all are applied")
+
+
+def _broker(facts: PortalFacts) -> Iterator[Diagnosis]:
+    if not facts.broker:
+        fix = "Check REDIS_URL, and whether the server runs."
+        yield problem("broker", "it does not answer", fix)
+        return
+    if facts.broker_embedded:
+        yield well("broker", "the embedded one answers")
+        yield note("broker users", "the embedded broker serves this machine only")
+        return
+    yield well("broker", "it answers")
+    if facts.broker_user == "default":
+        yield problem(
+            "broker users",
+            "the portal signs in without a user, so every client may do everything",
+            "Make the users of deploy/acl.sh (docs/broker.md).",
+        )
+    elif facts.broker_admin:
+        yield problem(
+            "broker users",
+            f"the portal cannot make users of nodes: {facts.broker_admin}",
+            "chgrp gpuportal /etc/gpuportal/broker-admin && chmod 640 "
+            "/etc/gpuportal/broker-admin. Without it, use deploy/enroll.",
+        )
+    else:
+        yield well("broker users", "the portal can make users of nodes")
+
+
+def _clock(facts: PortalFacts) -> Diagnosis:
+    if facts.clock_synchronized is None:
+        return note("clock", "this machine does not say whether it is synchronized")
+    if facts.clock_synchronized:
+        return well("clock", "synchronized")
+    return problem("clock", "not synchronized", "timedatectl set-ntp true")
+
+
+def _settings(facts: PortalFacts) -> Iterator[Diagnosis]:
+    for fault in facts.settings:
+        yield problem(f"settings {fault.number}", fault.fact, fault.fix)
+    if not facts.production:
+        yield note("settings", "for development (GPUPORTAL_PRODUCTION is not set)")
+    elif not facts.settings:
+        yield well("settings", "host names, cookies and headers are for production")
+
+
+def _backup(facts: PortalFacts) -> Diagnosis:
+    fix = "gpuportal-manage backup FOLDER --verify"
+    if facts.backup_failure:
+        return problem("backup", f"the last one failed: {facts.backup_failure}", fix)
+    if facts.backup_age_seconds is None:
+        if facts.production:
+            return problem("backup", "none was made with this command", fix)
+        return note("backup", "none was made with this command")
+    made = f"made {format_duration(facts.backup_age_seconds)} ago"
+    if facts.backup_late:
+        return problem("backup", f"the last one was {made}", fix)
+    age_seconds = facts.verified_age_seconds
+    if age_seconds is None:
+        return problem("backup", f"{made}, and none was ever verified", fix)
+    verified = f"verified {format_duration(age_seconds)} ago"
+    if age_seconds > BACKUP_UNVERIFIED_SECONDS:
+        return problem("backup", f"{made}, and last {verified}", fix)
+    return well("backup", f"{made}, {verified}")
+
+
+def _nodes(nodes: Iterable[NodeState]) -> Iterator[Diagnosis]:
+    nodes = tuple(nodes)
+    if not nodes:
+        yield note("nodes", "none is enrolled")
+    for node in nodes:
+        check = f"node {node.name}"
+        seconds = node.silent_seconds
+        fix = f"On {node.name}: gpuportal-node doctor"
+        if seconds is None:
+            yield problem(check, "it never reported", fix)
+        elif seconds > SILENT_SECONDS:
+            ago = format_duration(seconds)
+            yield problem(check, f"its last report came {ago} ago", fix)
+        elif node.channel:
+            yield problem(check, node.channel, fix)
+        elif node.gate:
+            yield problem(check, node.gate, "Set its gate to open, or see its page.")
+        else:
+            yield well(check, f"live, driver {node.driver or 'unknown'}")

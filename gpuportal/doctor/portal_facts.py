@@ -1,0 +1,152 @@
+"""Read the facts that the checks of the portal need."""
+
+import shutil
+import smtplib
+import subprocess
+import time
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+
+import redis
+from django.conf import settings
+from django.core.checks import WARNING, run_checks
+from django.core.mail import get_connection
+from django.db import DatabaseError
+from django.utils import timezone
+
+from gpuportal import ticks
+from gpuportal.backup import last_backup
+from gpuportal.doctor.portal_diagnosis import NodeState, PortalFacts, SettingFault
+from gpuportal.monitoring import health
+from gpuportal.monitoring.broker_users import why_no_users
+from gpuportal.pages import bundle
+from telemetry import paths
+from telemetry.models import Node
+
+CLOCK_SECONDS = 5.0
+MAIL_SECONDS = 5.0
+_SHOWN_ELSEWHERE = frozenset({"gpuportal.E006", "placement.E001", "placement.E002"})
+"""Checks of migrations and of secret files, which have a line already."""
+
+
+def portal_facts() -> PortalFacts:
+    """Ask every part of the portal once. Cost: a few requests, up to some seconds if a
+    part does not answer.
+    """
+    state = health.check_health()
+    last, now = last_backup.read_last(), time.time()
+    embedded = paths.embedded_redis_url() == settings.REDIS_URL
+    return PortalFacts(
+        database=state.database,
+        waiting=tuple(state.waiting),
+        broker=state.broker,
+        broker_user=_broker_user() if state.broker else "",
+        broker_embedded=embedded,
+        broker_admin="" if embedded or not state.broker else why_no_users(),
+        late=tuple(sorted(state.late)),
+        clock_synchronized=clock_synchronized(),
+        disk_free_bytes=state.disk_free_bytes,
+        disk_short=not state.disk_enough,
+        folder=str(settings.VAR_DIR),
+        readable=readable_by_others(paths.secret_file("")),
+        settings=tuple(_setting_faults()) if state.database else (),
+        production=settings.PRODUCTION,
+        mail=_mail(),
+        backup_failure=last.failure,
+        backup_age_seconds=None if last.made_at is None else now - last.made_at,
+        backup_late=last.made_at is not None
+        and now - last.made_at > last_backup.LATE_SECONDS,
+        verified_age_seconds=None
+        if last.verified_at is None
+        else now - last.verified_at,
+        bundled=_bundled(),
+        nodes=tuple(_nodes(timezone.now())) if state.migrated else (),
+    )
+
+
+def readable_by_others(folder: Path) -> tuple[str, ...]:
+    """Return the files of a folder that group or others may read."""
+    if not folder.is_dir() or not folder.stat().st_mode & 0o077:
+        return ()
+    files = sorted(path for path in folder.iterdir() if path.is_file())
+    found = [str(path) for path in files if path.stat().st_mode & 0o077]
+    return tuple(found)
+
+
+def clock_synchronized() -> bool | None:
+    """Return whether the kernel's clock is synchronized; None: systemd does not say."""
+    program = shutil.which("timedatectl")
+    if program is None:
+        return None
+    try:
+        done = subprocess.run(
+            [program, "show", "--property=NTPSynchronized", "--value"],
+            capture_output=True,
+            text=True,
+            timeout=CLOCK_SECONDS,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return {"yes": True, "no": False}.get(done.stdout.strip())
+
+
+def _broker_user() -> str:
+    try:
+        name = ticks.broker().acl_whoami()
+    except redis.RedisError:
+        return ""
+    return name.decode() if isinstance(name, bytes) else str(name)
+
+
+def _setting_faults() -> Iterator[SettingFault]:
+    found = run_checks(
+        include_deployment_checks=settings.PRODUCTION, databases=["default"]
+    )
+    for message in found:
+        number = message.id or ""
+        if (
+            message.level < WARNING
+            or message.is_silenced()
+            or number in _SHOWN_ELSEWHERE
+        ):
+            continue
+        yield SettingFault(
+            number=number, fact=str(message.msg), fix=str(message.hint or "")
+        )
+
+
+def _mail() -> str | None:
+    if not settings.MAIL_CONFIGURED:
+        return None
+    try:
+        with get_connection(timeout=MAIL_SECONDS):
+            return ""
+    except (OSError, smtplib.SMTPException) as error:
+        return f"the mail server does not answer: {error}"
+
+
+def _bundled() -> bool:
+    if settings.PRODUCTION:
+        return (Path(settings.STATIC_ROOT) / "bundle").is_dir()
+    return bool(bundle.current())
+
+
+def _nodes(now: datetime) -> Iterator[NodeState]:
+    broken = (Node.GateState.FAILED, Node.GateState.UNAVAILABLE)
+    try:
+        rows = list(Node.objects.in_service())
+    except DatabaseError:
+        return
+    for node in rows:
+        seen, state = node.last_seen_at, node.channel_state
+        well = state in ("", Node.Channel.OK)
+        yield NodeState(
+            name=node.name,
+            silent_seconds=None if seen is None else (now - seen).total_seconds(),
+            driver=node.driver_version,
+            channel="" if well else node.channel_detail or str(state),
+            gate=node.gate_reason or "its gate failed"
+            if node.gate_mode != Node.GateMode.OPEN and node.gate_state in broken
+            else "",
+        )

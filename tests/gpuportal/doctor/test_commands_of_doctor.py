@@ -1,0 +1,68 @@
+"""``manage.py doctor`` and ``gpuportal-node doctor`` as an operator types them."""
+
+import json
+import os
+import subprocess
+
+import pytest
+from django.core.management import call_command
+
+from tests.house.walk import ROOT
+
+
+@pytest.mark.django_db
+def test_the_portal_is_checked_by_the_probes_that_pages_use(capsys, settings):
+    settings.REDIS_URL = "unix:///nowhere/else.sock?db=0"
+    with pytest.raises(SystemExit) as ended:
+        call_command("doctor", "--json")
+    rows = {row["check"]: row for row in json.loads(capsys.readouterr().out)}
+    assert ended.value.code == 1
+    assert rows["database"]["state"] == rows["migrations"]["state"] == "ok"
+    assert rows["broker"]["state"] == "problem"
+    assert rows["mail"]["state"] == "note"
+
+
+def doctor(file, *arguments):
+    return subprocess.run(
+        [str(ROOT / "deploy" / "gpuportal-node"), *arguments],
+        cwd="/",
+        env={"PATH": os.environ["PATH"], "GPUPORTAL_NODE_ENV_FILE": str(file)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_a_node_checks_itself_with_the_settings_of_its_unit(tmp_path):
+    token = tmp_path / "node.token"
+    token.write_text("a token")
+    token.chmod(0o644)
+    file = tmp_path / "node.env"
+    file.write_text(
+        "# a comment\n"
+        "GPUPORTAL_NODE=atlas\n"
+        "GPUPORTAL_NODE_REDIS_URL=redis://node-atlas:a&b$c@127.0.0.1:1/0\n"
+        "GPUPORTAL_WEB_URL=http://127.0.0.1:1\n"
+        f"GPUPORTAL_NODE_TOKEN_FILE={token}\n"
+        f"GPUPORTAL_ORDER_KEY_FILE={tmp_path}/order_key.pub\n"
+        f"GPUPORTAL_NODE_DIR={tmp_path}\n"
+    )
+    done = doctor(file, "doctor", "--json")
+    assert done.returncode == 1, done.stderr
+    rows = {row["check"]: row for row in json.loads(done.stdout)}
+    assert "refused" in rows["broker"]["fact"]
+    assert rows["channel"]["state"] == "problem"
+    assert rows["secrets"]["fix"] == f"chmod 600 {token}"
+
+
+def test_a_node_that_has_not_joined_says_so_in_one_line(tmp_path):
+    (tmp_path / "empty.env").write_text("\n")
+    for file, arguments, said in (
+        (tmp_path / "no.env", ["doctor"], "cannot read"),
+        (tmp_path / "empty.env", ["doctor"], "GPUPORTAL_NODE is not set"),
+        (tmp_path / "empty.env", ["dance"], "usage"),
+    ):
+        done = doctor(file, *arguments)
+        assert done.returncode == 2
+        (line,) = done.stderr.strip().splitlines()
+        assert said in line
