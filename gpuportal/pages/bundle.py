@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
@@ -26,6 +27,9 @@ EVERYWHERE = "portal.js"
 esbuild puts all its imports into one file that the pages share."""
 KEPT = 2
 """How many bundles stay: a page that is open may need the one before."""
+LOOK_SECONDS = 1.0
+"""How long a process trusts its last look at the sources. A look reads the size and
+time of every script, which takes 2 ms."""
 # Catalogues, and the administration's theme, are no modules and served as they are.
 _NO_MODULES = ("words/", "shell/admin-theme.js")
 _IMPORT = re.compile(r"""(?:from|import)\s*\(?\s*["'](\.[^"']+)["']""")
@@ -39,24 +43,35 @@ _OPTIONS = (
 )
 
 
+_last_look: list[tuple[float, dict[str, str]]] = []
+"""When the sources were last looked at (monotonic seconds), and the files of pages."""
+
+
 class NotMade(Exception):
     """There is no bundle; says why. Pages load the sources."""
 
 
 def current() -> dict[str, str]:
-    """Return the file of each page's script (``js/board/board.js``); {} if none of the
-    sources as they are now was made.
+    """Return the file of each page's script (``js/board/board.js``).
+
+    It is {} if the sources have no bundle. A change of the sources, or a bundle that
+    another process made, is noticed after at most ``LOOK_SECONDS``.
     """
+    now = time.monotonic()
+    for looked_at, known in _last_look:
+        if now - looked_at < LOOK_SECONDS:
+            return known
+    found: dict[str, str]
     try:
-        found: dict[str, str] = json.loads((folder() / INDEX).read_text())
+        found = json.loads((folder() / INDEX).read_text())
     except FileNotFoundError:
-        return {}
+        found = {}
+    _last_look[:] = [(now, found)]
     return found
 
 
 def folder() -> Path:
     """Return where the bundle of the present sources is, or would be."""
-    # The fastest way to look, because a checkout looks for each script of a page.
     paths = [
         f"{under}/{name}"
         for under, _, names in os.walk(SOURCES)
@@ -87,6 +102,7 @@ def make() -> bool:
         if folder() != made:
             raise NotMade("the scripts changed meanwhile")
         work.rename(made)
+        _last_look.clear()
         _remove_old()
     return True
 

@@ -34,6 +34,9 @@ def checkout(tmp_path: Path, monkeypatch) -> Path:
     monkeypatch.setattr(bundle, "ROOT", tmp_path)
     monkeypatch.setattr(bundle, "SOURCES", sources)
     monkeypatch.setattr(bundle, "FOLDER", tmp_path / ".bundle")
+    # The other tests of this process use the checkout's own scripts.
+    monkeypatch.setattr(bundle, "_last_look", [])
+    monkeypatch.setattr(bundle, "LOOK_SECONDS", 0.0)
     return tmp_path
 
 
@@ -87,6 +90,21 @@ def test_a_script_that_changed_is_never_served_as_it_was(checkout: Path):
     assert bundle.make()
     assert finders.find(f"bundle/{before}") is None
     assert len([path for path in bundle.FOLDER.iterdir() if path.is_dir()]) == 2
+
+
+def test_the_sources_are_looked_at_once_a_second(checkout: Path, monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(bundle.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(bundle, "LOOK_SECONDS", 1.0)
+    assert bundle.make()
+    before = bundle.current()
+    (checkout / "static/js/dom.js").write_text("export const el = () => window;\n")
+    now[0] += 0.9
+    assert bundle.current() == before
+    now[0] += 0.1
+    assert bundle.current() == {}
+    assert bundle.make()
+    assert PAGE in bundle.current(), "a process sees at once what it made"
 
 
 def test_without_esbuild_pages_load_the_sources(checkout: Path):
