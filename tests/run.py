@@ -58,6 +58,9 @@ COMPUTING = {
     "all else": ["tests"],
 }
 """Runs of the third queue, the longest first. Each leaves to others what is theirs."""
+POSTGRESQL_ORDER = ("reservations", "gpuportal", "placement", "all else")
+"""The order on PostgreSQL, so that the last runs of both cores end together. Tests of
+reservations and of gpuportal take longest there."""
 KILLS_SERVER = "all else"
 """Run whose tests kill a process of the PostgreSQL server, which then ends every
 connection. It has a server that no other run uses."""
@@ -206,11 +209,11 @@ def _whole(servers: Sequence[str]) -> int:
     again = [
         Run(
             f"{title}, once more on PostgreSQL",
-            [*paths, "-m", ON_POSTGRESQL],
+            [*parts[title], "-m", ON_POSTGRESQL],
             f"{servers[title == KILLS_SERVER]}/{TEMPLATE}",
             LOW_PRIORITY,
         )
-        for title, paths in parts.items()
+        for title in POSTGRESQL_ORDER
         if servers
     ]
     with (
