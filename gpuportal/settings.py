@@ -157,12 +157,6 @@ try:
     )
 except BrokerUrlInvalid as error:
     raise ImproperlyConfigured(f"REDIS_URL {error}") from error
-# The password of the broker's user `admin`, which makes the users of new nodes.
-BROKER_ADMIN_FILE = Path(
-    env("GPUPORTAL_BROKER_ADMIN_FILE", default="/etc/gpuportal/broker-admin")
-)
-# Nodes may send their password without TLS, on a network of the site's own.
-BROKER_PLAIN = env.bool("GPUPORTAL_BROKER_PLAIN", default=False)
 CELERY_BROKER_URL = paths.celery_url(REDIS_URL)
 CELERY_TASK_IGNORE_RESULT = True
 CELERY_TASK_SERIALIZER = "json"

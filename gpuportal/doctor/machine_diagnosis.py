@@ -16,7 +16,7 @@ DISK_SHORT_BYTES = 10 * GIB_BYTES
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineFacts:
-    """What a node found out about itself. None: it could not."""
+    """State of a node, as it measured it. None: it could not."""
 
     gpus: int | None
     driver: str
@@ -146,7 +146,7 @@ def machine_report(facts: MachineFacts) -> Iterator[Diagnosis]:
         yield problem("channel", facts.channel, fix)
     else:
         yield well(
-            "channel", "the portal knows the token, and the order key is its own"
+            "channel", "the portal accepts the token, and the order key is the portal's"
         )
     yield torch_check(facts.torch)
     if facts.readable:

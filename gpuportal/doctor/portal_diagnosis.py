@@ -47,8 +47,6 @@ class PortalFacts:
     broker_user: str
     """The user as which the portal signs in; "" if the broker does not say."""
     broker_embedded: bool
-    broker_admin: str
-    """Why the portal cannot make users of nodes; "" if it can."""
     late: tuple[str, ...]
     """Periodic tasks that are late."""
     clock_synchronized: bool | None
@@ -136,15 +134,8 @@ def _broker(facts: PortalFacts) -> Iterator[Diagnosis]:
             "the portal signs in without a user, so every client may do everything",
             "Make the users of deploy/acl.sh (docs/broker.md).",
         )
-    elif facts.broker_admin:
-        yield problem(
-            "broker users",
-            f"the portal cannot make users of nodes: {facts.broker_admin}",
-            "chgrp gpuportal /etc/gpuportal/broker-admin && chmod 640 "
-            "/etc/gpuportal/broker-admin. Without it, use deploy/enroll.",
-        )
     else:
-        yield well("broker users", "the portal can make users of nodes")
+        yield well("broker users", f"the portal signs in as {facts.broker_user}")
 
 
 def _clock(facts: PortalFacts) -> Diagnosis:
@@ -170,14 +161,14 @@ def _backup(facts: PortalFacts) -> Diagnosis:
         return problem("backup", f"the last one failed: {facts.backup_failure}", fix)
     if facts.backup_age_seconds is None:
         if facts.production:
-            return problem("backup", "none was made with this command", fix)
-        return note("backup", "none was made with this command")
+            return problem("backup", "no backup was made with this command", fix)
+        return note("backup", "no backup was made with this command")
     made = f"made {format_duration(facts.backup_age_seconds)} ago"
     if facts.backup_late:
         return problem("backup", f"the last one was {made}", fix)
     age_seconds = facts.verified_age_seconds
     if age_seconds is None:
-        return problem("backup", f"{made}, and none was ever verified", fix)
+        return problem("backup", f"{made}, and no backup was ever verified", fix)
     verified = f"verified {format_duration(age_seconds)} ago"
     if age_seconds > BACKUP_UNVERIFIED_SECONDS:
         return problem("backup", f"{made}, and last {verified}", fix)
@@ -187,7 +178,7 @@ def _backup(facts: PortalFacts) -> Diagnosis:
 def _nodes(nodes: Iterable[NodeState]) -> Iterator[Diagnosis]:
     nodes = tuple(nodes)
     if not nodes:
-        yield note("nodes", "none is enrolled")
+        yield note("nodes", "no node is enrolled")
     for node in nodes:
         check = f"node {node.name}"
         seconds = node.silent_seconds

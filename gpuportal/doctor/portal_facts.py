@@ -19,7 +19,6 @@ from gpuportal import ticks
 from gpuportal.backup import last_backup
 from gpuportal.doctor.portal_diagnosis import NodeState, PortalFacts, SettingFault
 from gpuportal.monitoring import health
-from gpuportal.monitoring.broker_users import why_no_users
 from gpuportal.pages import bundle
 from telemetry import paths
 from telemetry.models import Node
@@ -43,7 +42,6 @@ def portal_facts() -> PortalFacts:
         broker=state.broker,
         broker_user=_broker_user() if state.broker else "",
         broker_embedded=embedded,
-        broker_admin="" if embedded or not state.broker else why_no_users(),
         late=tuple(sorted(state.late)),
         clock_synchronized=clock_synchronized(),
         disk_free_bytes=state.disk_free_bytes,
