@@ -11,6 +11,9 @@ SILENT_SECONDS = 30.0
 BACKUP_UNVERIFIED_SECONDS = 8 * 86400.0
 """A backup that was not verified for a week and a day."""
 
+MOST_NAMES = 3
+"""A line names so many migrations or tasks."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingFault:
@@ -72,7 +75,7 @@ def portal_report(facts: PortalFacts) -> Iterator[Diagnosis]:
     yield from _database(facts)
     yield from _broker(facts)
     if facts.late and facts.broker:
-        names = ", ".join(facts.late[:3]) + (", ..." if len(facts.late) > 3 else "")
+        names = _first(facts.late)
         fix = "systemctl status gpuportal-worker gpuportal-beat"
         yield problem("tasks", f"periodic tasks are late: {names}", fix)
     elif facts.broker:
@@ -104,6 +107,13 @@ def portal_report(facts: PortalFacts) -> Iterator[Diagnosis]:
     yield from _nodes(facts.nodes)
 
 
+def _first(names: tuple[str, ...]) -> str:
+    """Return the first names, and how many more there are."""
+    more = len(names) - MOST_NAMES
+    shown = ", ".join(names[:MOST_NAMES])
+    return f"{shown} and {more} more" if more > 0 else shown
+
+
 def _database(facts: PortalFacts) -> Iterator[Diagnosis]:
     if not facts.database:
         fix = "Check DATABASE_URL, and whether the server runs."
@@ -111,7 +121,7 @@ def _database(facts: PortalFacts) -> Iterator[Diagnosis]:
         return
     yield well("database", "it answers")
     if facts.waiting:
-        names = ", ".join(facts.waiting)
+        names = _first(facts.waiting)
         fix = "gpuportal-manage migrate"
         yield problem("migrations", f"not applied: {names}", fix)
     else:

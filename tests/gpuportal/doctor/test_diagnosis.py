@@ -75,6 +75,14 @@ def test_a_portal_in_order_has_no_problem():
     assert "ok       node atlas: live, driver 570.124.06." in report_lines(found)
 
 
+def test_a_line_names_three_migrations_and_counts_the_others():
+    names = tuple(f"telemetry.000{number}_x" for number in range(1, 6))
+    found = problems(portal_report(replace(PORTAL, waiting=names)))["migrations"]
+    assert found.fact == (
+        "not applied: telemetry.0001_x, telemetry.0002_x, telemetry.0003_x and 2 more"
+    )
+
+
 @pytest.mark.parametrize(
     ("change", "check"),
     [
