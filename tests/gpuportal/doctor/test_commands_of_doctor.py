@@ -55,6 +55,37 @@ def test_a_node_checks_itself_with_the_settings_of_its_unit(tmp_path):
     assert rows["secrets"]["fix"] == f"chmod 600 {token}"
 
 
+def test_no_program_gets_the_settings_as_arguments(tmp_path):
+    """Every user of the machine can read the arguments of a process (proc(5))."""
+    top, programs = tmp_path / "top", tmp_path / "programs"
+    for folder in (top / "deploy", top / ".venv" / "bin", programs):
+        folder.mkdir(parents=True)
+    script = top / "deploy" / "gpuportal-node"
+    script.write_text((ROOT / "deploy" / "gpuportal-node").read_text())
+    python = top / ".venv" / "bin" / "python"
+    python.write_text('#!/bin/sh\necho "$GPUPORTAL_NODE_REDIS_URL"\n')
+    # Stands for every program that the script could start on the way.
+    env = programs / "env"
+    env.write_text(
+        f'#!/bin/sh\necho "$@" >>{tmp_path}/arguments\nexec /usr/bin/env "$@"\n'
+    )
+    for file in (script, python, env):
+        file.chmod(0o755)
+    address = "rediss://node-atlas:a&b$c@broker/0"
+    (tmp_path / "node.env").write_text(f"GPUPORTAL_NODE_REDIS_URL={address}\n")
+    done = subprocess.run(
+        [str(script), "doctor"],
+        env={
+            "PATH": f"{programs}:{os.environ['PATH']}",
+            "GPUPORTAL_NODE_ENV_FILE": f"{tmp_path}/node.env",
+        },
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout == f"{address}\n", done.stderr
+    assert not (tmp_path / "arguments").exists()
+
+
 def test_a_node_that_has_not_joined_says_so_in_one_line(tmp_path):
     (tmp_path / "empty.env").write_text("\n")
     for file, arguments, said in (
