@@ -1,11 +1,10 @@
-"""Checks of a GPU node. The node makes them, and the portal by the node's reports."""
+"""Checks of a GPU node, of the facts that `node_facts` read."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gpuportal.doctor.diagnosis import Diagnosis, note, problem, well
 from telemetry.protocol.hardware import Isolation
-from telemetry.protocol.sentences import counted, sentence
 from telemetry.protocol.units import GIB_BYTES
 
 CLOCK_OFF_SECONDS = 2.0
@@ -30,8 +29,10 @@ class MachineFacts:
     cgroup_v2: bool
     isolation: Isolation
     not_isolated: str = ""
-    gate: str
-    """`gated`, `open`, or why it cannot be read."""
+    gate: bool
+    """Whether the program of the device gate is loaded. The portal knows its mode."""
+    gate_unknown: str = ""
+    """Why that cannot be read."""
     sshd_port: int
     sshd: bool | None
     """Whether an ssh server answers on that port."""
@@ -46,84 +47,10 @@ class MachineFacts:
     """State of its unit: `active`, `failed`, "" if systemd does not run here."""
 
 
-def gpu_check(gpus: int | None, driver: str, why: str = "") -> Diagnosis:
-    """Check that the driver answers and shows a Gpu."""
-    if gpus is None:
-        return problem(
-            "driver",
-            why or sentence("no NVIDIA driver answers"),
-            sentence("Install the NVIDIA driver and start the machine again."),
-        )
-    seen = counted("{n} GPU seen", "{n} GPUs seen", gpus)
-    if not gpus:
-        fix = sentence("See which cards `lspci` and `nvidia-smi` show.")
-        return problem("driver", seen, fix)
-    if not driver:
-        return well("driver", seen)
-    return well("driver", sentence("{seen}, driver {driver}", seen=seen, driver=driver))
-
-
-def clock_check(seconds: float | None) -> Diagnosis:
-    """Check a node's clock. `seconds`: how far it is ahead of the portal's."""
-    if seconds is None:
-        return note("clock", sentence("the clock was not compared yet"))
-    fact = sentence("clock {seconds} s off", seconds=f"{abs(seconds):.1f}")
-    if abs(seconds) <= CLOCK_OFF_SECONDS:
-        return well("clock", fact)
-    return problem(
-        "clock", fact, sentence("Set it: timedatectl set-ntp true, on both machines.")
-    )
-
-
-def isolation_check(level: str, why: str = "") -> Diagnosis:
-    """Check how far a node keeps jobs apart."""
-    if level == Isolation.NONE:
-        return problem(
-            "isolation",
-            sentence("jobs are not isolated"),
-            why or sentence("Run the node's worker as root, from its systemd unit."),
-        )
-    if level == Isolation.WATCHED:
-        return well("isolation", sentence("isolation watched"))
-    return well("isolation", sentence("isolation enforced"))
-
-
-def gate_check(gate: str, why: str = "") -> Diagnosis:
-    """Check a node's device gate. `gate`: a word of `Node.gate`."""
-    if gate == "gated":
-        return well("gate", sentence("gate gated"))
-    if gate in ("failed", "unavailable"):
-        return problem(
-            "gate",
-            why or sentence("the gate does not work"),
-            sentence("Set the gate to open, or see the node's page."),
-        )
-    words = {
-        "open": sentence("gate open"),
-        "watch": sentence("gate watches"),
-        "pending": sentence("the gate is being set"),
-    }
-    return note("gate", words.get(gate, gate))
-
-
-def torch_check(version: str) -> Diagnosis:
-    """Check that ready recipes can run."""
-    if version:
-        return well("torch", sentence("torch {version}", version=version))
-    return problem(
-        "torch",
-        sentence("torch is not installed"),
-        sentence("Run make node in the folder of the code."),
-    )
-
-
 def machine_report(facts: MachineFacts) -> Iterator[Diagnosis]:
     """Check everything that a node knows about itself."""
-    if facts.simulated:
-        yield note("driver", "the GPUs are simulated")
-    else:
-        yield gpu_check(facts.gpus, facts.driver, facts.no_driver)
-    yield clock_check(facts.clock_seconds)
+    yield _driver(facts)
+    yield _clock(facts.clock_seconds)
     yield _disk(facts)
     if facts.cgroup_v2:
         yield well("cgroups", "control groups version 2")
@@ -133,8 +60,11 @@ def machine_report(facts: MachineFacts) -> Iterator[Diagnosis]:
             "the machine does not use control groups version 2 alone",
             "Start the kernel with systemd.unified_cgroup_hierarchy=1.",
         )
-    yield isolation_check(facts.isolation, facts.not_isolated)
-    yield gate_check(facts.gate)
+    yield _isolation(facts)
+    if facts.gate_unknown:
+        yield note("gate", facts.gate_unknown)
+    else:
+        yield note("gate", "loaded" if facts.gate else "not loaded")
     yield _sshd(facts)
     if facts.broker:
         fix = "Check GPUPORTAL_NODE_REDIS_URL, and port 6379 from here to the portal."
@@ -148,13 +78,55 @@ def machine_report(facts: MachineFacts) -> Iterator[Diagnosis]:
         yield well(
             "channel", "the portal accepts the token, and the order key is the portal's"
         )
-    yield torch_check(facts.torch)
+    if facts.torch:
+        yield well("torch", f"torch {facts.torch}")
+    else:
+        fix = "Run make node in the folder of the code."
+        yield problem("torch", "torch is not installed", fix)
     if facts.readable:
         names = " ".join(facts.readable)
         yield problem("secrets", f"others can read {names}", f"chmod 600 {names}")
     else:
         yield well("secrets", "only their owner can read them")
     yield _worker(facts.worker)
+
+
+def _driver(facts: MachineFacts) -> Diagnosis:
+    if facts.simulated:
+        return note("driver", "the GPUs are simulated")
+    if facts.gpus is None:
+        return problem(
+            "driver",
+            facts.no_driver or "no NVIDIA driver answers",
+            "Install the NVIDIA driver and start the machine again.",
+        )
+    seen = f"{facts.gpus} GPU{'' if facts.gpus == 1 else 's'} seen"
+    if not facts.gpus:
+        fix = "See which cards `lspci` and `nvidia-smi` show."
+        return problem("driver", seen, fix)
+    return well("driver", f"{seen}, driver {facts.driver or 'unknown'}")
+
+
+def _clock(ahead_seconds: float | None) -> Diagnosis:
+    if ahead_seconds is None:
+        return note("clock", "not compared, because the portal does not answer")
+    fact = f"clock {abs(ahead_seconds):.1f} s off"
+    if abs(ahead_seconds) <= CLOCK_OFF_SECONDS:
+        return well("clock", fact)
+    fix = "Set it: timedatectl set-ntp true, on both machines."
+    return problem("clock", fact, fix)
+
+
+def _isolation(facts: MachineFacts) -> Diagnosis:
+    if facts.isolation != Isolation.NONE:
+        return well("isolation", f"isolation {facts.isolation}")
+    why = f": {facts.not_isolated}" if facts.not_isolated else ""
+    return problem(
+        "isolation",
+        f"jobs are not isolated{why}",
+        "Run the worker as root from its systemd unit, without GPUPORTAL_ALLOW_SCRIPTS "
+        "and with a GPUPORTAL_ISOLATION that this machine can give.",
+    )
 
 
 def _disk(facts: MachineFacts) -> Diagnosis:

@@ -33,6 +33,7 @@ def machine_facts(node: NodeSettings) -> MachineFacts:
         node.backend == "auto" and gpus is None and node.sim_dir is not None
     )
     channel = channel_check.check(node)
+    gate, gate_unknown = _gate()
     secret = (node.token_file, node.order_key_file)
     return MachineFacts(
         gpus=gpus,
@@ -45,7 +46,8 @@ def machine_facts(node: NodeSettings) -> MachineFacts:
         cgroup_v2=isolation.CONTROLLERS.exists(),
         isolation=isolation.isolation_of(node),
         not_isolated=isolation.why_not_watched(node) or isolation.why_not(node),
-        gate=_gate(),
+        gate=gate,
+        gate_unknown=gate_unknown,
         sshd_port=node.sshd_port,
         sshd=_ssh_answers(node.sshd_port) if node.sshd_port else None,
         broker=_broker(node),
@@ -94,14 +96,16 @@ def _cards() -> tuple[int | None, str, str]:
         machine.stop()
 
 
-def _gate() -> str:
-    gate = DeviceGate(root_cgroup())
+def _gate() -> tuple[bool, str]:
+    """Return whether the gate's program is loaded, and why that cannot be read."""
     try:
-        return "gated" if gate.find() else "open"
+        gate = DeviceGate(root_cgroup())
+        try:
+            return gate.find(), ""
+        finally:
+            gate.close()
     except (GateUnavailable, OSError) as error:
-        return f"not known: {error}"
-    finally:
-        gate.close()
+        return False, str(error)
 
 
 def _ssh_answers(port: int) -> bool:

@@ -6,11 +6,8 @@ from dataclasses import dataclass
 from gpuportal.doctor.diagnosis import Diagnosis, note, problem, well
 from telemetry.protocol.units import GIB_BYTES, format_duration
 
-SILENT_SECONDS = 30.0
-"""A node reports every second. After this time it counts as not live."""
 BACKUP_UNVERIFIED_SECONDS = 8 * 86400.0
 """A backup that was not verified for a week and a day."""
-
 MOST_NAMES = 3
 """A line names so many migrations or tasks."""
 
@@ -32,6 +29,9 @@ class NodeState:
     name: str
     silent_seconds: float | None
     """Seconds since its last report; None: it never reported."""
+    silent: bool
+    """Whether that is too long ago."""
+    maintenance: bool
     driver: str
     channel: str
     """Why its channel does not work; "" if it does, or is not known."""
@@ -144,6 +144,10 @@ def _broker(facts: PortalFacts) -> Iterator[Diagnosis]:
             "the portal signs in without a user, so every client may do everything",
             "Make the users of deploy/acl.sh (docs/broker.md).",
         )
+    elif not facts.broker_user:
+        yield note(
+            "broker users", "the broker does not say as whom the portal signs in"
+        )
     else:
         yield well("broker users", f"the portal signs in as {facts.broker_user}")
 
@@ -193,9 +197,11 @@ def _nodes(nodes: Iterable[NodeState]) -> Iterator[Diagnosis]:
         check = f"node {node.name}"
         seconds = node.silent_seconds
         fix = f"On {node.name}: gpuportal-node doctor"
-        if seconds is None:
+        if node.maintenance:
+            yield note(check, "in maintenance")
+        elif seconds is None:
             yield problem(check, "it never reported", fix)
-        elif seconds > SILENT_SECONDS:
+        elif node.silent:
             ago = format_duration(seconds)
             yield problem(check, f"its last report came {ago} ago", fix)
         elif node.channel:

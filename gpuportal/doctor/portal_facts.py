@@ -139,9 +139,13 @@ def _nodes(now: datetime) -> Iterator[NodeState]:
     for node in rows:
         seen, state = node.last_seen_at, node.channel_state
         well = state in ("", Node.Channel.OK)
+        silent_seconds = None if seen is None else (now - seen).total_seconds()
         yield NodeState(
             name=node.name,
-            silent_seconds=None if seen is None else (now - seen).total_seconds(),
+            silent_seconds=silent_seconds,
+            silent=silent_seconds is None
+            or silent_seconds > health.NODE_SILENT_SECONDS,
+            maintenance=node.maintenance,
             driver=node.driver_version,
             channel="" if well else node.channel_detail or str(state),
             gate=node.gate_reason or "its gate failed"

@@ -38,8 +38,6 @@ from telemetry.inventory.broker_log import refused_nodes
 from telemetry.models import Gpu, Node
 from telemetry.protocol.units import format_duration
 
-SILENT_SECONDS = 30
-"""A node reports every second. After this time it counts as not live."""
 LATE_FRAME_SECONDS = 10.0
 WAITING_LONG = timedelta(days=1)
 FAILED_SINCE = timedelta(days=1)
@@ -139,7 +137,7 @@ def _machines(now: datetime) -> Iterator[OperatorTask]:
     nodes = list(
         Node.objects.in_service().values_list("name", "last_seen_at", "maintenance")
     )
-    limit = now - timedelta(seconds=SILENT_SECONDS)
+    limit = now - timedelta(seconds=health.NODE_SILENT_SECONDS)
     silent = [
         name
         for name, seen, maintenance in nodes

@@ -26,6 +26,8 @@ from gpuportal.monitoring import migrations_due
 logger = logging.getLogger(__name__)
 DISK_SHORT_BYTES = 2**30
 """Logs, results and uploads of jobs would fill the rest within hours."""
+NODE_SILENT_SECONDS = 30
+"""A node reports every second. After this time it counts as not live."""
 GIB = 2**30
 NAMES_SHOWN = 3
 

@@ -7,6 +7,8 @@ import subprocess
 import pytest
 from django.core.management import call_command
 
+from gpuportal.doctor import node_facts
+from placement.agent.gate.bpf_system_call import GateUnavailable
 from tests.house.walk import ROOT
 
 
@@ -53,6 +55,18 @@ def test_a_node_checks_itself_with_the_settings_of_its_unit(tmp_path):
     assert "refused" in rows["broker"]["fact"]
     assert rows["channel"]["state"] == "problem"
     assert rows["secrets"]["fix"] == f"chmod 600 {token}"
+
+
+def test_a_machine_without_a_whole_tree_of_control_groups_is_checked(monkeypatch):
+    """As in a container, or without control groups of version 2."""
+
+    def refuse():
+        raise GateUnavailable("no control groups of version 2 are mounted")
+
+    monkeypatch.setattr(node_facts, "root_cgroup", refuse)
+    loaded, why = node_facts._gate()
+    assert not loaded
+    assert why.endswith("no control groups of version 2 are mounted")
 
 
 def test_no_program_gets_the_settings_as_arguments(tmp_path):

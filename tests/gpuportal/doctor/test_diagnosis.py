@@ -42,7 +42,13 @@ PORTAL = PortalFacts(
     bundled=True,
     nodes=(
         NodeState(
-            name="atlas", silent_seconds=1, driver="570.124.06", channel="", gate=""
+            name="atlas",
+            silent_seconds=1,
+            silent=False,
+            maintenance=False,
+            driver="570.124.06",
+            channel="",
+            gate="",
         ),
     ),
 )
@@ -54,7 +60,7 @@ NODE = MachineFacts(
     folder="/var/lib/gpuportal-node",
     cgroup_v2=True,
     isolation=Isolation.ENFORCED,
-    gate="gated",
+    gate=True,
     sshd_port=0,
     sshd=None,
     broker="",
@@ -109,7 +115,10 @@ def test_a_line_names_three_migrations_and_counts_the_others():
             {"nodes": (replace(PORTAL.nodes[0], silent_seconds=None),)},
             "node atlas",
         ),
-        ({"nodes": (replace(PORTAL.nodes[0], silent_seconds=60),)}, "node atlas"),
+        (
+            {"nodes": (replace(PORTAL.nodes[0], silent_seconds=60, silent=True),)},
+            "node atlas",
+        ),
         ({"nodes": (replace(PORTAL.nodes[0], gate="not loaded"),)}, "node atlas"),
     ],
 )
@@ -120,11 +129,32 @@ def test_each_problem_of_a_portal_has_its_own_line_and_a_remedy(change, check):
     assert exit_status(found) == 1
 
 
+def test_the_portal_may_not_know_its_user_on_the_broker():
+    found = {one.check: one for one in portal_report(replace(PORTAL, broker_user=""))}
+    assert found["broker users"].state is CheckState.NOTE
+    assert "as whom" in found["broker users"].fact
+
+
+def test_a_silent_node_in_maintenance_is_no_problem():
+    node = replace(PORTAL.nodes[0], silent_seconds=9000, silent=True, maintenance=True)
+    found = list(portal_report(replace(PORTAL, nodes=(node,))))
+    assert problems(found) == {}
+    assert "note     node atlas: in maintenance." in report_lines(found)
+
+
+def test_the_reason_is_part_of_the_fact_and_not_the_remedy():
+    why = "this node's worker is not root"
+    node = replace(NODE, isolation=Isolation.NONE, not_isolated=why)
+    found = problems(machine_report(node))["isolation"]
+    assert found.fact == f"jobs are not isolated: {why}"
+    assert found.fix.startswith("Run the worker as root")
+
+
 def test_a_node_in_order_has_no_problem():
     found = list(machine_report(NODE))
     assert problems(found) == {}
     facts = {one.fact for one in found}
-    assert {"4 GPUs seen, driver 570.124.06", "clock 0.1 s off", "gate gated"} <= facts
+    assert {"4 GPUs seen, driver 570.124.06", "clock 0.1 s off", "loaded"} <= facts
     assert {"isolation enforced", "torch 2.13.0"} <= facts
 
 
@@ -138,7 +168,6 @@ def test_a_node_in_order_has_no_problem():
         ({"disk_free_bytes": 2**30}, "disk"),
         ({"cgroup_v2": False}, "cgroups"),
         ({"isolation": Isolation.NONE}, "isolation"),
-        ({"gate": "failed"}, "gate"),
         ({"sshd_port": 22, "sshd": False}, "ssh"),
         ({"broker": "wrong password"}, "broker"),
         ({"channel": "the order key is not the portal's"}, "channel"),
