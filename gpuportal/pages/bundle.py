@@ -43,10 +43,6 @@ _OPTIONS = (
 )
 
 
-_last_look: list[tuple[float, dict[str, str]]] = []
-"""When the sources were last looked at (monotonic seconds), and the files of pages."""
-
-
 class NotMade(Exception):
     """There is no bundle; says why. Pages load the sources."""
 
@@ -57,16 +53,16 @@ def current() -> dict[str, str]:
     It is {} if the sources have no bundle. A change of the sources, or a bundle that
     another process made, is noticed after at most ``LOOK_SECONDS``.
     """
-    now = time.monotonic()
-    for looked_at, known in _last_look:
-        if now - looked_at < LOOK_SECONDS:
-            return known
-    found: dict[str, str]
+    return _made_at(time.monotonic() // LOOK_SECONDS)
+
+
+@lru_cache(maxsize=1)
+def _made_at(_look: float) -> dict[str, str]:
+    """Return the files of pages. `_look` numbers the times of looking."""
     try:
-        found = json.loads((folder() / INDEX).read_text())
+        found: dict[str, str] = json.loads((folder() / INDEX).read_text())
     except FileNotFoundError:
-        found = {}
-    _last_look[:] = [(now, found)]
+        return {}
     return found
 
 
@@ -102,7 +98,7 @@ def make() -> bool:
         if folder() != made:
             raise NotMade("the scripts changed meanwhile")
         work.rename(made)
-        _last_look.clear()
+        _made_at.cache_clear()
         _remove_old()
     return True
 

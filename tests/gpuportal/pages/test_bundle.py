@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ def rendered() -> str:
 
 
 @pytest.fixture
-def checkout(tmp_path: Path, monkeypatch) -> Path:
+def checkout(tmp_path: Path, monkeypatch) -> Iterator[Path]:
     """A checkout with a page's script, which imports another, and what all run."""
     sources = tmp_path / "static" / "js"
     (sources / "board").mkdir(parents=True)
@@ -34,10 +35,12 @@ def checkout(tmp_path: Path, monkeypatch) -> Path:
     monkeypatch.setattr(bundle, "ROOT", tmp_path)
     monkeypatch.setattr(bundle, "SOURCES", sources)
     monkeypatch.setattr(bundle, "FOLDER", tmp_path / ".bundle")
+    # Every call looks.
+    monkeypatch.setattr(bundle, "LOOK_SECONDS", 1e-9)
+    bundle._made_at.cache_clear()
+    yield tmp_path
     # The other tests of this process use the checkout's own scripts.
-    monkeypatch.setattr(bundle, "_last_look", [])
-    monkeypatch.setattr(bundle, "LOOK_SECONDS", 0.0)
-    return tmp_path
+    bundle._made_at.cache_clear()
 
 
 def test_every_script_of_a_page_is_bundled(bundled_scripts: None):
