@@ -213,7 +213,7 @@ def _whole(servers: Sequence[str]) -> int:
             f"{servers[title == KILLS_SERVER]}/{TEMPLATE}",
             LOW_PRIORITY,
         )
-        for title in POSTGRESQL_ORDER
+        for title in sorted(parts, key=POSTGRESQL_ORDER.index)
         if servers
     ]
     with (
