@@ -3,6 +3,7 @@
 import gzip
 import json
 from io import StringIO
+from pathlib import Path
 
 import pytest
 from django.core.management import CommandError, call_command
@@ -10,6 +11,8 @@ from django.core.management import CommandError, call_command
 from reservations.models import LedgerEntry
 from tests.factories import make_reservation
 from tests.reservations.conftest import NOW, at
+
+SSHARE_TEXT = Path(__file__).parents[1] / "data" / "fairshare" / "flatlab.sshare.txt"
 
 
 def test_the_tree_is_printed_as_sshare_prints_it(lab, alice, carol) -> None:
@@ -46,8 +49,27 @@ def test_the_tree_of_a_file_is_ranked_without_a_database(tmp_path) -> None:
     assert told[1]["level_fs"] == pytest.approx(2 / 3)
 
 
+def test_what_sshare_printed_is_ranked_as_slurm_ranked_it() -> None:
+    out = StringIO()
+    call_command("fairshare", "--from", str(SSHARE_TEXT), "--json", stdout=out)
+    ranks = {
+        row["user"]: row["fairshare"] for row in json.loads(out.getvalue())["rows"]
+    }
+    assert (ranks["u01"], ranks["u08"]) == pytest.approx((5 / 12, 11 / 12))
+    assert (ranks["u02"], ranks["u03"]) == pytest.approx((7 / 12, 7 / 12))
+
+
 @pytest.mark.parametrize(
-    "text", ["", "[1, 2", '{"rows": 3}', "[" * 100_000, '[{"account": "a"}, 5]']
+    "text",
+    [
+        "",
+        "[1, 2",
+        "not a table",
+        "Account|User|RawShares|RawUsage\nroot|",
+        '{"rows": 3}',
+        "[" * 100_000,
+        '[{"account": "a"}, 5]',
+    ],
 )
 def test_a_file_that_is_no_tree_is_one_line_and_status_two(tmp_path, text) -> None:
     file = tmp_path / "tree.json"

@@ -18,6 +18,7 @@ from reservations.fairshare.sshare import (
     share_row,
     table,
 )
+from reservations.fairshare.sshare_text import sshare_rows
 from reservations.models import Account, Membership
 from reservations.rules.fairness.fair_tree import Level, Ranking, decayed_gpu_seconds
 from reservations.rules.policy import Policy
@@ -40,9 +41,10 @@ class Command(BaseCommand):
         parser.add_argument(
             "--from",
             dest="source",
-            metavar="FILE.json",
-            help="rank the rows of a file (account, user, parent, raw_shares, "
-            "raw_usage) instead of the live site's",
+            metavar="FILE",
+            help="rank the rows of a file instead of the live site's: what Slurm's "
+            "`sshare -l -a -P` printed, or JSON (account, user, parent, raw_shares, "
+            "raw_usage)",
         )
         parser.add_argument("--json", action="store_true")
 
@@ -65,8 +67,11 @@ class Command(BaseCommand):
 def _rows_of(path: Path) -> list[Any]:
     if path.stat().st_size > MOST_FILE_BYTES:
         raise RowsInvalid(f"larger than {MOST_FILE_BYTES >> 20} MiB")
+    content = path.read_bytes()
+    if content.lstrip()[:1] not in (b"[", b"{"):
+        return sshare_rows(content.decode(errors="replace"))
     try:
-        data = json.loads(path.read_bytes())
+        data = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise RowsInvalid(f"is not JSON: {str(error)[:120]}") from error
     rows = data.get("rows") if isinstance(data, dict) else data
