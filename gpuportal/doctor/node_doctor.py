@@ -1,8 +1,10 @@
 """`gpuportal-node doctor`: check this GPU node in a terminal. No Django here."""
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from gpuportal.doctor.diagnosis import (
     EXIT_CANNOT_RUN,
@@ -12,6 +14,8 @@ from gpuportal.doctor.diagnosis import (
 )
 from gpuportal.doctor.machine_diagnosis import machine_report
 from gpuportal.node_settings import NodeSettings, NodeSettingsError
+
+SETTINGS_FILE = "/etc/gpuportal/node.env"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -32,7 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # These libraries take a second to load.
     from gpuportal.doctor.node_facts import machine_facts
 
-    found = tuple(machine_report(machine_facts(node)))
+    settings_file = Path(os.environ.get("GPUPORTAL_NODE_ENV_FILE", SETTINGS_FILE))
+    found = tuple(machine_report(machine_facts(node, settings_file)))
     print(report_json(found) if options.json else "\n".join(report_lines(found)))
     return exit_status(found)
 

@@ -26,15 +26,18 @@ SECONDS = 5.0
 UNIT = "gpuportal-node"
 
 
-def machine_facts(node: NodeSettings) -> MachineFacts:
-    """Check this machine once. Cost: a request to the portal and one to the broker."""
+def machine_facts(node: NodeSettings, settings_file: Path) -> MachineFacts:
+    """Check this machine once. Cost: a request to the portal and one to the broker.
+
+    ``settings_file`` holds the broker's password: its mode is checked like a secret's.
+    """
     gpus, driver, no_driver = _cards() if node.backend != "simulated" else (0, "", "")
     simulated = node.backend == "simulated" or (
         node.backend == "auto" and gpus is None and node.sim_dir is not None
     )
     channel = channel_check.check(node)
     gate, gate_unknown = _gate()
-    secret = (node.token_file, node.order_key_file)
+    secret = (settings_file, node.token_file, node.order_key_file)
     return MachineFacts(
         gpus=gpus,
         driver=driver,

@@ -49,12 +49,13 @@ def test_a_node_checks_itself_with_the_settings_of_its_unit(tmp_path):
         f"GPUPORTAL_ORDER_KEY_FILE={tmp_path}/order_key.pub\n"
         f"GPUPORTAL_NODE_DIR={tmp_path}\n"
     )
+    file.chmod(0o644)
     done = doctor(file, "doctor", "--json")
     assert done.returncode == 1, done.stderr
     rows = {row["check"]: row for row in json.loads(done.stdout)}
     assert "refused" in rows["broker"]["fact"]
     assert rows["channel"]["state"] == "problem"
-    assert rows["secrets"]["fix"] == f"chmod 600 {token}"
+    assert rows["secrets"]["fix"] == f"chmod 600 {file} {token}"
 
 
 def test_a_machine_without_a_whole_tree_of_control_groups_is_checked(monkeypatch):
