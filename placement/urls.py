@@ -14,6 +14,7 @@ from placement.plans.views import (
 )
 from placement.serving import served_models_channel
 from placement.serving import views as serve
+from placement.workspace import terminal_page
 from placement.workspace import views as workspace
 
 urlpatterns = [
@@ -51,6 +52,16 @@ urlpatterns = [
         "reservations/<int:pk>/workspaces/",
         workspace.reservation_workspaces,
         name="workspaces",
+    ),
+    path(
+        "reservations/<int:pk>/terminal/",
+        terminal_page.reservation_terminal,
+        name="terminal",
+    ),
+    path(
+        "reservations/<int:pk>/terminal/stop/",
+        terminal_page.stop_terminal,
+        name="terminal-stop",
     ),
     path("workspaces/<int:pk>/enter/", workspace.enter, name="workspace-enter"),
     path("workspaces/<int:pk>/stop/", workspace.stop, name="workspace-stop"),

@@ -8,7 +8,7 @@ from django.conf import settings
 from placement.jobs.queries import waiting_reason
 from placement.jobs.service import check_isolation
 from placement.models import Job, Workspace
-from placement.planner.launch.workspace_apps import WORKSPACE_APPS
+from placement.planner.launch.workspace_apps import TERMINAL, WORKSPACE_APPS
 from placement.rules.job_refusals import ScriptsNotAllowed
 from placement.workspace.rules import WorkspaceOrigin, read_origin
 from reservations.models import Reservation, User
@@ -92,6 +92,7 @@ def workspaces_panel(
         return WorkspacesPanel(reservation.pk, dns_name=dns_name)
     found = (
         Workspace.objects.filter(job__reservation=reservation)
+        .exclude(app=TERMINAL)
         .select_related("job__owner", "job__reservation", "job__node")
         .order_by("-pk")
     )
@@ -106,20 +107,21 @@ def workspaces_panel(
         for name in settings.WORKSPACE_APPS
         if name not in live
     )
-    refusal = _refusal(reservation, user) if apps else ""
-    last = Workspace.objects.filter(job__owner=user).select_related("job").first()
+    refusal = isolation_refusal(reservation, user) if apps else ""
+    others = Workspace.objects.exclude(app=TERMINAL)
+    last = others.filter(job__owner=user).select_related("job").first()
     return WorkspacesPanel(
         reservation=reservation.pk,
         rows=tuple(rows),
         apps=() if refusal else apps,
-        nodes=_nodes(reservation),
+        nodes=held_nodes(reservation),
         changing=any(row.job.state in CHANGING for row in rows),
         environment=last.job.environment_folder if last else "",
         refusal=refusal,
     )
 
 
-def _refusal(reservation: Reservation, user: User) -> str:
+def isolation_refusal(reservation: Reservation, user: User) -> str:
     """Return why every node of a Reservation refuses the User's own programs."""
     words = ""
     held = reservation.allocations.filter(live=True)
@@ -149,7 +151,8 @@ def _row(one: Workspace, user: User) -> WorkspaceRow:
     )
 
 
-def _nodes(reservation: Reservation) -> tuple[tuple[str, int], ...]:
+def held_nodes(reservation: Reservation) -> tuple[tuple[str, int], ...]:
+    """Return name and number of held Gpus of each node of a Reservation."""
     counts: dict[str, int] = {}
     names = reservation.allocations.filter(live=True).order_by("gpu__node__name")
     for name in names.values_list("gpu__node__name", flat=True):

@@ -19,7 +19,7 @@ from placement.jobs.service import (
 )
 from placement.models import Job, Workspace, WorkspaceEntry
 from placement.planner.launch.recipes import WORKSPACE, checked_settings
-from placement.planner.launch.workspace_apps import WORKSPACE_APPS
+from placement.planner.launch.workspace_apps import TERMINAL, WORKSPACE_APPS
 from placement.planner.values.errors import LaunchInvalid
 from placement.protocol.launchers import environment_problem
 from placement.protocol.stream_refusal import StreamRefused
@@ -33,8 +33,6 @@ from telemetry.protocol.sentences import sentence
 CODE_SECONDS = 60
 CODE_BYTES = 32
 """Random bytes of a code and of a cookie."""
-IDLE = {"simulated_memory_gib": 0.5, "simulated_util_pct": 20.0}
-"""The load of a workspace on a simulated Gpu."""
 LABEL_BYTES = 15
 """Random bytes of a host name. In base 32 they are 24 letters and digits."""
 
@@ -64,7 +62,7 @@ def open_workspace(
     Args:
         user: owner or co-user of the Reservation.
         reservation_id: the Job starts with it.
-        app: name of one of the site's programs.
+        app: name of one of the site's programs, or of the terminal.
         environment_folder: where its program is (``protocol.launchers``).
         gpu_count: how many Gpus it uses; None: all of the Reservation on its node.
         node: where, if the Reservation has Gpus on several nodes.
@@ -76,7 +74,7 @@ def open_workspace(
         JobRefusal: the rules refuse it.
     """
     problems: dict[str, str] = {}
-    if app not in settings.WORKSPACE_APPS:
+    if app not in (*settings.WORKSPACE_APPS, TERMINAL):
         there = ", ".join(settings.WORKSPACE_APPS)
         problems["app"] = sentence("must be one of {there}", there=there)
     if why := environment_problem(environment_folder):
@@ -101,10 +99,12 @@ def open_workspace(
         job = queue_job(
             user,
             reservation=reservation,
-            name=str(WORKSPACE_APPS[app].title),
+            name=title_of(app),
             kind=Job.Kind.WORKSPACE,
             recipe=WORKSPACE.name,
-            recipe_settings=checked_settings(WORKSPACE.name, {"app": app, **IDLE}),
+            recipe_settings=checked_settings(
+                WORKSPACE.name, {"app": app, **_load_of(app)}
+            ),
             environment_folder=environment_folder,
             gpu_count=gpu_count,
             node=where,
@@ -112,6 +112,37 @@ def open_workspace(
         )
         label = base64.b32encode(secrets.token_bytes(LABEL_BYTES)).decode().lower()
         return Workspace.objects.create(job=job, app=app, label=label, created_at=now)
+
+
+def terminal_target(user: User, reservation_pk: int, now: datetime) -> VisitTarget:
+    """Return the User's terminal in a Reservation.
+
+    Raises:
+        NotFound: the User has no such Reservation, or no terminal there.
+        StreamRefused: it does not run, or the Reservation is not active.
+    """
+    newest = (
+        Workspace.objects.select_related("job__node")
+        .filter(app=TERMINAL, job__owner=user, job__reservation=reservation_pk)
+        .order_by("-pk")
+        .first()
+    )
+    if newest is None:
+        raise NotFound(what=sentence("terminal"))
+    return _target(newest, user, now)
+
+
+def title_of(app: str) -> str:
+    """Return the title of a program, which also names its Job."""
+    if app == TERMINAL:
+        return sentence("Terminal")
+    return str(WORKSPACE_APPS[app].title)
+
+
+def _load_of(app: str) -> dict[str, float]:
+    """Return the load of a workspace on a simulated Gpu. A shell computes nothing."""
+    util_pct = 0.0 if app == TERMINAL else 20.0
+    return {"simulated_memory_gib": 0.5, "simulated_util_pct": util_pct}
 
 
 def start_entry(
@@ -199,6 +230,7 @@ def _usable(user: User, pk: int) -> Workspace:
     workspace = (
         Workspace.objects.select_related("job__node", "job__owner")
         .filter(pk=pk)
+        .exclude(app=TERMINAL)
         .first()
     )
     if workspace is None or not may_use(workspace, user):
@@ -209,15 +241,26 @@ def _usable(user: User, pk: int) -> Workspace:
 def _target(workspace: Workspace, user: User, now: datetime) -> VisitTarget:
     job = workspace.job
     access = access_target(user, job.reservation_id, now, node_name=job.node.name)
+    here = workspace.app == TERMINAL
     if job.state not in Job.State.live() or job.state == Job.State.STOPPING:
-        raise StreamRefused("access-over", sentence("The workspace has ended."))
+        ended = sentence("The workspace has ended.")
+        raise StreamRefused(
+            "access-over", sentence("The terminal has ended.") if here else ended
+        )
     if job.state != Job.State.RUNNING:
-        raise StreamRefused("not-ready", sentence("The workspace does not run yet."))
+        early = sentence("The workspace does not run yet.")
+        raise StreamRefused(
+            "not-ready", sentence("The terminal does not run yet.") if here else early
+        )
     return VisitTarget(
         access=access,
         folder=f"{job.pk}-{job.attempt}-{job.key}",
-        start_path=WORKSPACE_APPS[workspace.app].start_path,
+        start_path="" if workspace.app == TERMINAL else _start_path(workspace),
     )
+
+
+def _start_path(workspace: Workspace) -> str:
+    return WORKSPACE_APPS[workspace.app].start_path
 
 
 def _no_workspace() -> NotFound:

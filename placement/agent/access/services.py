@@ -19,5 +19,6 @@ Service = Callable[[NodeView, StreamOrder, ByteStream], Awaitable[None]]
 
 SERVICES: Mapping[str, Service] = {
     "ssh": connect_sshd,
+    "terminal": connect_workspace,
     "workspace": connect_workspace,
 }

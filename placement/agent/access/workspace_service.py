@@ -1,4 +1,4 @@
-"""The service "workspace": the program of a workspace's job on this node.
+"""The services "workspace" and "terminal": the job of a workspace on this node.
 
 The portal's order names a job. Only a job that runs a workspace here now can be
 reached, over the socket that its shim opened in root's folder.

@@ -20,7 +20,11 @@ from placement.planner.launch.backends import (
     why_not_deepspeed,
 )
 from placement.planner.launch.execution import RUNNABLE_STRATEGIES, why_not
-from placement.planner.launch.workspace_apps import JUPYTER_LAB, WORKSPACE_APPS
+from placement.planner.launch.workspace_apps import (
+    JUPYTER_LAB,
+    TERMINAL,
+    WORKSPACE_APPS,
+)
 from placement.planner.values.entry_point import EntryPoint
 from placement.planner.values.errors import LaunchInvalid, SpecInvalid
 from placement.planner.values.strategies import SINGLE, STRATEGIES
@@ -567,7 +571,7 @@ WORKSPACE = Recipe(
             "app",
             str,
             JUPYTER_LAB.name,
-            choices=tuple(WORKSPACE_APPS),
+            choices=(*WORKSPACE_APPS, TERMINAL),
             help=sentence("the program, from the environment of its owner"),
         ),
         *_SIMULATED,
@@ -656,6 +660,8 @@ def recipe_command(
         return [python, "-m", "placement.agent.runtime.burn_in", text]
     if name == SERVE.name:
         return [python, "-m", "placement.agent.serving.server_guard", text]
+    if name == WORKSPACE.name and checked["app"] == TERMINAL:
+        return [python, "-m", "placement.agent.access.terminal_host"]
     if name == WORKSPACE.name:
         return [python, "-m", "placement.agent.access.workspace_host", text]
     launch = [python, "-m", "placement.agent.runtime.recipe_launch", name]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from telemetry.protocol.sentences import sentence
 
@@ -64,3 +65,14 @@ JUPYTER_LAB = WorkspaceApp(
 )
 WORKSPACE_APPS = {app.name: app for app in (JUPYTER_LAB,)}
 """The programs by their names. The operator chooses among them (WORKSPACE_APPS)."""
+TERMINAL: Final = "terminal"
+"""The name of the terminal in the page. It needs no program and no separate origin."""
+TERMINAL_SIZE = (2, 1000)
+"""Fewest and most columns, and rows, of a terminal."""
+
+
+class Side:
+    """Kinds of messages from a page to its terminal."""
+
+    DATA = b"d"
+    SIZE = b"s"

@@ -1,0 +1,174 @@
+// The page of a terminal. Keys go to the node as binary messages, and what it prints comes
+// back. The page reports what it has drawn, so that a flood of text never runs ahead of it.
+import { fetchPage, oneAtATime, replace, settled } from "../fragment.js";
+import { signedOut, toLogin } from "../live.js";
+import { gettext } from "../words.js";
+
+const LOOK_MS = 1500;
+const SETTLED_MS = 300;
+const REPORT_BYTES = 16 * 1024;
+const PIECE_BYTES = 16 * 1024;
+const WARN_MINUTES = [1, 10];
+const NORMAL = 1000;
+const SIGNED_OUT = 4401;
+const KEYS = { escape: "\u001b", tab: "\t", interrupt: "\u0003", up: "\u001b[A", down: "\u001b[B" };
+const dark = matchMedia("(prefers-color-scheme: dark)");
+
+/** The document for xterm.js. Its style elements get the nonce of the page. */
+function styledDocument(nonce) {
+  return new Proxy(document, {
+    get(target, name) {
+      const value = target[name];
+      if (typeof value !== "function") return value;
+      if (name !== "createElement") return value.bind(target);
+      return (tag, options) => {
+        const element = target.createElement(tag, options);
+        if (tag === "style") element.nonce = nonce;
+        return element;
+      };
+    },
+  });
+}
+
+function themeOf(frame) {
+  const { backgroundColor, color } = getComputedStyle(frame);
+  return { background: backgroundColor, foreground: color, cursor: color, cursorAccent: backgroundColor, selectionBackground: "rgba(98, 178, 242, 0.4)" };
+}
+
+function openLink(event, address) {
+  const url = URL.parse(address);
+  if (url && ["http:", "https:"].includes(url.protocol)) window.open(url.href, "_blank", "noopener,noreferrer");
+}
+
+class TerminalPage {
+  constructor(frame) {
+    this.frame = frame;
+    this.state = document.getElementById("terminal-state");
+    this.again = document.getElementById("terminal-again");
+    this.warning = document.getElementById("terminal-warning");
+    this.unreported = 0;
+    this.terminal = new window.Terminal({
+      documentOverride: styledDocument(frame.dataset.nonce),
+      fontFamily: "ui-monospace, SFMono-Regular, Menlo, Consolas, monospace",
+      fontSize: 14,
+      theme: themeOf(frame),
+      minimumContrastRatio: 4.5,
+      scrollback: 5000,
+      linkHandler: { activate: openLink },
+    });
+    this.fit = new window.FitAddon.FitAddon();
+    this.terminal.loadAddon(this.fit);
+    this.terminal.open(frame);
+    this.terminal.textarea.setAttribute("aria-describedby", "terminal-hint");
+    this.terminal.attachCustomKeyEventHandler((event) => this.mayType(event));
+    this.terminal.onData((text) => this.type(new TextEncoder().encode(text)));
+    this.terminal.onBinary((text) => this.type(Uint8Array.from(text, (one) => one.charCodeAt(0))));
+    this.terminal.onResize(() => this.sendSize());
+    new ResizeObserver(() => this.fit.fit()).observe(frame);
+    dark.addEventListener("change", () => { this.terminal.options.theme = themeOf(frame); });
+    this.again.addEventListener("click", () => this.connect());
+    for (const button of document.querySelectorAll("[data-keys]")) {
+      button.addEventListener("click", () => {
+        this.type(new TextEncoder().encode(KEYS[button.dataset.keys]));
+        this.terminal.focus();
+      });
+    }
+    setInterval(() => this.warn(), 1000);
+    this.connect();
+  }
+
+  connect() {
+    this.again.hidden = true;
+    this.tell(gettext("Connecting …"));
+    const scheme = location.protocol === "https:" ? "wss" : "ws";
+    this.socket = new WebSocket(`${scheme}://${location.host}/ws/terminal/${this.frame.dataset.reservation}/`);
+    this.socket.binaryType = "arraybuffer";
+    this.socket.addEventListener("open", () => {
+      this.unreported = 0;
+      this.terminal.reset();
+      this.fit.fit();
+      this.sendSize();
+      this.tell(gettext("Connected."));
+      this.terminal.focus();
+    });
+    this.socket.addEventListener("message", ({ data }) => this.show(new Uint8Array(data)));
+    this.socket.addEventListener("close", (event) => this.ended(event));
+  }
+
+  get open() {
+    return this.socket?.readyState === WebSocket.OPEN;
+  }
+
+  show(bytes) {
+    const socket = this.socket;
+    this.terminal.write(bytes, () => {
+      if (socket !== this.socket) return;
+      this.unreported += bytes.length;
+      if (this.unreported < REPORT_BYTES || !this.open) return;
+      socket.send(JSON.stringify({ shown: this.unreported }));
+      this.unreported = 0;
+    });
+  }
+
+  type(bytes) {
+    if (!this.open) return;
+    for (let from = 0; from < bytes.length; from += PIECE_BYTES) this.socket.send(bytes.subarray(from, from + PIECE_BYTES));
+  }
+
+  sendSize() {
+    if (this.open) this.socket.send(JSON.stringify({ size: [this.terminal.cols, this.terminal.rows] }));
+  }
+
+  /** Returns false for keys that the page takes: copy of a selection, and the way out. */
+  mayType(event) {
+    if (event.type !== "keydown" || !event.ctrlKey) return true;
+    if (event.shiftKey && event.key === "Enter") {
+      (this.again.hidden ? document.querySelector("#terminal .actions button") : this.again)?.focus();
+      event.preventDefault();
+      return false;
+    }
+    return !(event.key === "c" && !event.shiftKey && this.terminal.hasSelection());
+  }
+
+  async ended({ code, reason }) {
+    if (code === SIGNED_OUT || (!reason && code !== NORMAL && await signedOut())) return toLogin();
+    const words = code === NORMAL
+      ? gettext("The connection was closed by the terminal.")
+      : reason || gettext("The connection is lost. Your programs may still run.");
+    this.tell(words);
+    this.again.hidden = false;
+    if (document.activeElement === this.terminal.textarea) this.again.focus();
+    return look();
+  }
+
+  tell(words) {
+    this.state.textContent = words;
+  }
+
+  warn() {
+    const minutes = Math.ceil((Number(this.frame.dataset.end) - Date.now() / 1000) / 60);
+    const due = WARN_MINUTES.find((most) => minutes <= most);
+    const words = due === undefined || minutes < 1 ? ""
+      : minutes === 1 ? gettext("The reservation ends in less than a minute. Save your work.")
+        : gettext("The reservation ends in {minutes} minutes. Save your work.", { minutes });
+    if (this.warning.textContent !== words) this.warning.textContent = words;
+    this.warning.hidden = !words;
+  }
+}
+
+/** Shows the present state of the job. A terminal that still runs stays as it is. */
+const look = oneAtATime(async () => {
+  const found = await fetchPage(location.href);
+  const fresh = found?.answer.ok && found.page.getElementById("terminal");
+  if (found?.answer.redirected) location.assign(found.answer.url);
+  else if (fresh?.querySelector("#terminal-screen")) {
+    if (!document.getElementById("terminal-screen")) location.reload();
+  } else if (fresh && !document.activeElement?.closest("#terminal input, #terminal select")) replace([fresh]);
+});
+
+const frame = document.getElementById("terminal-screen");
+if (frame) new TerminalPage(frame);
+document.addEventListener("jobs-changed", settled(look, SETTLED_MS));
+setInterval(() => {
+  if ("changing" in (document.getElementById("terminal")?.dataset ?? {}) && !document.hidden) look();
+}, LOOK_MS);

@@ -1,0 +1,74 @@
+"""A student opens the terminal of a reservation, types, and comes back to it."""
+
+from urllib.parse import urlsplit
+
+import pytest
+from django.conf import settings as site
+from playwright.sync_api import Page, expect
+
+from placement.models import Workspace
+from reservations.rules.lifecycle import State
+from tests.factories import make_gpus, make_node, make_reservation
+from tests.pages import WAIT_MS, elsewhere
+from tests.placement import nodes
+from tests.placement.lab import send_frame, signed_in
+from tests.placement.serving.kitchen import token_of
+from tests.placement.workspace.workspace_nodes import WorkspaceNode
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def lab(node, redis_client, live_asgi, alice, settings):
+    """Node node1 with Alice's active reservation of two Gpus."""
+    settings.ALLOW_UNISOLATED_SCRIPTS = True
+    row = make_node("node1")
+    gpus = make_gpus(2, row)
+    here = nodes.make_settings(
+        node.node_dir.parent, redis_url=node.redis_url, web_url=live_asgi
+    )
+    token_of(row, here)
+    nodes.write_simulation(here, tuple(gpu.uuid for gpu in gpus))
+    send_frame(redis_client)
+    made = elsewhere(WorkspaceNode, here, redis_client)
+    made.held = make_reservation(alice, gpus, state=State.ACTIVE)
+    yield made
+    elsewhere(made.close)
+
+
+def test_a_student_types_in_the_terminal_and_finds_it_again(
+    page: Page, lab, live_asgi, alice, axe
+):
+    told = []
+    page.on("console", lambda one: told.append(one.text))
+    session = elsewhere(signed_in, alice).cookies["sessionid"].value
+    host = urlsplit(live_asgi).hostname
+    cookie = {"name": site.SESSION_COOKIE_NAME, "value": session}
+    page.context.add_cookies([cookie | {"domain": host, "path": "/"}])
+    page.goto(f"{live_asgi}/reservations/{lab.held.pk}/")
+    page.get_by_role("link", name="Terminal", exact=True).click()
+    axe()
+    page.get_by_label("GPUs", exact=True).fill("3")
+    page.get_by_role("button", name="Start the terminal").click()
+    expect(page.locator("#terminal")).to_contain_text("must be 1 to 2")
+    page.get_by_label("GPUs", exact=True).fill("1")
+    page.get_by_role("button", name="Start the terminal").click()
+    elsewhere(lab.start, Workspace.objects.get())
+    state = page.locator("#terminal-state")
+    # The page notices without a reload that it runs.
+    expect(state).to_have_text("Connected.", timeout=WAIT_MS)
+    screen = page.locator("#terminal-screen .xterm-rows")
+    page.keyboard.type("echo job-$GPUPORTAL_GPU_COUNT-$((40+2))\n")
+    expect(screen).to_contain_text("job-1-42", timeout=WAIT_MS)
+    axe()
+    page.reload()
+    expect(screen).to_contain_text("job-1-42", timeout=WAIT_MS)
+    page.keyboard.press("Control+Shift+Enter")
+    expect(page.get_by_role("button", name="Stop")).to_be_focused()
+    page.locator("#terminal-screen textarea").focus()
+    page.keyboard.type("exit\n")
+    expect(state).to_contain_text("closed by the terminal", timeout=WAIT_MS)
+    elsewhere(lab.tell)
+    again = page.get_by_role("button", name="Start the terminal")
+    expect(again).to_be_visible(timeout=WAIT_MS)
+    assert not [text for text in told if "Content Security Policy" in text], told
