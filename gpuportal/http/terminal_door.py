@@ -26,7 +26,7 @@ from gpuportal.http.concurrent_work import until_first_ends
 from placement.access.access_guard import until_access_ends
 from placement.access.access_target import AccessTarget
 from placement.access.stream_broker import stream_broker
-from placement.planner.launch.workspace_apps import TERMINAL, TERMINAL_SIZE, Side
+from placement.planner.launch.workspace_apps import TERMINAL, TERMINAL_SIZE, TerminalMessage
 from placement.protocol.byte_stream import ByteStream
 from placement.protocol.stream_frames import PIECE_BYTES
 from placement.protocol.stream_refusal import ENDED, StreamRefused
@@ -137,7 +137,7 @@ class _Page:
             if keys := message.get("bytes"):
                 self.typed_at = asyncio.get_running_loop().time()
                 for start in range(0, len(keys), PIECE_BYTES):
-                    self._queue(Side.DATA, keys[start : start + PIECE_BYTES])
+                    self._queue(TerminalMessage.DATA, keys[start : start + PIECE_BYTES])
             else:
                 self._take(message.get("text") or "")
 
@@ -149,7 +149,7 @@ class _Page:
                 "bad-request", sentence("The page sent an invalid message. Reload it.")
             ) from None
         if told.size is not None:
-            self._queue(Side.SIZE, struct.pack(">HH", *told.size))
+            self._queue(TerminalMessage.SIZE, struct.pack(">HH", *told.size))
         self.unshown_bytes = max(0, self.unshown_bytes - told.shown)
         self.shown.set()
 

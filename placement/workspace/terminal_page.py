@@ -50,7 +50,9 @@ def reservation_terminal(request: HttpRequest, pk: int) -> HttpResponse:
                 status = add_errors(form, error)
     if found.state not in State.live() or found.end <= now:
         return redirect("reservation", pk=pk)
-    context = {"reservation": found, "form": form, **_context(found, user)}
+    nonce = request.csp_nonce  # type: ignore[attr-defined]
+    context = {"reservation": found, "form": form, "nonce": nonce}
+    context |= _context(found, user)
     return render(
         request, "placement/workspace/terminal_show.html", context, status=status
     )

@@ -36,7 +36,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from placement.agent.access.workspace_host import LISTENER, OURS
-from placement.planner.launch.workspace_apps import TERMINAL_SIZE, Side
+from placement.planner.launch.workspace_apps import TERMINAL_SIZE, TerminalMessage
 
 SESSION = "gp"
 """The name of the session in tmux."""
@@ -137,7 +137,7 @@ class TerminalHost:
         ):
             async with asyncio.timeout(SIZE_SECONDS):
                 kind, content = await _message(reader)
-            if kind == Side.SIZE:
+            if kind == TerminalMessage.SIZE:
                 await self._run(window_size(content), reader, writer)
         writer.close()
 
@@ -232,9 +232,9 @@ async def _splice(
         with contextlib.suppress(OSError, asyncio.IncompleteReadError):
             while True:
                 kind, content = await _message(reader)
-                if kind == Side.SIZE:
+                if kind == TerminalMessage.SIZE:
                     fcntl.ioctl(master, termios.TIOCSWINSZ, window_size(content))
-                elif kind == Side.DATA:
+                elif kind == TerminalMessage.DATA:
                     await _type(master, content)
 
     tasks = [asyncio.create_task(pass_output()), asyncio.create_task(pass_keys())]

@@ -71,7 +71,7 @@ TERMINAL_SIZE = (2, 1000)
 """Fewest and most columns, and rows, of a terminal."""
 
 
-class Side:
+class TerminalMessage:
     """Kinds of messages from a page to its terminal."""
 
     DATA = b"d"

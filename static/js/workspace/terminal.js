@@ -14,20 +14,21 @@ const SIGNED_OUT = 4401;
 const KEYS = { escape: "\u001b", tab: "\t", interrupt: "\u0003", up: "\u001b[A", down: "\u001b[B" };
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
-/** The document for xterm.js. Its style elements get the nonce of the page. */
-function styledDocument(nonce) {
-  return new Proxy(document, {
-    get(target, name) {
-      const value = target[name];
-      if (typeof value !== "function") return value;
-      if (name !== "createElement") return value.bind(target);
-      return (tag, options) => {
-        const element = target.createElement(tag, options);
-        if (tag === "style") element.nonce = nonce;
-        return element;
-      };
-    },
-  });
+function setStyle(element, name, value) {
+  if (name === "style") element.style.cssText = value;
+  else Element.prototype.setAttribute.call(element, name, value);
+}
+
+/** Lets xterm.js write style elements and attributes. The Content Security Policy allows
+ *  elements with the nonce of the page, and styles that are set by script. */
+function allowStyles(nonce) {
+  const create = document.createElement.bind(document);
+  document.createElement = (tag, options) => {
+    const element = create(tag, options);
+    if (tag === "style") element.nonce = nonce;
+    if (tag === "span") element.setAttribute = (name, value) => setStyle(element, name, value);
+    return element;
+  };
 }
 
 function themeOf(frame) {
@@ -47,10 +48,11 @@ class TerminalPage {
     this.again = document.getElementById("terminal-again");
     this.warning = document.getElementById("terminal-warning");
     this.unreported = 0;
+    allowStyles(frame.dataset.nonce);
     this.terminal = new window.Terminal({
-      documentOverride: styledDocument(frame.dataset.nonce),
       fontFamily: "ui-monospace, SFMono-Regular, Menlo, Consolas, monospace",
       fontSize: 14,
+      lineHeight: 1.2,
       theme: themeOf(frame),
       minimumContrastRatio: 4.5,
       scrollback: 5000,
@@ -65,7 +67,9 @@ class TerminalPage {
     this.terminal.onBinary((text) => this.type(Uint8Array.from(text, (one) => one.charCodeAt(0))));
     this.terminal.onResize(() => this.sendSize());
     new ResizeObserver(() => this.fit.fit()).observe(frame);
-    dark.addEventListener("change", () => { this.terminal.options.theme = themeOf(frame); });
+    const recolour = () => { this.terminal.options.theme = themeOf(frame); };
+    dark.addEventListener("change", recolour);
+    new MutationObserver(recolour).observe(document.documentElement, { attributeFilter: ["data-theme"] });
     this.again.addEventListener("click", () => this.connect());
     for (const button of document.querySelectorAll("[data-keys]")) {
       button.addEventListener("click", () => {
@@ -79,6 +83,7 @@ class TerminalPage {
 
   connect() {
     this.again.hidden = true;
+    this.closed = false;
     this.tell(gettext("Connecting …"));
     const scheme = location.protocol === "https:" ? "wss" : "ws";
     this.socket = new WebSocket(`${scheme}://${location.host}/ws/terminal/${this.frame.dataset.reservation}/`);
@@ -136,6 +141,7 @@ class TerminalPage {
       ? gettext("The connection was closed by the terminal.")
       : reason || gettext("The connection is lost. Your programs may still run.");
     this.tell(words);
+    this.closed = true;
     this.again.hidden = false;
     if (document.activeElement === this.terminal.textarea) this.again.focus();
     return look();
@@ -167,8 +173,10 @@ const look = oneAtATime(async () => {
 });
 
 const frame = document.getElementById("terminal-screen");
-if (frame) new TerminalPage(frame);
+const shown = frame && new TerminalPage(frame);
 document.addEventListener("jobs-changed", settled(look, SETTLED_MS));
 setInterval(() => {
-  if ("changing" in (document.getElementById("terminal")?.dataset ?? {}) && !document.hidden) look();
+  const page = document.getElementById("terminal");
+  const closed = shown?.closed && shown.frame.isConnected;
+  if (page && ("changing" in page.dataset || closed) && !document.hidden) look();
 }, LOOK_MS);

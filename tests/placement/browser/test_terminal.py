@@ -6,7 +6,7 @@ import pytest
 from django.conf import settings as site
 from playwright.sync_api import Page, expect
 
-from placement.models import Workspace
+from placement.models import Job, Workspace
 from reservations.rules.lifecycle import State
 from tests.factories import make_gpus, make_node, make_reservation
 from tests.pages import WAIT_MS, elsewhere
@@ -34,6 +34,14 @@ def lab(node, redis_client, live_asgi, alice, settings):
     made.held = make_reservation(alice, gpus, state=State.ACTIVE)
     yield made
     elsewhere(made.close)
+
+
+def until_ended(lab):
+    def ended():
+        lab.tell()
+        return Workspace.objects.get().job.state == Job.State.DONE
+
+    nodes.until(ended, what="the end of the terminal's job")
 
 
 def test_a_student_types_in_the_terminal_and_finds_it_again(
@@ -68,7 +76,7 @@ def test_a_student_types_in_the_terminal_and_finds_it_again(
     page.locator("#terminal-screen textarea").focus()
     page.keyboard.type("exit\n")
     expect(state).to_contain_text("closed by the terminal", timeout=WAIT_MS)
-    elsewhere(lab.tell)
+    elsewhere(until_ended, lab)
     again = page.get_by_role("button", name="Start the terminal")
     expect(again).to_be_visible(timeout=WAIT_MS)
     assert not [text for text in told if "Content Security Policy" in text], told
