@@ -26,7 +26,11 @@ from gpuportal.http.concurrent_work import until_first_ends
 from placement.access.access_guard import until_access_ends
 from placement.access.access_target import AccessTarget
 from placement.access.stream_broker import stream_broker
-from placement.planner.launch.workspace_apps import TERMINAL, TERMINAL_SIZE, TerminalMessage
+from placement.planner.launch.workspace_apps import (
+    TERMINAL,
+    TERMINAL_SIZE,
+    TerminalMessage,
+)
 from placement.protocol.byte_stream import ByteStream
 from placement.protocol.stream_frames import PIECE_BYTES
 from placement.protocol.stream_refusal import ENDED, StreamRefused
