@@ -25,7 +25,7 @@ from telemetry.web.error_answers import add_errors
 
 
 # xterm.js writes its colours into style elements, which get the page's nonce.
-@csp_replace({"style-src": [SELF, NONCE]})
+@csp_replace({"style-src": [SELF, NONCE]})  # type: ignore[arg-type]
 @require_http_methods(["GET", "HEAD", "POST"])
 def reservation_terminal(request: HttpRequest, pk: int) -> HttpResponse:
     """Show the User's terminal in a Reservation; POST starts one."""
@@ -33,7 +33,7 @@ def reservation_terminal(request: HttpRequest, pk: int) -> HttpResponse:
     found = get_object_or_404(
         Reservation.objects.filter(usable_by(user)).distinct(), pk=pk
     )
-    form, status = TerminalForm(request.POST or None), 200
+    form, status = TerminalForm(request.POST if request.method == "POST" else None), 200
     if request.method == "POST":
         status = 422
         if form.is_valid():

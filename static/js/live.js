@@ -39,6 +39,14 @@ export async function signedOut() {
   }
 }
 
+/** Opens one websocket, which is not opened again when it closes. */
+export function openSocket(path) {
+  const scheme = location.protocol === "https:" ? "wss" : "ws";
+  const socket = new WebSocket(`${scheme}://${location.host}${path}`);
+  socket.binaryType = "arraybuffer";
+  return socket;
+}
+
 class Connection {
   constructor(path, handlers) {
     this.path = path;
@@ -64,9 +72,7 @@ class Connection {
   open() {
     clearTimeout(this.timer);
     this.tell("connecting");
-    const scheme = location.protocol === "https:" ? "wss" : "ws";
-    const socket = new WebSocket(`${scheme}://${location.host}${this.path}`);
-    socket.binaryType = "arraybuffer";
+    const socket = openSocket(this.path);
     this.socket = socket;
     this.opened = false;
     socket.addEventListener("open", () => {

@@ -1,7 +1,7 @@
 // The page of a terminal. Keys go to the node as binary messages, and what it prints comes
 // back. The page reports what it has drawn, so that a flood of text never runs ahead of it.
 import { fetchPage, oneAtATime, replace, settled } from "../fragment.js";
-import { signedOut, toLogin } from "../live.js";
+import { openSocket, signedOut, toLogin } from "../live.js";
 import { gettext } from "../words.js";
 
 const LOOK_MS = 1500;
@@ -85,9 +85,7 @@ class TerminalPage {
     this.again.hidden = true;
     this.closed = false;
     this.tell(gettext("Connecting …"));
-    const scheme = location.protocol === "https:" ? "wss" : "ws";
-    this.socket = new WebSocket(`${scheme}://${location.host}/ws/terminal/${this.frame.dataset.reservation}/`);
-    this.socket.binaryType = "arraybuffer";
+    this.socket = openSocket(`/ws/terminal/${this.frame.dataset.reservation}/`);
     this.socket.addEventListener("open", () => {
       this.unreported = 0;
       this.terminal.reset();
