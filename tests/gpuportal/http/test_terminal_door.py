@@ -181,9 +181,10 @@ def test_only_its_owner_reaches_a_terminal(lab, alice, bob, carol, omar, shell):
 
 def test_a_terminal_that_does_not_run_or_is_over_gives_the_reason(lab, alice):
     async def work():
-        past = timezone.now() - timedelta(seconds=1)
+        second = timedelta(seconds=1)
+        past = timezone.now() - second
         end = (await later(Allocation.objects.get)()).end
-        await later(Allocation.objects.update)(end=past)
+        await later(Allocation.objects.update)(start=past - second, end=past)
         over = f"Reservation {lab.held.pk} is over."
         assert (await refusal(lab, alice))[1] == over
         await later(Allocation.objects.update)(end=end)

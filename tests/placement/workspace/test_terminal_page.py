@@ -35,7 +35,7 @@ def test_one_press_starts_one_terminal_and_another_press_stops_it(held, alice):
     assert "queued" in page.content.decode()
     assert browser.post(address(held, "stop/")).status_code == 302
     made.job.refresh_from_db()
-    assert made.job.state == Job.State.CANCELLED
+    assert made.job.state == Job.State.STOPPED
     assert "Start the terminal" in browser.get(address(held)).content.decode()
     assert browser.post(address(held, "stop/")).status_code == 404
 
