@@ -7,13 +7,9 @@ from django.conf import settings as site
 from playwright.sync_api import Page, expect
 
 from placement.models import Workspace
-from reservations.rules.lifecycle import State
-from tests.factories import make_gpus, make_node, make_reservation
 from tests.pages import WAIT_MS, elsewhere
-from tests.placement import nodes
-from tests.placement.lab import send_frame, signed_in
-from tests.placement.serving.kitchen import token_of
-from tests.placement.workspace.workspace_nodes import ENVIRONMENT, WorkspaceNode
+from tests.placement.lab import signed_in
+from tests.placement.workspace.workspace_nodes import ENVIRONMENT, reserved_node
 
 pytestmark = pytest.mark.django_db(transaction=True)
 START_MS = 120_000
@@ -46,16 +42,7 @@ def lab(node, redis_client, live_asgi, alice, settings):
     """Node node1 with Alice's active reservation of two Gpus."""
     settings.ALLOW_UNISOLATED_SCRIPTS = True
     settings.WORKSPACE_ORIGIN = f"http://*.localhost:{urlsplit(live_asgi).port}"
-    row = make_node("node1")
-    gpus = make_gpus(2, row)
-    here = nodes.make_settings(
-        node.node_dir.parent, redis_url=node.redis_url, web_url=live_asgi
-    )
-    token_of(row, here)
-    nodes.write_simulation(here, tuple(gpu.uuid for gpu in gpus))
-    send_frame(redis_client)
-    made = elsewhere(WorkspaceNode, here, redis_client)
-    made.held = make_reservation(alice, gpus, state=State.ACTIVE)
+    made = reserved_node(node, redis_client, live_asgi, alice)
     yield made
     elsewhere(made.close)
 

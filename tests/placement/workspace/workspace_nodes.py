@@ -14,9 +14,13 @@ from placement.jobs.tick import job_tick
 from placement.models import Workspace
 from placement.protocol import signing
 from placement.workspace.service import open_workspace
+from reservations.rules.lifecycle import State
+from tests.factories import make_gpus, make_node, make_reservation
+from tests.pages import elsewhere
 from tests.placement import nodes
 from tests.placement.access.stream_nodes import streams_of
-from tests.placement.serving.kitchen import Kitchen
+from tests.placement.lab import send_frame
+from tests.placement.serving.kitchen import Kitchen, token_of
 
 ENVIRONMENT = str(Path(sys.prefix))
 """The environment of the tests has jupyterlab."""
@@ -52,6 +56,21 @@ class WorkspaceNode(Kitchen):
         """Stop the worker."""
         self.stack.close()
         super().close()
+
+
+def reserved_node(node, client, web_url, user) -> WorkspaceNode:
+    """Run a node for a browser's test, with a User's active reservation of two Gpus."""
+    row = make_node("node1")
+    gpus = make_gpus(2, row)
+    here = nodes.make_settings(
+        node.node_dir.parent, redis_url=node.redis_url, web_url=web_url
+    )
+    token_of(row, here)
+    nodes.write_simulation(here, tuple(gpu.uuid for gpu in gpus))
+    send_frame(client)
+    made = elsewhere(WorkspaceNode, here, client)
+    made.held = make_reservation(user, gpus, state=State.ACTIVE)
+    return made
 
 
 def opened(user, reservation, environment=ENVIRONMENT, **more) -> Workspace:
