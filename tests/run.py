@@ -88,6 +88,7 @@ def main(arguments: Sequence[str]) -> int:
         _bring(("redis-server",), "redis-server")
         _bring(("nginx", "/usr/sbin/nginx"), "nginx-light")
         _bring(("sshd", "/usr/sbin/sshd"), "openssh-server openssh-client")
+        _bring(("tmux",), "tmux")
         if _postgres_bin() is None:
             _apt("postgresql")
     with ExitStack() as stack:

@@ -17,6 +17,7 @@ from placement.agent.access.terminal_host import busy_group, terminal_environmen
 from placement.agent.process.job_process import CODE_DIR
 from placement.planner.launch.recipes import WORKSPACE, recipe_command
 from tests.placement.nodes import PATIENCE_SECONDS
+from tests.placement.workspace.workspace_nodes import require_tmux
 
 TMUX = "/usr/bin:/bin"
 
@@ -138,6 +139,7 @@ def test_a_wrong_first_message_or_size_starts_no_shell(tmp_path, without_tmux):
 
 
 def test_a_session_in_tmux_outlives_its_page_and_ends_with_its_last_shell(tmp_path):
+    require_tmux()
     with host(tmp_path) as (process, there):
         first = TerminalPage(there)
         first.until(rb"ready> ")

@@ -10,7 +10,7 @@ from placement.models import Job, Workspace
 from tests.pages import WAIT_MS, elsewhere
 from tests.placement import nodes
 from tests.placement.lab import signed_in
-from tests.placement.workspace.workspace_nodes import reserved_node
+from tests.placement.workspace.workspace_nodes import require_tmux, reserved_node
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -35,6 +35,7 @@ def until_ended(lab):
 def test_a_student_types_in_the_terminal_and_finds_it_again(
     page: Page, lab, live_asgi, alice, axe
 ):
+    require_tmux()
     told = []
     page.on("console", lambda one: told.append(one.text))
     session = elsewhere(signed_in, alice).cookies["sessionid"].value

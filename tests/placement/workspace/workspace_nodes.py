@@ -1,9 +1,12 @@
 """A node that runs workspaces: its worker, its streams, and the people's rows."""
 
+import os
+import shutil
 import sys
 from contextlib import ExitStack
 from pathlib import Path
 
+import pytest
 from django.utils import timezone
 
 from placement.access.frame_lists import NODE
@@ -24,6 +27,13 @@ from tests.placement.serving.kitchen import Kitchen, token_of
 
 ENVIRONMENT = str(Path(sys.prefix))
 """The environment of the tests has jupyterlab."""
+
+
+def require_tmux() -> None:
+    """Skip the test if tmux is missing, but not in CI."""
+    if shutil.which("tmux") is None:
+        reason = "no tmux here: apt-get install tmux"
+        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(reason)
 
 
 class WorkspaceNode(Kitchen):
