@@ -45,6 +45,8 @@ SIZE_SECONDS = 10.0
 FIRST_OUTPUT_SECONDS = 3.0
 """How long typed keys wait for the first output of a shell."""
 HANGUP_SECONDS = 2.0
+IGNORED_SIGNALS = (signal.SIGPIPE, signal.SIGXFSZ)
+"""Python ignores them, and a shell would pass that on to ``yes | head``."""
 LOOK_SECONDS = 0.1
 PIECE_BYTES = 16 * 1024
 NO_SHELLS = ("nologin", "false")
@@ -150,6 +152,8 @@ class TerminalHost:
         pid, master = pty.fork()
         if pid == 0:
             try:
+                for ignored in IGNORED_SIGNALS:
+                    signal.signal(ignored, signal.SIG_DFL)
                 os.execve(self.words[0], self.words, self.environ)
             finally:
                 os._exit(127)
@@ -307,7 +311,8 @@ def main() -> int:
     shell = login_shell(account.pw_shell)
     environ = terminal_environment(os.environ, shell)
     program = shutil.which("tmux", path=environ["PATH"])
-    os.chdir(environ["HOME"])
+    with contextlib.suppress(OSError):  # the job's folder, if the home is away
+        os.chdir(environ["HOME"])
     with tempfile.TemporaryDirectory(prefix="gp-") as folder:
         tmux = TmuxSession(program, folder, environ) if program else None
         asyncio.run(_host(TerminalHost([shell, "-i"], environ, tmux)))

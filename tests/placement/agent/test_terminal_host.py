@@ -90,7 +90,7 @@ def without_tmux(tmp_path):
     """Return a PATH with the few programs that these tests call."""
     folder = tmp_path / "bin"
     folder.mkdir()
-    for name in ("sleep", "stty", "yes", "env", "cat"):
+    for name in ("sleep", "stty", "yes", "env", "head"):
         (folder / name).symlink_to(f"/usr/bin/{name}")
     return str(folder)
 
@@ -110,6 +110,8 @@ def test_a_page_gets_a_shell_of_its_size_without_the_portals_variables(
         page.resize(120, 40)
         page.type("stty size; echo [$PYTHONPATH] [$TERM]\r")
         page.until(rb"40 120\r\n\[\] \[xterm-256color\]\r\n")
+        page.type("yes | head -n 1; echo [${PIPESTATUS[0]}]\r")
+        page.until(rb"y\r\n\[141\]")
         page.type("exit\r")
         page.until_closed()
         assert process.wait(PATIENCE_SECONDS) == 0
