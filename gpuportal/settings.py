@@ -310,8 +310,10 @@ NPM_STATIC = {
     "vendor/uPlot.iife.min.js": "uplot/dist/uPlot.iife.min.js",
     "vendor/uPlot.min.css": "uplot/dist/uPlot.min.css",
     "vendor/xterm.js": "@xterm/xterm/lib/xterm.js",
+    "vendor/xterm.js.map": "@xterm/xterm/lib/xterm.js.map",
     "vendor/xterm.css": "@xterm/xterm/css/xterm.css",
-    "vendor/xterm-fit.js": "@xterm/addon-fit/lib/addon-fit.js",
+    "vendor/addon-fit.js": "@xterm/addon-fit/lib/addon-fit.js",
+    "vendor/addon-fit.js.map": "@xterm/addon-fit/lib/addon-fit.js.map",
     "vendor/inter-latin.woff2": (
         "@fontsource-variable/inter/files/inter-latin-wght-normal.woff2"
     ),

@@ -45,8 +45,13 @@ SIZE_SECONDS = 10.0
 FIRST_OUTPUT_SECONDS = 3.0
 """How long typed keys wait for the first output of a shell."""
 HANGUP_SECONDS = 2.0
-IGNORED_SIGNALS = (signal.SIGPIPE, signal.SIGXFSZ)
-"""Python ignores them, and a shell would pass that on to ``yes | head``."""
+USUAL_SIGNALS = (
+    *(signal.SIGPIPE, signal.SIGXFSZ),
+    *(signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM),
+    *(signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU),
+)
+"""Signals with their usual effect in a shell. Python ignores the first two, and a
+program that was started in the background ignores SIGINT. Shells pass that on."""
 LOOK_SECONDS = 0.1
 PIECE_BYTES = 16 * 1024
 NO_SHELLS = ("nologin", "false")
@@ -152,8 +157,8 @@ class TerminalHost:
         pid, master = pty.fork()
         if pid == 0:
             try:
-                for ignored in IGNORED_SIGNALS:
-                    signal.signal(ignored, signal.SIG_DFL)
+                for usual in USUAL_SIGNALS:
+                    signal.signal(usual, signal.SIG_DFL)
                 os.execve(self.words[0], self.words, self.environ)
             finally:
                 os._exit(127)

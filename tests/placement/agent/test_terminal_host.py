@@ -70,8 +70,10 @@ def host(folder, path=TMUX, **more):
     words = recipe_command(
         WORKSPACE.name, {"app": "terminal"}, gpu_count=1, python=sys.executable
     )
+    # As a program that was started in the background.
     code = (
-        f"import os; os.dup2({listener.fileno()}, 3); os.execv({words[0]!r}, {words})"
+        "import os, signal; signal.signal(signal.SIGINT, signal.SIG_IGN); "
+        f"os.dup2({listener.fileno()}, 3); os.execv({words[0]!r}, {words})"
     )
     env = {"PATH": path, "HOME": str(folder), "PYTHONPATH": str(CODE_DIR)} | more
     process = subprocess.Popen(
