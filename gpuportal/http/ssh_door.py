@@ -24,6 +24,7 @@ from django.utils import timezone
 
 from gpuportal.http.bodies import Receive, Scope
 from gpuportal.http.concurrent_work import until_first_ends
+from gpuportal.http.socket_close import LOST, NORMAL, OVER, close_socket
 from gpuportal.http.token_auth import user_of
 from placement.access.access_guard import until_access_ends
 from placement.access.access_target import AccessTarget, access_target
@@ -44,9 +45,6 @@ MOST_OF_USER = 16
 STALL_SECONDS = 60.0
 END = "end"
 MESSAGE = "websocket.receive"
-NORMAL, OVER, LOST = 1000, 4410, 4502
-MOST_REASON_BYTES = 123
-"""Of a close frame (RFC 6455)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,15 +93,15 @@ async def ssh_door(scope: Scope, receive: Receive, send: Any) -> None:
             await send({"type": "websocket.accept"})
             accepted = True
             await _carry(visit, target, stream, receive, send)
-            await _close(send, NORMAL, "")
+            await close_socket(send, NORMAL, "")
     except CodedError as refused:
         if not accepted:
             await _deny(scope, send, refused)
         elif refused.code == ENDED:
-            await _close(send, NORMAL, "")
+            await close_socket(send, NORMAL, "")
         else:
             over = refused.status is not None and refused.status < 500
-            await _close(send, OVER if over else LOST, message_of(refused))
+            await close_socket(send, OVER if over else LOST, message_of(refused))
 
 
 async def _carry(
@@ -217,10 +215,3 @@ async def _deny(scope: Scope, send: Any, refused: CodedError) -> None:
         }
     )
     await send({"type": "websocket.http.response.body", "body": body})
-
-
-async def _close(send: Any, code: int, reason: str) -> None:
-    text = reason.encode()[:MOST_REASON_BYTES].decode(errors="ignore")
-    # The client may have left already.
-    with contextlib.suppress(OSError, RuntimeError):
-        await send({"type": "websocket.close", "code": code, "reason": text})

@@ -13,7 +13,6 @@ refused one. A refusal is a close code and its sentence.
 
 import asyncio
 import contextlib
-import struct
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -23,17 +22,28 @@ from msgspec import Meta
 
 from gpuportal.http.bodies import Receive, Scope
 from gpuportal.http.concurrent_work import until_first_ends
+from gpuportal.http.socket_close import (
+    LOST,
+    NORMAL,
+    OVER,
+    SIGNED_OUT,
+    close_socket,
+)
 from placement.access.access_guard import until_access_ends
 from placement.access.access_target import AccessTarget
 from placement.access.stream_broker import stream_broker
-from placement.planner.launch.workspace_apps import (
-    TERMINAL,
-    TERMINAL_SIZE,
-    TerminalMessage,
-)
+from placement.planner.launch.workspace_apps import TERMINAL
 from placement.protocol.byte_stream import ByteStream
 from placement.protocol.stream_frames import PIECE_BYTES
 from placement.protocol.stream_refusal import ENDED, StreamRefused
+from placement.protocol.terminal_messages import (
+    FEWEST,
+    KEYS,
+    MOST,
+    SIZE,
+    pack_message,
+    pack_size,
+)
 from placement.workspace.service import VisitTarget, terminal_target
 from reservations.web.session_consumer import user_of_session
 from telemetry.protocol.codec import Malformed, decode
@@ -47,10 +57,6 @@ MOST_UNSHOWN_BYTES = 64 * 1024
 MOST_WAITING_BYTES = 256 * 1024
 """Typed or pasted bytes that the terminal's program has not read."""
 IDLE_SECONDS = 4 * 3600.0
-NORMAL, SIGNED_OUT, OVER, LOST = 1000, 4401, 4410, 4502
-MOST_REASON_BYTES = 123
-"""Of a close frame (RFC 6455)."""
-_HEAD = struct.Struct(">cH")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +65,8 @@ class PageMessage:
 
     size: (
         tuple[
-            Annotated[int, Meta(ge=TERMINAL_SIZE[0], le=TERMINAL_SIZE[1])],
-            Annotated[int, Meta(ge=TERMINAL_SIZE[0], le=TERMINAL_SIZE[1])],
+            Annotated[int, Meta(ge=FEWEST, le=MOST)],
+            Annotated[int, Meta(ge=FEWEST, le=MOST)],
         ]
         | None
     ) = None
@@ -94,15 +100,15 @@ async def terminal_door(scope: Scope, receive: Receive, send: Any) -> None:
                 page.until_idle(),
                 until_access_ends(visit.access, access),
             )
-            await _close(send, NORMAL, "")
+            await close_socket(send, NORMAL, "")
     except CodedError as refused:
         if refused.code == ENDED:
-            await _close(send, NORMAL, "")
+            await close_socket(send, NORMAL, "")
         elif refused.code == "signed-out":
-            await _close(send, SIGNED_OUT, message_of(refused))
+            await close_socket(send, SIGNED_OUT, message_of(refused))
         else:
             over = refused.status is not None and refused.status < 500
-            await _close(send, OVER if over else LOST, message_of(refused))
+            await close_socket(send, OVER if over else LOST, message_of(refused))
 
 
 def _visit(session_key: str | None, pk: int) -> VisitTarget:
@@ -141,7 +147,7 @@ class _Page:
             if keys := message.get("bytes"):
                 self.typed_at = asyncio.get_running_loop().time()
                 for start in range(0, len(keys), PIECE_BYTES):
-                    self._queue(TerminalMessage.DATA, keys[start : start + PIECE_BYTES])
+                    self._queue(KEYS, keys[start : start + PIECE_BYTES])
             else:
                 self._take(message.get("text") or "")
 
@@ -153,7 +159,7 @@ class _Page:
                 "bad-request", sentence("The page sent an invalid message. Reload it.")
             ) from None
         if told.size is not None:
-            self._queue(TerminalMessage.SIZE, struct.pack(">HH", *told.size))
+            self._queue(SIZE, pack_size(*told.size))
         self.unshown_bytes = max(0, self.unshown_bytes - told.shown)
         self.shown.set()
 
@@ -163,7 +169,7 @@ class _Page:
                 "too-large",
                 sentence("The program in the terminal does not read what you paste."),
             )
-        self.waiting += _HEAD.pack(kind, len(content)) + content
+        self.waiting += pack_message(kind, content)
         self.changed.set()
 
     async def pass_keys(self) -> None:
@@ -197,10 +203,3 @@ class _Page:
         while (left := self.typed_at + IDLE_SECONDS - loop.time()) > 0:
             await asyncio.sleep(left)
         raise StreamRefused("access-over", sentence("Nobody typed here for hours."))
-
-
-async def _close(send: Any, code: int, reason: str) -> None:
-    text = reason.encode()[:MOST_REASON_BYTES].decode(errors="ignore")
-    # The page may have left already.
-    with contextlib.suppress(OSError, RuntimeError):
-        await send({"type": "websocket.close", "code": code, "reason": text})

@@ -1,15 +1,11 @@
 """The first process of a terminal's job: it runs shells for the page of a reservation.
 
 It runs as the student. The shim gives it a listening socket that only the node worker
-can reach. Each connection is one open page. The page sends messages: one byte of kind,
-two bytes of length (big endian), then the content:
-
-    s   the size of the terminal: columns and rows, two bytes each
-    d   keys that were typed
-
-The other direction carries what the terminal prints, unchanged. Where the node has
-tmux, all pages of a terminal show one session, and the session outlives the pages.
-Without tmux every page is a separate shell that ends with it.
+can reach. Each connection is one open page. It sends the messages of
+``protocol/terminal_messages.py``. The other direction carries what the terminal prints,
+unchanged. Where the node has tmux, all pages of a terminal show one session, and the
+session outlives the pages. Without tmux every page is a separate shell that ends with
+it.
 
 The job ends when its last shell has ended. At SIGTERM the programs in the foreground of
 the shells get SIGTERM too, and the job ends when they have ended.
@@ -36,7 +32,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from placement.agent.access.workspace_host import LISTENER, OURS
-from placement.planner.launch.workspace_apps import TERMINAL_SIZE, TerminalMessage
+from placement.protocol.terminal_messages import (
+    HEAD_BYTES,
+    KEYS,
+    SIZE,
+    unpack_head,
+    unpack_size,
+)
 
 SESSION = "gp"
 """The name of the session in tmux."""
@@ -56,8 +58,6 @@ LOOK_SECONDS = 0.1
 PIECE_BYTES = 16 * 1024
 NO_SHELLS = ("nologin", "false")
 FALLBACK_SHELLS = ("/bin/bash", "/bin/sh")
-_HEAD = struct.Struct(">cH")
-_SIZE = struct.Struct(">HH")
 
 
 def login_shell(named: str) -> str:
@@ -144,7 +144,7 @@ class TerminalHost:
         ):
             async with asyncio.timeout(SIZE_SECONDS):
                 kind, content = await _message(reader)
-            if kind == TerminalMessage.SIZE:
+            if kind == SIZE:
                 await self._run(window_size(content), reader, writer)
         writer.close()
 
@@ -199,18 +199,13 @@ def window_size(size: bytes) -> bytes:
     >>> struct.unpack("HHHH", window_size(struct.pack(">HH", 80, 24)))
     (24, 80, 0, 0)
     """
-    if len(size) != _SIZE.size:
-        raise ValueError(f"a size of {len(size)} bytes")
-    columns, rows = _SIZE.unpack(size)
-    least, most = TERMINAL_SIZE
-    if not (least <= columns <= most and least <= rows <= most):
-        raise ValueError(f"a terminal of {columns} columns and {rows} rows")
+    columns, rows = unpack_size(size)
     return struct.pack("HHHH", rows, columns, 0, 0)
 
 
 async def _message(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
-    kind, length = _HEAD.unpack(await reader.readexactly(_HEAD.size))
-    return kind, await reader.readexactly(length)
+    kind, length_bytes = unpack_head(await reader.readexactly(HEAD_BYTES))
+    return kind, await reader.readexactly(length_bytes)
 
 
 async def _splice(
@@ -241,9 +236,9 @@ async def _splice(
         with contextlib.suppress(OSError, asyncio.IncompleteReadError):
             while True:
                 kind, content = await _message(reader)
-                if kind == TerminalMessage.SIZE:
+                if kind == SIZE:
                     fcntl.ioctl(master, termios.TIOCSWINSZ, window_size(content))
-                elif kind == TerminalMessage.DATA:
+                elif kind == KEYS:
                     await _type(master, content)
 
     tasks = [asyncio.create_task(pass_output()), asyncio.create_task(pass_keys())]

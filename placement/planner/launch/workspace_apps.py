@@ -67,12 +67,3 @@ WORKSPACE_APPS = {app.name: app for app in (JUPYTER_LAB,)}
 """The programs by their names. The operator chooses among them (WORKSPACE_APPS)."""
 TERMINAL: Final = "terminal"
 """The name of the terminal in the page. It needs no program and no separate origin."""
-TERMINAL_SIZE = (2, 1000)
-"""Fewest and most columns, and rows, of a terminal."""
-
-
-class TerminalMessage:
-    """Kinds of messages from a page to its terminal."""
-
-    DATA = b"d"
-    SIZE = b"s"
