@@ -8,9 +8,8 @@ from telemetry.web.plain_forms import PlainForm
 
 
 class TerminalForm(PlainForm):
-    """The Gpus. The service checks the values."""
+    """The node. The service checks it."""
 
-    gpu_count = whole_number_field(1, 1024, required=False)
     node = forms.CharField(required=False, max_length=64)
 
 
@@ -18,6 +17,7 @@ class WorkspaceForm(TerminalForm):
     """The program, its environment, and the Gpus. The service checks the values."""
 
     app = forms.CharField(max_length=40)
+    gpu_count = whole_number_field(1, 1024, required=False)
     environment_folder = forms.CharField(
         required=False, max_length=MOST_FOLDER_CHARACTERS
     )
