@@ -149,7 +149,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Result:
-    """What a run came to."""
+    """The result of a run."""
 
     title: str
     status: int

@@ -197,7 +197,7 @@ def _gap_for(row: Backfill, wants: GapRequirements, look: GapSnapshot) -> Gap | 
 
 
 def _may_travel(before: Job | None, now: datetime) -> bool:
-    """Say whether its checkpoint could be transferred to another node, if it has
+    """Return whether its checkpoint could be transferred to another node, if it has
     one.
     """
     if before is None or not checkpoint_relay.allowed():

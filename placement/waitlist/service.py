@@ -118,7 +118,7 @@ def choices(user: User) -> JobChoices:
 
 
 def starts(row: Reservation) -> bool:
-    """Say whether a Job starts with a Reservation."""
+    """Return whether a Job starts with a Reservation."""
     queued = Job.objects.filter(reservation=row, state=Job.State.QUEUED)
     return queued.filter(predecessor.FREE).exists()
 

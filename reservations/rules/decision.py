@@ -209,5 +209,5 @@ def flex_ahead(request: Request, snapshot: Snapshot) -> int:
 
 
 def is_frozen(kind: Kind, start: datetime, *, now: datetime, policy: Policy) -> bool:
-    """Say whether nobody can displace a flex Reservation any more."""
+    """Return whether nobody can displace a flex Reservation any more."""
     return kind is Kind.FLEX and start - now <= timedelta(seconds=policy.freeze_seconds)

@@ -48,7 +48,7 @@ class LatestReading:
 
 @dataclass(slots=True, eq=False)
 class NodeInbox:
-    """The reports of one node. Only of its own Gpus."""
+    """The reports of one node on its Gpus."""
 
     name: str
     last_id: str

@@ -170,7 +170,7 @@ def send_process_order(order: ProcessOrder, *, now: datetime) -> bool:
 
 
 def send_gate_order(order: GateOrder) -> bool:
-    """The same for the state of a node's device gate."""
+    """Sign and queue the state of a node's device gate. False: no broker."""
     return _send(order, order.payload(), about="the device gate")
 
 
