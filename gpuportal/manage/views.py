@@ -269,7 +269,7 @@ def _people() -> Iterator[OperatorTask]:
     kinds = [
         (
             "new",
-            people.filter(password__startswith=UNUSABLE),
+            people.filter(password__startswith=UNUSABLE, identities=None),
             ngettext_lazy(
                 "%(n)s person cannot sign in yet",
                 "%(n)s people cannot sign in yet",
