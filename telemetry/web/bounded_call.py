@@ -49,6 +49,7 @@ class PinnedConnection(http.client.HTTPConnection):
         super().__init__(endpoint.host, endpoint.port, timeout=seconds)
         self.addresses = addresses
         self.secure = endpoint.secure
+        self._ended = False
 
     def connect(self) -> None:
         """Connect to an address; the certificate must be the name's."""
@@ -64,15 +65,23 @@ class PinnedConnection(http.client.HTTPConnection):
             self.sock = plain
 
     def _plain(self) -> socket.socket:
-        for address in self.addresses[:-1]:
+        failure: OSError = OSError("the host has no address")
+        for address in self.addresses:
             try:
-                return socket.create_connection((address, self.port), self.timeout)
-            except OSError:
-                continue
-        return socket.create_connection((self.addresses[-1], self.port), self.timeout)
+                found = socket.create_connection((address, self.port), self.timeout)
+            except OSError as error:
+                failure = error
+            else:
+                if not self._ended:
+                    return found
+                found.close()
+            if self._ended:
+                break
+        raise failure
 
     def hang_up(self) -> None:
         """End the connection from another thread."""
+        self._ended = True
         sock = self.sock
         if sock is not None:
             try:
@@ -130,5 +139,6 @@ def call(
 
 
 def error_text(error: Exception) -> str:
-    """Return a short text of an error of a call."""
-    return (str(error) or type(error).__name__)[:120]
+    """Return a short text of an error of a call, without its number."""
+    text = getattr(error, "strerror", None) or str(error)
+    return (text or type(error).__name__)[:120]

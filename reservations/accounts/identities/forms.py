@@ -10,7 +10,7 @@ from reservations.models import Account, ClaimRole
 from telemetry.web.plain_forms import PlainForm
 
 MOST_MAPPINGS = 500
-EMPTY_ROWS = 3
+EMPTY_ROWS = 5
 ROLES = [
     (ClaimRole.MEMBER.value, gettext_lazy("member")),
     (ClaimRole.HEAD.value, gettext_lazy("head")),

@@ -157,7 +157,7 @@ class MappingPreview:
 def mapping_preview(issuer: str, mappings: Sequence[Mapped]) -> MappingPreview:
     """Compare mappings with the groups that were seen at the last sign-ins."""
     identities = identities_at(issuer)
-    accounts = dict(Account.objects.order_by().values_list("pk", "name"))
+    accounts = {one.pk: str(one) for one in Account.objects.order_by()}
     plans = planned_changes(identities, mappings)
     people = {one.pk: one.user for one in identities}
     bound = bound_members(leaving_members(people, plans))

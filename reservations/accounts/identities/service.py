@@ -4,7 +4,7 @@ import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 
-from django.db import transaction
+from django.db import IntegrityError, transaction
 
 from reservations.accounts.identities.provider_settings import Provider
 from reservations.accounts.identities.queries import (
@@ -158,7 +158,14 @@ def _new_person(provider: Provider, claims: Claims) -> User:
         sign_up=provider.sign_up,
         provider=provider.name,
     )
-    if User.objects.filter(username__iexact=claims.username).exists():
+    made = User(username=claims.username, display_name=claims.name, email=claims.mail)
+    made.set_unusable_password()
+    try:
+        if User.objects.filter(username__iexact=claims.username).exists():
+            raise IntegrityError
+        with transaction.atomic():
+            made.save()
+    except IntegrityError as error:
         raise SignInRefused(
             sentence("Another person has your user name here"),
             sentence(
@@ -169,10 +176,7 @@ def _new_person(provider: Provider, claims: Claims) -> User:
                 provider=provider.name,
             ),
             status=409,
-        )
-    made = User(username=claims.username, display_name=claims.name, email=claims.mail)
-    made.set_unusable_password()
-    made.save()
+        ) from error
     return made
 
 

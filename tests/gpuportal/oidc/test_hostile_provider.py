@@ -16,6 +16,7 @@ from gpuportal.checks import people_can_sign_in
 from gpuportal.oidc import provider_client
 from gpuportal.oidc.pending_sign_in import LASTS_SECONDS
 from reservations.accounts.identities.provider_settings import LoginSettings
+from reservations.accounts.invitations import invite
 from reservations.models import Identity, User
 from tests.factories import make_user
 from tests.gpuportal.oidc.hostile_site import (
@@ -182,7 +183,7 @@ def test_a_provider_that_is_away_says_so_and_stops_nobody(settings):
     page = answer.content.decode()
     assert answer.status_code == 503
     assert "Uni without configuration does not answer" in page
-    assert "Connection refused" in page
+    assert "The reason: Connection refused." in page
     # The page of the login still works, and those who are signed in go on.
     assert Client().get("/login/").status_code == 200
     assert mia.get("/mine/").status_code == 200
@@ -369,6 +370,18 @@ def test_without_passwords_the_page_has_only_the_button(site, settings):
     client = Client()
     assert client.post("/login/", form).status_code == 200
     assert "_auth_user_id" not in client.session
+
+
+def test_without_passwords_an_invitation_does_not_work(site, settings):
+    ada = make_user("ada")
+    ada.set_unusable_password()
+    ada.save()
+    ((_user, text),) = invite(user_ids=[ada.pk], actor=None, now=timezone.now())
+    client = Client()
+    assert client.get(f"/welcome/{text}/").status_code == 302
+    use(settings, site.provider(), passwords=False)
+    assert client.get("/welcome/").status_code == 404
+    assert Client().get(f"/welcome/{text}/").status_code == 404
 
 
 def test_starts_have_a_limit(site, monkeypatch):

@@ -49,7 +49,7 @@ def test_preview_then_save(desk):
     sent = form(("gpu", "member", vision.pk), ("", "member", ""))
     shown = desk.post(PAGE, sent)
     assert shown.status_code == 200
-    assert "1 person would join vision." in shown.content.decode()
+    assert "1 person would join Vision." in shown.content.decode()
     assert not ClaimMapping.objects.exists()
     stale = desk.post(PAGE, sent | {"save": "1", "mark": "x"})
     assert stale.status_code == 409 and not ClaimMapping.objects.exists()
@@ -62,7 +62,7 @@ def test_preview_then_save(desk):
     # A row that is removed.
     gone = form(("gpu", "member", vision.pk)) | {"rows-0-DELETE": "on"}
     shown = desk.post(PAGE, gone)
-    assert "1 person would leave vision." in shown.content.decode()
+    assert "1 person would leave Vision." in shown.content.decode()
     desk.post(PAGE, gone | {"save": "1", "mark": shown.context["review"].mark})
     assert not ClaimMapping.objects.exists()
     assert not Membership.objects.filter(user=ada, active=True).exists()

@@ -236,7 +236,7 @@ def test_saving_a_mapping_does_what_the_preview_said(omar):
     other = sign_in("other", "sports", provider=OPEN)
     mappings = [Mapped("gpu", vision.pk, "member")]
     found = mapping_preview(UNI.issuer, mappings)
-    assert found.effects == ["3 people would join vision."] and found.changes
+    assert found.effects == ["3 people would join Vision."] and found.changes
     values = {"issuer": UNI.issuer, "mappings": mappings, "actor": omar}
     now = timezone.now()
     with pytest.raises(PreviewStale):
@@ -251,12 +251,12 @@ def test_saving_a_mapping_does_what_the_preview_said(omar):
     assert row.actor == omar and row.detail["after"] == [["gpu", "vision", "member"]]
     # A sign-in with other groups makes a preview old.
     empty = mapping_preview(UNI.issuer, [])
-    assert empty.effects == ["3 people would leave vision."]
+    assert empty.effects == ["3 people would leave Vision."]
     sign_in("p0")
     with pytest.raises(PreviewStale):
         service.save_mappings(**values | {"mappings": []}, mark=empty.mark, now=now)
     again = mapping_preview(UNI.issuer, [])
-    assert again.effects == ["2 people would leave vision."]
+    assert again.effects == ["2 people would leave Vision."]
     service.save_mappings(**values | {"mappings": []}, mark=again.mark, now=now)
     assert not vision.memberships.filter(active=True).exists()
 
