@@ -15,6 +15,7 @@ from django.core.exceptions import ImproperlyConfigured
 from gpuportal.broker import BrokerUrlInvalid, verified_url
 from placement.planner.launch.workspace_apps import WORKSPACE_APPS as KNOWN_APPS
 from placement.workspace.rules import OriginInvalid, read_origin
+from reservations.accounts.identities.provider_settings import read_login_settings
 from telemetry import paths
 
 env = environ.Env()
@@ -125,11 +126,21 @@ DATABASES["default"]["CONN_MAX_AGE"] = env.int("CONN_MAX_AGE", default=60)
 DATABASES["default"]["CONN_HEALTH_CHECKS"] = True
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 AUTH_USER_MODEL = "reservations.User"
+# The ways to sign in, and the identity providers (docs/logins.md). Their problems are
+# reported by gpuportal/checks.py.
+LOGIN_SETTINGS = read_login_settings(
+    environ.Env.ENVIRON,
+    lambda name: Path(name).read_text(),
+    production=PRODUCTION,
+)
 AUTHENTICATION_BACKENDS = [
     "axes.backends.AxesStandaloneBackend",
     "gpuportal.http.login_limits.SprayBackend",
-    "django.contrib.auth.backends.ModelBackend",
 ]
+if LOGIN_SETTINGS.passwords:
+    AUTHENTICATION_BACKENDS.append("django.contrib.auth.backends.ModelBackend")
+if LOGIN_SETTINGS.providers:
+    AUTHENTICATION_BACKENDS.append("gpuportal.oidc.backend.OidcBackend")
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": f"django.contrib.auth.password_validation.{name}"}
     for name in (
