@@ -23,8 +23,12 @@ MOST_SECONDS = 2**32 - 16
 _START = re.compile(r"^\{", re.MULTILINE)
 
 
-class SlurmOutputInvalid(Exception):
-    """Slurm's answer cannot be read, or it reports an error. The text is one line."""
+class SlurmFailure(Exception):
+    """Slurm cannot be read now. The text is one line."""
+
+
+class SlurmOutputInvalid(SlurmFailure):
+    """Slurm's answer cannot be read, or it reports an error."""
 
 
 def read_records(output: bytes, key: str) -> list[dict[str, Any]]:
