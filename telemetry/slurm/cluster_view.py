@@ -6,8 +6,8 @@ counts them, and so does a reservation: then the lowest free numbers stand for t
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 
+from telemetry.rules.slurm_use import SlurmUse
 from telemetry.slurm.gres import MOST_INDICES, GresCount, read_tres_gpus
 from telemetry.slurm.slurm_output import MOST_SECONDS
 from telemetry.slurm.slurm_records import (
@@ -34,20 +34,6 @@ AWAY = frozenset(
 CLOSED = frozenset({"DRAIN", "DRAINED", "DRAINING", "MAINT", "MAINTENANCE"})
 MAINTENANCE = "MAINT"
 """Flag of a reservation in which nobody computes."""
-
-
-class SlurmUse(StrEnum):
-    """What Slurm does with a GPU."""
-
-    FREE = "free"
-    BUSY = "busy"
-    """A job has it."""
-    RESERVED = "reserved"
-    """A reservation holds it, and no job of the reservation has it yet."""
-    CLOSED = "closed"
-    """Its node is drained or under maintenance."""
-    AWAY = "away"
-    """Its node is down or does not answer."""
 
 
 @dataclass(frozen=True, slots=True)

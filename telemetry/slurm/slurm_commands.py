@@ -9,7 +9,8 @@ import re
 import shutil
 import subprocess
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from telemetry.slurm.slurm_output import MOST_BYTES, SlurmFailure, SlurmOutputInvalid
 from telemetry.slurm.slurm_records import (
@@ -23,6 +24,8 @@ from telemetry.slurm.slurm_records import (
 )
 
 TIMEOUT_SECONDS = 10.0
+PING_SECONDS = 5.0
+"""A controller whose machine does not answer must not occupy a worker for long."""
 SCONTROL_JSON = (23, 2)
 """From this version on `scontrol` prints JSON."""
 PROGRAMS = ("scontrol", "sinfo", "squeue")
@@ -35,8 +38,8 @@ class SlurmSilent(SlurmFailure):
     """No controller answers."""
 
 
-class SlurmProgramMissing(SlurmFailure):
-    """One of Slurm's commands is not installed, or cannot be run."""
+class SlurmNotInstalled(SlurmFailure):
+    """A command of Slurm or its slurm.conf is not on this machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +82,9 @@ class SlurmCommands:
 
     def version(self) -> SlurmVersion:
         """Return the version of the commands. Sends nothing to the controller."""
-        return read_version(self._run("scontrol", "--version").decode("utf-8", "replace"))
+        return read_version(
+            self._run("scontrol", "--version").decode("utf-8", "replace")
+        )
 
     def ping(self) -> None:
         """Check that a controller answers.
@@ -91,10 +96,10 @@ class SlurmCommands:
             SlurmSilent: no controller answers.
         """
         try:
-            said = self._run("scontrol", "ping").decode("utf-8", "replace")
+            said = replace(self, timeout_seconds=PING_SECONDS)._run("scontrol", "ping")
         except SlurmOutputInvalid as error:
             raise SlurmSilent(str(error)) from error
-        if " is UP" not in said:
+        if b" is UP" not in said:
             raise SlurmSilent("no controller answers (scontrol ping)")
 
     def nodes(self, version: SlurmVersion) -> list[SlurmNode]:
@@ -134,7 +139,10 @@ class SlurmCommands:
         path = shutil.which(program, path=self.folder or None)
         if path is None:
             where = self.folder or "PATH"
-            raise SlurmProgramMissing(f"{program} is not in {where}")
+            raise SlurmNotInstalled(f"{program} is not in {where}")
+        if self.conf and not Path(self.conf).is_file():
+            # Slurm would wait for it.
+            raise SlurmNotInstalled(f"there is no file {self.conf}")
         # A file, because a pipe would have to be read without bounds.
         with tempfile.TemporaryFile() as output:
             try:
@@ -150,7 +158,7 @@ class SlurmCommands:
                 seconds = self.timeout_seconds
                 raise SlurmSilent(f"{program}: no answer in {seconds:.0f} s") from error
             except OSError as error:
-                raise SlurmProgramMissing(f"{program}: {error.strerror}") from error
+                raise SlurmNotInstalled(f"{program}: {error.strerror}") from error
             size = output.seek(0, os.SEEK_END)
             output.seek(0)
             said = output.read(min(size, MOST_BYTES + 1))

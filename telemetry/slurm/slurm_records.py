@@ -171,7 +171,12 @@ def _job(record: Mapping[str, Any]) -> SlurmJob | None:
     number, user_id = number_of(record, "job_id"), number_of(record, "user_id")
     if number is None:
         return None
-    unlimited = is_infinite(record, "time_limit") or is_infinite(record, "end_time")
+    # Slurm 22.05 prints null for no limit, and an end in a year.
+    unlimited = (
+        record.get("time_limit", 0) is None
+        or is_infinite(record, "time_limit")
+        or is_infinite(record, "end_time")
+    )
     return SlurmJob(
         job_id=number,
         user=text_of(record, "user_name") or ("" if user_id is None else str(user_id)),

@@ -46,9 +46,8 @@ AccountingStorageType=accounting_storage/none
 GresTypes=gpu
 MinJobAge=300
 KillWait=5
-PrivateData={private}
-NodeName=gp1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs=4 Gres=gpu:a100:4
-NodeName=gp2 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs=2 Gres=gpu:2
+NodeName=gp1 Port={ports[1]} Gres=gpu:a100:4 {place}
+NodeName=gp2 Port={ports[2]} Gres=gpu:2 {place}
 PartitionName=main Nodes=gp[1-2] Default=YES MaxTime=INFINITE State=UP
 """
 GRES = """
@@ -75,7 +74,7 @@ class LiveCluster:
             "ports": _free_ports(3),
             "folder": self.folder,
             "user": user.stdout.strip(),
-            "private": "none",
+            "place": f"NodeHostname={host} NodeAddr=127.0.0.1 CPUs=4",
         }
         self.conf.write_text(CONF.format(**names))
         (self.folder / "gres.conf").write_text(GRES)
@@ -85,7 +84,8 @@ class LiveCluster:
             (self.folder / f"spool-{name}").mkdir()
             self._spawn(name, "slurmd", "-D", "-N", name)
         # Not "idle": a node of which Slurm has not heard yet is "idle*".
-        wait_until(lambda: self.run("sinfo", "-hNo", "%T").split() == ["idle"] * 2)
+        idle = ["idle"] * 2
+        self.wait_until(lambda: self.run("sinfo", "-hNo", "%T").split() == idle)
 
     def start_munged(self) -> None:
         """Start the authentication, with a key and a socket of its own."""
@@ -94,21 +94,37 @@ class LiveCluster:
         key.chmod(0o400)
         socket_path = self.folder / "munge.socket"
         names = ("socket", "key-file", "pid-file", "log-file", "seed-file")
-        files = (socket_path, key, *(self.folder / f"munge.{n[:-5]}" for n in names[2:]))
+        files = (
+            socket_path,
+            key,
+            *(self.folder / f"munge.{n[:-5]}" for n in names[2:]),
+        )
         options = [f"--{n}={f}" for n, f in zip(names, files, strict=True)]
         self._spawn("munged", "munged", "--force", "--foreground", *options)
-        wait_until(socket_path.exists)
+        self.wait_until(socket_path.exists)
 
     def start_slurmctld(self) -> None:
         """Start the controller, with the state that an earlier one has saved."""
         self._spawn("slurmctld", "slurmctld", "-D", "-i")
-        wait_until(lambda: " is UP" in self.run("scontrol", "ping", check=False))
+        self.wait_until(lambda: " is UP" in self.run("scontrol", "ping", check=False))
 
     def wait_for_saved_jobs(self) -> None:
         """Wait until the controller has stored its jobs, which it does each 5 s."""
         began = time.time()
         state = self.folder / "state" / "job_state"
-        wait_until(lambda: state.exists() and state.stat().st_mtime > began)
+        self.wait_until(lambda: state.exists() and state.stat().st_mtime > began)
+
+    def wait_until(self, condition: Callable[[], bool]) -> None:
+        """Wait for a condition. If it does not come, show what the daemons said."""
+        until = time.monotonic() + READY_SECONDS
+        while not condition():
+            if time.monotonic() > until:
+                logs = [*self.folder.glob("*.log"), *self.folder.glob("*.out")]
+                said = [f"{log.name}\n{log.read_text()[-1500:]}" for log in logs]
+                raise AssertionError(
+                    "the cluster did not get there\n" + "\n".join(said)
+                )
+            time.sleep(0.1)
 
     def kill(self, name: str) -> None:
         """Kill one process as a crash does."""
@@ -141,14 +157,16 @@ class LiveCluster:
         if "slurmctld" in self.processes:
             user = self.run("id", "-un").strip()
             self.run("scancel", f"--user={user}", check=False)
-            wait_until(lambda: not self.run("squeue", "-h", check=False).strip())
+            self.wait_until(lambda: not self.run("squeue", "-h", check=False).strip())
         for name in ("gp1", "gp2", "slurmctld", "munged"):
             if name in self.processes:
                 self.kill(name)
 
     def _spawn(self, name: str, program: str, *options: str) -> None:
         path = shutil.which(program, path=PATH)
-        assert path is not None, f"{program} is missing: apt-get install slurmd slurmctld"
+        assert path is not None, (
+            f"{program} is missing: apt-get install slurmd slurmctld"
+        )
         self.processes[name] = subprocess.Popen(
             [path, *options],
             env={"SLURM_CONF": str(self.conf), "PATH": PATH},
@@ -169,14 +187,6 @@ def live_cluster() -> Iterator[LiveCluster]:
         stack.callback(cluster.stop)
         cluster.start()
         yield cluster
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Wait for a condition; fail after a minute."""
-    until = time.monotonic() + READY_SECONDS
-    while not condition():
-        assert time.monotonic() < until, "the cluster did not get there in time"
-        time.sleep(0.1)
 
 
 def _free_ports(count: int) -> list[int]:

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from telemetry.slurm.cluster_view import SlurmUse, view_cluster
+from telemetry.rules.slurm_use import SlurmUse
+from telemetry.slurm.cluster_view import view_cluster
 from telemetry.slurm.gres import read_gres
 from telemetry.slurm.slurm_records import (
     JobShare,

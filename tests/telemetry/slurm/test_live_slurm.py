@@ -2,9 +2,10 @@
 
 import pytest
 
-from telemetry.slurm.cluster_view import SlurmUse, view_cluster
+from telemetry.rules.slurm_use import SlurmUse
+from telemetry.slurm.cluster_view import view_cluster
 from telemetry.slurm.slurm_commands import SlurmCommands, SlurmSilent
-from tests.telemetry.slurm.live_cluster import LiveCluster, wait_until
+from tests.telemetry.slurm.live_cluster import LiveCluster
 
 FREE, BUSY, CLOSED = SlurmUse.FREE, SlurmUse.BUSY, SlurmUse.CLOSED
 
@@ -24,7 +25,7 @@ def test_a_cluster_from_its_start_to_a_crash(cluster: LiveCluster) -> None:
     assert uses() == {"gp1": [FREE] * 4, "gp2": [FREE] * 2}
     two = cluster.submit("--gres=gpu:a100:2", "--time=20")
     one = cluster.submit("--gres=gpu:1", "--nodelist=gp2", "--time=20")
-    wait_until(lambda: len(slurm.jobs()) == 2)
+    cluster.wait_until(lambda: len(slurm.jobs()) == 2)
     assert uses() == {"gp1": [BUSY, BUSY, FREE, FREE], "gp2": [BUSY, FREE]}
     jobs = {job.job_id: job for job in slurm.jobs()}
     assert [share.gpus[0].indices for share in jobs[two].shares] == [(0, 1)]
@@ -52,7 +53,7 @@ def test_a_cluster_from_its_start_to_a_crash(cluster: LiveCluster) -> None:
     with pytest.raises(SlurmSilent, match="DOWN"):
         slurm.ping()
     cluster.start_slurmctld()
-    wait_until(lambda: len(slurm.jobs()) == 2)
+    cluster.wait_until(lambda: len(slurm.jobs()) == 2)
     assert uses() == {"gp1": [BUSY, BUSY, FREE, FREE], "gp2": [BUSY, FREE]}
     cluster.run("scancel", str(one), str(two))
-    wait_until(lambda: uses() == {"gp1": [FREE] * 4, "gp2": [FREE] * 2})
+    cluster.wait_until(lambda: uses() == {"gp1": [FREE] * 4, "gp2": [FREE] * 2})

@@ -80,11 +80,16 @@ def test_a_completing_job_still_has_its_gpus():
     assert len(read_jobs(answers.new("jobs", job))) == 1
 
 
-@pytest.mark.parametrize("field", ["time_limit", "end_time"])
-def test_a_job_without_a_limit_has_no_end(field):
-    job = answers.new_job(3, "ada", "g1", ["gpu:1(IDX:0)"], END) | {
-        field: answers.INFINITE
-    }
+@pytest.mark.parametrize(
+    "limit",
+    [
+        {"time_limit": answers.INFINITE},
+        {"end_time": answers.INFINITE},
+        {"time_limit": None},
+    ],
+)
+def test_a_job_without_a_limit_has_no_end(limit):
+    job = answers.new_job(3, "ada", "g1", ["gpu:1(IDX:0)"], END) | limit
     assert read_jobs(answers.new("jobs", job))[0].end is None
 
 
