@@ -8,7 +8,14 @@ from tests.telemetry.slurm.live_cluster import LiveCluster, live_cluster
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[LiveCluster]:
+def _cluster() -> Iterator[LiveCluster]:
     """Run one cluster for all tests. It starts in two seconds."""
     with live_cluster() as found:
         yield found
+
+
+@pytest.fixture
+def cluster(_cluster: LiveCluster) -> LiveCluster:
+    """Give a test the cluster, idle and without jobs."""
+    _cluster.settle()
+    return _cluster

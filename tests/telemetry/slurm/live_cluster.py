@@ -65,7 +65,7 @@ class LiveCluster:
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self) -> None:
-        """Start everything, and wait until both nodes are idle."""
+        """Start everything."""
         user = subprocess.run(["id", "-un"], capture_output=True, text=True, check=True)
         host = socket.gethostname().partition(".")[0]
         (self.folder / "state").mkdir()
@@ -83,7 +83,13 @@ class LiveCluster:
         for name in ("gp1", "gp2"):
             (self.folder / f"spool-{name}").mkdir()
             self._spawn(name, "slurmd", "-D", "-N", name)
-        # Not "idle": a node of which Slurm has not heard yet is "idle*".
+
+    def settle(self) -> None:
+        """Cancel all jobs, and wait until both nodes are idle.
+
+        A node of which the controller has not heard since its start is ``idle*``.
+        """
+        self.run("scancel", f"--user={self.run('id', '-un').strip()}", check=False)
         idle = ["idle"] * 2
         self.wait_until(lambda: self.run("sinfo", "-hNo", "%T").split() == idle)
 
@@ -154,12 +160,11 @@ class LiveCluster:
 
     def stop(self) -> None:
         """Cancel the jobs and end every process."""
-        if "slurmctld" in self.processes:
-            user = self.run("id", "-un").strip()
-            self.run("scancel", f"--user={user}", check=False)
-            self.wait_until(lambda: not self.run("squeue", "-h", check=False).strip())
-        for name in ("gp1", "gp2", "slurmctld", "munged"):
-            if name in self.processes:
+        try:
+            if len(self.processes) == 4:
+                self.settle()
+        finally:
+            for name in list(self.processes):
                 self.kill(name)
 
     def _spawn(self, name: str, program: str, *options: str) -> None:
