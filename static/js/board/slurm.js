@@ -10,12 +10,12 @@ const KNOWN_AGE_SECONDS = 25;
 /** Returns true if Slurm gives out a GPU or the GPUs of a node. */
 export const isSlurm = (info) => info?.engine === "slurm";
 
-/** "Slurm: 12 s ago", "Slurm does not answer since 10:12". "" if the board has no GPU of Slurm. */
+/** "Slurm: 12 s ago", "Slurm has not answered since 10:12". "" if the board has no GPU of Slurm. */
 export function slurmAgeWords(board) {
   const age = board.slurmAgeSeconds();
   if (age === null) return "";
   const [silent] = board.silent;
-  if (silent) return gettext("Slurm does not answer since {time}", { time: clock(silent.since) });
+  if (silent) return gettext("Slurm has not answered since {time}", { time: clock(silent.since) });
   if (age > KNOWN_AGE_SECONDS) return gettext("Slurm: more than {seconds} s ago", { seconds: KNOWN_AGE_SECONDS });
   return gettext("Slurm: {seconds} s ago", { seconds: Math.round(age) });
 }
@@ -52,7 +52,7 @@ export function slurmNoteWords({ holder, state, info }) {
       return [why, holds].filter(Boolean).join("; ");
     }
     case "maintenance": return reason ? gettext("closed in Slurm: {reason}", { reason }) : gettext("closed in Slurm");
-    case "stale": return [gettext("as Slurm said it last"), holds].filter(Boolean).join("; ");
+    case "stale": return holds && gettext("{holds}, by the last answer of Slurm", { holds });
     case "unknown": return gettext("Slurm said nothing about it yet");
     case "busy": return holds || gettext("a job that Slurm does not show to the portal");
     default: return holds;
