@@ -117,10 +117,10 @@ def load_cluster() -> ClusterSnapshot:
 
 
 def _slurm_facts() -> dict[int, SlurmFact]:
-    rows = SlurmGpu.objects.exclude(cluster__read_at=None).values_list(
-        "gpu_id", "use", "cluster__read_at"
-    )
-    return {pk: SlurmFact(use, read_at) for pk, use, read_at in rows}
+    rows = SlurmGpu.objects.values_list("gpu_id", "use", "cluster__read_at")
+    return {
+        pk: SlurmFact(use, read_at) for pk, use, read_at in rows if read_at is not None
+    }
 
 
 def _standing_xids() -> dict[int, RosterXid]:

@@ -4,18 +4,18 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.telemetry.slurm.live_cluster import LiveCluster, live_cluster
+from tests.telemetry.slurm.slurm_processes import SlurmProcesses, slurm_processes
 
 
 @pytest.fixture(scope="session")
-def _cluster() -> Iterator[LiveCluster]:
+def _cluster() -> Iterator[SlurmProcesses]:
     """Run one cluster for all tests. It starts in two seconds."""
-    with live_cluster() as found:
+    with slurm_processes() as found:
         yield found
 
 
 @pytest.fixture
-def cluster(_cluster: LiveCluster) -> LiveCluster:
+def cluster(_cluster: SlurmProcesses) -> SlurmProcesses:
     """Give a test the cluster, idle and without jobs."""
     _cluster.settle()
     return _cluster

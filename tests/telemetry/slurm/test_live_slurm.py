@@ -16,13 +16,13 @@ from telemetry.protocol.gpu_state import GpuState
 from telemetry.rules.slurm_use import SlurmUse
 from telemetry.slurm.cluster_view import view_cluster
 from telemetry.slurm.slurm_commands import SlurmCommands
-from tests.telemetry.slurm.live_cluster import LiveCluster
+from tests.telemetry.slurm.slurm_processes import SlurmProcesses
 
 FREE, BUSY, CLOSED = SlurmUse.FREE, SlurmUse.BUSY, SlurmUse.CLOSED
 
 
 @pytest.mark.pure
-def test_the_commands_of_a_cluster_are_read(cluster: LiveCluster) -> None:
+def test_the_commands_of_a_cluster_are_read(cluster: SlurmProcesses) -> None:
     slurm = SlurmCommands(conf=str(cluster.conf))
     slurm.ping()
     version = slurm.version()
@@ -65,7 +65,7 @@ def test_the_commands_of_a_cluster_are_read(cluster: LiveCluster) -> None:
 
 @pytest.mark.django_db(transaction=True)
 def test_a_controller_is_killed_while_the_board_shows_its_gpus(
-    cluster: LiveCluster, redis_client, settings, monkeypatch
+    cluster: SlurmProcesses, redis_client, settings, monkeypatch
 ) -> None:
     monkeypatch.setattr(tasks, "close_old_connections", lambda: None)
     assert tasks.read_slurm() == {}

@@ -4,6 +4,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from django.core.management import call_command
 
 from telemetry.inventory.enrollment import enroll_node, renew_token
 from telemetry.inventory.queries import load_cluster
@@ -88,7 +89,8 @@ def test_a_node_belongs_to_one_engine():
 
 def test_a_retired_node_stays_retired():
     record(view(busy()))
-    Node.objects.update(retired=True)
+    call_command("retire_node", "gp1")
+    assert not Gpu.objects.shown().exists()
     changes = record(view(busy()))
     assert changes.skipped == [("gp1", "it is retired in the portal")]
 

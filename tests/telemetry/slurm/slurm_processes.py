@@ -56,7 +56,7 @@ NodeName=gp2 Name=gpu File=/dev/null,/dev/zero
 """
 
 
-class LiveCluster:
+class SlurmProcesses:
     """The processes of a cluster, and its commands."""
 
     def __init__(self, folder: Path) -> None:
@@ -183,12 +183,12 @@ class LiveCluster:
 
 
 @contextmanager
-def live_cluster() -> Iterator[LiveCluster]:
+def slurm_processes() -> Iterator[SlurmProcesses]:
     """Run a cluster in a folder whose path is short enough for a socket."""
     with ExitStack() as stack:
         folder = tempfile.mkdtemp(prefix="gpt-slurm-")
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        cluster = LiveCluster(Path(folder))
+        cluster = SlurmProcesses(Path(folder))
         stack.callback(cluster.stop)
         cluster.start()
         yield cluster
