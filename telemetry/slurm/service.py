@@ -23,6 +23,18 @@ from telemetry.slurm.slurm_output import SlurmFailure
 
 MOST_GPUS = 20_000
 """A cluster with more GPUs is read up to here. A frame has room for 65,535 rows."""
+BATCH = 200
+COLUMNS = (
+    "use",
+    "unix_user",
+    "account",
+    "job_id",
+    "reservation",
+    "until",
+    "next_at",
+    "next_user",
+    "reason",
+)
 UNTYPED = "GPU"
 """Name of a GPU whose GRES has no type."""
 
@@ -68,6 +80,8 @@ def record_view(
     changes.changed += cluster.failing_since is not None
     pools: dict[str, Pool] = {}
     uuids = set()
+    changed: list[SlurmGpu] = []
+    back: list[int] = []
     rows = _rows_of(cluster)
     nodes = {node.name: node for node in Node.objects.all()}
     for one in view:
@@ -82,9 +96,29 @@ def record_view(
             uuid = gpu_uuid(name, one.name, gpu.index)
             uuids.add(uuid)
             changes.gpus += 1
-            row = rows.get(uuid) or _new_gpu(uuid, node, gpu, name, cluster, pools)
-            changes.changed += _store(row, gpu, one.reason)
-    changes.changed += _mark_absent(rows, uuids)
+            told = _columns(gpu, one.reason)
+            row = rows.get(uuid) or _new_gpu(uuid, node, gpu, cluster, pools)
+            if uuid not in rows or _differs(row, told):
+                changed.append(row)
+            for key, value in told.items():
+                setattr(row, key, value)
+            if row.gpu.name != (gpu.kind or UNTYPED)[:80]:
+                _change_type(row.gpu, gpu.kind, name, pools)
+                changes.changed += 1
+            if not row.gpu.present:
+                back.append(row.gpu.pk)
+    SlurmGpu.objects.bulk_create(
+        changed,
+        batch_size=BATCH,
+        update_conflicts=True,
+        unique_fields=["gpu"],
+        update_fields=COLUMNS,
+    )
+    gone = [row.gpu.pk for uuid, row in rows.items() if uuid not in uuids]
+    changes.changed += len(changed)
+    for present, pks in ((True, back), (False, gone)):
+        moved = Gpu.objects.filter(pk__in=pks, present=not present)
+        changes.changed += moved.update(present=present)
     cluster.version, cluster.read_at = version, now
     cluster.failing_since, cluster.failure = None, ""
     cluster.skipped = [list(one) for one in changes.skipped]
@@ -147,28 +181,38 @@ def _new_gpu(
     uuid: str,
     node: Node,
     gpu: SlurmGpuView,
-    cluster_name: str,
     cluster: SlurmCluster,
     pools: dict[str, Pool],
 ) -> SlurmGpu:
-    gpu_class = _class_of(gpu.kind, cluster_name)
-    if gpu_class not in pools:
-        # The weight is for usage that is imported. The admin sets it.
-        pools[gpu_class], _made = Pool.objects.get_or_create(
-            gpu_class=gpu_class, defaults={"weight": 1}
-        )
     card, _made = Gpu.objects.get_or_create(
         uuid=uuid,
         defaults={
             "node": node,
-            "pool": pools[gpu_class],
+            "pool": _pool(gpu.kind, cluster.name, pools),
             "index": gpu.index,
-            "name": gpu.kind or UNTYPED,
+            "name": (gpu.kind or UNTYPED)[:80],
             "memory_total_bytes": 0,
             "foreign": True,
         },
     )
     return SlurmGpu(gpu=card, cluster=cluster)
+
+
+def _change_type(gpu: Gpu, kind: str, cluster: str, pools: dict[str, Pool]) -> None:
+    """Follow a GPU whose type is another one than before, after a replacement."""
+    gpu.name = (kind or UNTYPED)[:80]
+    gpu.pool = _pool(kind, cluster, pools)
+    gpu.save(update_fields=["name", "pool"])
+
+
+def _pool(kind: str, cluster: str, pools: dict[str, Pool]) -> Pool:
+    """Return the pool of a type. Its weight means nothing before an admin sets it."""
+    gpu_class = _class_of(kind, cluster)
+    if gpu_class not in pools:
+        pools[gpu_class], _made = Pool.objects.get_or_create(
+            gpu_class=gpu_class, defaults={"weight": 1}
+        )
+    return pools[gpu_class]
 
 
 def _class_of(kind: str, cluster: str) -> str:
@@ -181,33 +225,23 @@ def _class_of(kind: str, cluster: str) -> str:
     return f"{(kind or UNTYPED)[:30]} (Slurm {cluster})"
 
 
-def _store(row: SlurmGpu, gpu: SlurmGpuView, reason: str) -> bool:
-    """Store what Slurm does with a GPU. Return whether anything changed."""
-    told = _columns(gpu, reason)
-    back = not row.gpu.present
-    if back:
-        row.gpu.present = True
-        row.gpu.save(update_fields=["present"])
-    if row.use and all(getattr(row, key) == value for key, value in told.items()):
-        return back
-    for key, value in told.items():
-        setattr(row, key, value)
-    row.save()
-    return True
+def _differs(row: SlurmGpu, told: Mapping[str, Any]) -> bool:
+    return any(getattr(row, key) != value for key, value in told.items())
 
 
 def _columns(gpu: SlurmGpuView, reason: str) -> Mapping[str, Any]:
-    return {
-        "use": gpu.use.value,
-        "unix_user": _cut(gpu.unix_user),
-        "account": _cut(gpu.account),
-        "job_id": gpu.job_id,
-        "reservation": _cut(gpu.reservation),
-        "until": _at(gpu.until),
-        "next_at": _at(gpu.next_at),
-        "next_user": _cut(gpu.next_user),
-        "reason": _plain(reason)[:REASON_LENGTH],
-    }
+    values = (
+        gpu.use.value,
+        _cut(gpu.unix_user),
+        _cut(gpu.account),
+        gpu.job_id,
+        _cut(gpu.reservation),
+        _at(gpu.until),
+        _at(gpu.next_at),
+        _cut(gpu.next_user),
+        _plain(reason)[:REASON_LENGTH],
+    )
+    return dict(zip(COLUMNS, values, strict=True))
 
 
 def _cut(word: str) -> str:
@@ -221,9 +255,3 @@ def _plain(text: str) -> str:
 
 def _at(seconds: int | None) -> datetime | None:
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
-
-
-def _mark_absent(rows: Mapping[str, SlurmGpu], told: set[str]) -> int:
-    """Mark the GPUs that Slurm no longer lists. Return how many there are."""
-    gone = [row.gpu.pk for uuid, row in rows.items() if uuid not in told]
-    return Gpu.objects.filter(pk__in=gone, present=True).update(present=False)

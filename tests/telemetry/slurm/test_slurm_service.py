@@ -62,6 +62,14 @@ def test_the_same_reading_changes_nothing(django_assert_max_num_queries):
     assert SlurmCluster.objects.get().read_at == NOW + timedelta(seconds=15)
 
 
+def test_many_changes_are_few_queries(django_assert_max_num_queries):
+    nodes = [f"gp{n}" for n in range(40)]
+    record(*[view(busy(0), busy(1), name=name) for name in nodes])
+    with django_assert_max_num_queries(14):
+        changes = record(*[view(busy(0, "bo"), busy(1), name=name) for name in nodes])
+    assert changes.changed == 40
+
+
 def test_a_changed_holder_is_one_change():
     record(view(busy(), FREE))
     assert record(view(busy(user="bo"), FREE)).changed == 1
@@ -75,6 +83,13 @@ def test_a_gpu_that_slurm_no_longer_lists_is_absent_and_comes_back():
     assert record(view(busy())).changed == 0
     assert record(view(busy(), FREE)).changed == 1
     assert Gpu.objects.get(index=1).present
+
+
+def test_a_gpu_that_was_replaced_has_its_new_type():
+    record(view(FREE))
+    assert record(view(replace(FREE, kind="h100"))).changed == 1
+    gpu = Gpu.objects.get()
+    assert (gpu.name, gpu.pool.gpu_class) == ("h100", "h100 (Slurm lab)")
 
 
 def test_a_node_belongs_to_one_engine():
