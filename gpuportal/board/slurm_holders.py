@@ -77,7 +77,9 @@ def load_slurm() -> SlurmBoard:
     if not clusters:
         return NO_SLURM
     rows = list(SlurmGpu.objects.filter(gpu__retired=False))
-    people = _people({name for row in rows for name in (row.unix_user, row.next_user)})
+    people = people_by_unix_user(
+        {name for row in rows for name in (row.unix_user, row.next_user)}
+    )
     return SlurmBoard(
         holdings={row.pk: _holding(row, people) for row in rows},
         silent=tuple(
@@ -102,8 +104,9 @@ def _holding(row: SlurmGpu, people: Mapping[str, SlurmPerson]) -> SlurmHolding:
     )
 
 
-def _people(names: Iterable[str]) -> dict[str, SlurmPerson]:
-    """Return the people by Unix user. A name that several people have is left out."""
+def people_by_unix_user(names: Iterable[str]) -> dict[str, SlurmPerson]:
+    """Return the people with these Unix users. A name that several people have is left
+    out."""
     found: dict[str, list[SlurmPerson]] = {}
     rows = User.objects.filter(unix_user__in=[name for name in names if name])
     for pk, unix_user, display, login in rows.values_list(

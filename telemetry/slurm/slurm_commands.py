@@ -10,8 +10,10 @@ import shutil
 import subprocess
 import tempfile
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
+from telemetry.slurm.sacct_usage import FIELDS, SlurmRun, read_sacct
 from telemetry.slurm.slurm_output import MOST_BYTES, SlurmFailure, SlurmOutputInvalid
 from telemetry.slurm.slurm_records import (
     SlurmJob,
@@ -26,9 +28,10 @@ from telemetry.slurm.slurm_records import (
 TIMEOUT_SECONDS = 10.0
 PING_SECONDS = 5.0
 """A controller whose machine does not answer must not occupy a worker for long."""
+SACCT_SECONDS = 120.0
+"""slurmdbd may read a month of jobs."""
 SCONTROL_JSON = (23, 2)
 """From this version on `scontrol` prints JSON."""
-PROGRAMS = ("scontrol", "sinfo", "squeue")
 
 _VERSION = re.compile(r"\b(\d{2})\.(\d{2})(?:\.(\d+))?")
 _SETTING = re.compile(r"^(\w+)\s*= ?(.*)$")
@@ -126,6 +129,18 @@ class SlurmCommands:
         text = self._run("scontrol", "show", "config").decode("utf-8", "replace")
         found = (_SETTING.match(line) for line in text.splitlines())
         return {match[1]: match[2].strip() for match in found if match}
+
+    def runs(self, start: datetime, end: datetime) -> list[SlurmRun]:
+        """Return the runs with GPUs that were not over at the start, and began before
+        the end. The cluster needs slurmdbd."""
+        window = [
+            f"--{name}time={at.astimezone(UTC):%Y-%m-%dT%H:%M:%S}"
+            for name, at in (("start", start), ("end", end))
+        ]
+        options = ("--allusers", "--allocations", "--duplicates")
+        shape = ("--parsable2", "--noheader", f"--format={','.join(FIELDS)}")
+        slow = replace(self, timeout_seconds=SACCT_SECONDS)
+        return read_sacct(slow._run("sacct", *options, *shape, *window))
 
     def admin_level(self, user: str) -> str:
         """Return the right of a Slurm user in slurmdbd: None, Operator or

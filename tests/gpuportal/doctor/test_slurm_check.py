@@ -1,4 +1,4 @@
-"""``manage.py slurm check`` as an operator types it, and its lines."""
+"""``manage.py slurm`` as an operator types it, and the lines of its check."""
 
 import json
 from dataclasses import replace
@@ -162,6 +162,49 @@ class TestCommand:
         assert rows["controller"]["state"] == "problem"
         assert "Unable to contact slurm controller" in rows["controller"]["fact"]
         assert rows["board"]["state"] == "ok"
+
+    @pytest.mark.parametrize("days", [0, -1, 367])
+    def test_days_out_of_range_end_with_two(self, days):
+        with pytest.raises(CommandError, match="from 1 to 366") as ended:
+            call_command("slurm", "usage", days=days)
+        assert ended.value.returncode == 2
+
+    def test_usage_without_accounting_ends_with_two(self, settings, tmp_path):
+        settings.SLURM_FOLDER = str(tmp_path)
+        self.write_sacct(tmp_path, "echo accounting storage is disabled >&2; exit 1")
+        with pytest.raises(CommandError, match="storage is disabled") as ended:
+            call_command("slurm", "usage")
+        assert ended.value.returncode == 2
+
+    def test_usage_of_each_user_and_account(self, settings, tmp_path, alice, capsys):
+        type(alice).objects.filter(pk=alice.pk).update(unix_user="ada")
+        settings.SLURM_FOLDER = str(tmp_path)
+        start = int(timezone.now().timestamp()) - 7200
+        lines = [
+            f"lab|{job}|{start}|{start}|{start + 3600}|3600|{user}|vision|gres/gpu=2"
+            for job, user in ((1, "ada"), (2, "ada"), (3, "bo"))
+        ]
+        text = "\n".join(lines)
+        self.write_sacct(
+            tmp_path,
+            f'echo "$*" >{tmp_path}/arguments\ncat <<END\n{text}\nEND',
+        )
+        call_command("slurm", "usage", "--days=2", "--json")
+        rows = json.loads(capsys.readouterr().out)
+        assert [(row["user"], row["person"], row["gpu_hours"]) for row in rows] == [
+            ("ada", "Alice", 4.0),
+            ("bo", None, 2.0),
+        ]
+        assert "--duplicates" in (tmp_path / "arguments").read_text()
+        call_command("slurm", "usage")
+        assert "4.0 GPU-hours       2 runs" in capsys.readouterr().out
+
+    @staticmethod
+    def write_sacct(folder, script):
+        """A command in the place of sacct, because accounting needs slurmdbd."""
+        program = folder / "sacct"
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o755)
 
     @pytest.fixture
     def fake_scontrol(self, settings, tmp_path):
