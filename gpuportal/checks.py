@@ -177,7 +177,7 @@ def database_is_migrated(
 
 def _names(**which: object) -> Any:
     return (
-        Node.objects.in_service()
+        Node.objects.run_by_portal()
         .filter(**which)
         .order_by("name")
         .values_list("name", flat=True)

@@ -17,6 +17,7 @@ from placement.planner.launch.workspace_apps import WORKSPACE_APPS as KNOWN_APPS
 from placement.workspace.rules import OriginInvalid, read_origin
 from reservations.accounts.identities.provider_settings import read_login_settings
 from telemetry import paths
+from telemetry.rules.slurm_use import CLUSTER_NAME, READ_SECONDS
 
 env = environ.Env()
 BASE_DIR = Path(__file__).resolve().parent.parent
@@ -263,6 +264,23 @@ CHANNEL_LAYERS = {
         },
     }
 }
+
+# ClusterName of the Slurm cluster whose nodes the board shows (docs/slurm.md). Empty:
+# none.
+SLURM_CLUSTER = env("SLURM_CLUSTER", default="").strip()
+# Its slurm.conf and the folder of its commands. Empty: Slurm's default, and PATH.
+SLURM_CONF = env("SLURM_CONF", default="")
+SLURM_FOLDER = env("SLURM_FOLDER", default="")
+if SLURM_CLUSTER and not CLUSTER_NAME.fullmatch(SLURM_CLUSTER):
+    raise ImproperlyConfigured(
+        "SLURM_CLUSTER: at most 40 letters, digits, - and _, as in slurm.conf"
+    )
+if SLURM_CLUSTER:
+    CELERY_BEAT_SCHEDULE["slurm"] = {
+        "task": "telemetry.tasks.read_slurm",
+        "schedule": READ_SECONDS,
+        "options": {"expires": 10},
+    }
 
 # --- pages ------------------------------------------------------------------------
 # Each language by its own name. docs/translation.md explains how to add one.

@@ -24,6 +24,7 @@ def nodes(request: HttpRequest) -> dict[str, list[dict[str, Any]]]:
         "nodes": [
             {
                 "name": node.name,
+                "engine": node.engine,
                 "gpus": node.present_gpus,
                 "simulated": node.simulated,
                 "maintenance": node.maintenance,

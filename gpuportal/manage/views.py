@@ -136,7 +136,7 @@ def needs_of(now: datetime, *, alerts: int) -> Iterator[OperatorTask]:
 def _machines(now: datetime) -> Iterator[OperatorTask]:
     """Yield nodes that do not report, late live data, Gpus that are lost or missing."""
     nodes = list(
-        Node.objects.in_service().values_list("name", "last_seen_at", "maintenance")
+        Node.objects.run_by_portal().values_list("name", "last_seen_at", "maintenance")
     )
     limit = now - timedelta(seconds=health.NODE_SILENT_SECONDS)
     silent = [

@@ -8,6 +8,7 @@ import { isSilent } from "../telemetry/states.js";
 import { clock, siteZone } from "../time.js";
 import { drawMemory, makeMemory } from "./memory.js";
 import { drawMine, makeMine } from "./mine.js";
+import { isSlurm } from "./slurm.js";
 import { drawSparkline, makeSparkline } from "./sparkline.js";
 import { energyWords, isBookable, isHeld, missingWords, noteWords, ownerOf, untilWords, whoWords } from "./words.js";
 import { gettext } from "../words.js";
@@ -41,7 +42,7 @@ function drawFigure(figure, text, part = null, title = null) {
 export class GpuCard {
   constructor(cell) {
     this.cell = cell;
-    this.root = el("article", { class: "card gpu", id: `gpu-${cell.id}`, "aria-label": gettext("GPU {name}, {gpu_class}", { name: cell.name, gpu_class: cell.info.gpu_class }) });
+    this.root = el("article", { class: isSlurm(cell.info) ? "card gpu is-slurm" : "card gpu", id: `gpu-${cell.id}`, "aria-label": gettext("GPU {name}, {gpu_class}", { name: cell.name, gpu_class: cell.info.gpu_class }) });
     this.built = false;
   }
 
@@ -82,7 +83,7 @@ export class GpuCard {
     if (!this.built) this.build();
     const { cell } = this;
     const silent = isSilent(cell.state);
-    setClass(this.root, `card gpu is-${cell.state.key}${silent ? " is-silent" : ""}${cell.holder?.mine ? " is-mine" : ""}`);
+    setClass(this.root, `card gpu is-${cell.state.key}${silent ? " is-silent" : ""}${cell.holder?.mine ? " is-mine" : ""}${isSlurm(cell.info) ? " is-slurm" : ""}`);
     drawStateChip(this.chip, cell.state);
     setText(this.util, cell.row?.utilPct ?? UNKNOWN);
     setAttr(this.util, "title", (cell.row?.utilPct ?? null) === null ? missingWords(cell) : null);
