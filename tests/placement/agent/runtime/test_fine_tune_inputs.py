@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow
@@ -20,6 +21,7 @@ from placement.agent.runtime.fine_tune_inputs import (
 )
 from placement.planner.launch.execution import NotRunnable, execution_of_pretrained
 from placement.planner.launch.recipes import checked_settings
+from placement.planner.model.well_known import well_known_spec
 from placement.planner.values.errors import LaunchInvalid
 from placement.planner.values.plan import Plan
 from tests.placement import nodes
@@ -195,11 +197,24 @@ def test_the_job_ends_with_the_fields_before_torch_is_imported(given, tmp_path):
     assert "torch" not in done.stderr
 
 
-def test_a_plan_that_cuts_layers_is_refused_with_those_that_do_not():
-    with pytest.raises(NotRunnable, match=r"keeps every layer.*FSDP"):
+def test_a_plan_that_the_model_cannot_follow_is_refused_with_those_that_it_can():
+    with pytest.raises(NotRunnable, match=r"into stages; choose a plan of: .*FSDP"):
         execution_of_pretrained(Plan.from_json(plan_for("pipeline", 2)))
     plan = Plan.from_json(plan_for("fsdp", 2))
     assert execution_of_pretrained(plan).zero_stage == 3
+    cut = Plan.from_json(plan_for("tensor", 2))
+    # Without its description the node looks at the model itself.
+    assert execution_of_pretrained(cut).tensor_degree == 2
+    spec = well_known_spec("llama-3.1-8b").to_json()
+    assert execution_of_pretrained(cut, spec).tensor_degree == 2
+    with pytest.raises(NotRunnable, match=r"the family gpt2 that .*; choose"):
+        execution_of_pretrained(cut, well_known_spec("gpt2").to_json())
+    spec["shape"]["kv_heads"] = 3
+    with pytest.raises(NotRunnable, match="2 must divide the 32 heads and the 3 key"):
+        execution_of_pretrained(cut, spec)
+    along = replace(cut, launch=cut.launch | {"sequence_parallel": True})
+    with pytest.raises(NotRunnable, match="along the sequence"):
+        execution_of_pretrained(along)
 
 
 @pytest.mark.parametrize(
