@@ -75,7 +75,8 @@ def unpacked(value: Any) -> torch.Tensor:
     at = value.ndim - 2
     if not isinstance(value, DTensor):
         return value.unflatten(at, (2, -1))
-    shape = value.shape[:at] + (2, value.shape[at] // 2) + value.shape[at + 1 :]
+    width, *after = value.shape[at:]
+    shape = torch.Size((*value.shape[:at], 2, width // 2, *after))
     places = [
         Shard(place.dim + 1) if not place.is_replicate() and place.dim >= at else place
         for place in value.placements
