@@ -170,7 +170,7 @@ def recipe_problem(
         if recipe == OWN_MODEL.name:
             execution_of_own(read, settings["backend"])
         elif recipe in OF_LANGUAGE_MODELS:
-            execution_of_pretrained(read, spec)
+            execution_of_pretrained(read, settings, spec)
         else:
             execution_of(read, settings)
     except (NotRunnable, PlanInvalid) as error:

@@ -66,6 +66,7 @@ from placement.planner.launch.execution import (
     execution_of_pretrained,
 )
 from placement.planner.values.errors import LaunchInvalid
+from placement.planner.values.plan import Plan
 
 OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
 LOCAL: Mapping[str, bool] = {"local_files_only": True, "trust_remote_code": False}
@@ -187,7 +188,7 @@ class FineTuneTrainer(OwnTrainer):
             if self.settings.get("lora_rank"):
                 model = with_adapters(base, self.settings)
             if how.tensor_degree > 1:
-                cut_by_family(base, ranks.along("tensor"))
+                cut_by_family(base, ranks.along("tensor"), along=how.sequence_parallel)
             if how.shares_out:
                 share_out(model, how, ranks.along("replica"), blocks=blocks)
             else:
@@ -356,10 +357,13 @@ def main(argv: list[str]) -> int:
     """Train with the settings in argv[1], by the Plan in argv[2] where there is one."""
     settings = json.loads(argv[1])
 
+    def execution(plan: Plan) -> Execution:
+        return execution_of_pretrained(plan, settings)
+
     def trainer(how: Execution, ranks: RankGroups) -> Trainer:
         return FineTuneTrainer(how, settings, ranks)
 
-    return run(argv, settings["model"], execution_of_pretrained, trainer)
+    return run(argv, settings["model"], execution, trainer)
 
 
 if __name__ == "__main__":

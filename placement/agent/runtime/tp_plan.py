@@ -9,20 +9,25 @@ are DTensors, so checkpoints, the optimizer and the export see whole tensors.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
 from torch import distributed, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor import DTensor, Replicate, Shard
 
+from placement.agent.runtime.sharded_model import placed
 from placement.planner.launch.execution import not_cut
 from placement.planner.launch.tensor_families import why_not_heads
 
 PACKED = "packed_colwise"
 SUMMED = "replicated_with_grad_allreduce"
 """Whole weights of norms over the heads of one rank: their gradients are parts."""
+HIDDEN = "hidden_states"
+"""The argument of transformers' blocks, attentions and MLPs."""
+Change = Callable[[torch.Tensor], torch.Tensor]
 KNOWN_STYLES = {
     *("colwise", "colwise_gather_output", "rowwise", "rowwise_split_input"),
     *("embedding_rowwise", "embedding_colwise", "moe_tp_experts"),
@@ -33,13 +38,14 @@ The others are for attention with a latent (MLA) and for sinks.
 """
 
 
-def cut_by_family(model: Any, mesh: DeviceMesh) -> None:
+def cut_by_family(model: Any, mesh: DeviceMesh, *, along: bool = False) -> None:
     """Cut a model in place. Every rank needs the same whole weights. Nothing is sent.
 
     Args:
         model: a language model of transformers with its weights. It may have adapters
             of PEFT.
         mesh: the tensor ranks.
+        along: also cut activations between attention and MLP along the sequence.
 
     Raises:
         NotRunnable: the family has no plan, or its sizes cannot be shared evenly.
@@ -51,6 +57,8 @@ def cut_by_family(model: Any, mesh: DeviceMesh) -> None:
     _apply(model, mesh, {n: s for n, s in styles.items() if s != SUMMED})
     if tied:
         model.get_output_embeddings().weight = model.get_input_embeddings().weight
+    if along:
+        summed += _cut_sequences(model, styles, mesh)
     _add_gradient_sums(model, summed, mesh)
 
 
@@ -120,6 +128,59 @@ def _with_own_storage(param: nn.Parameter) -> nn.Parameter:
         stride=whole.stride(),
     )
     return nn.Parameter(copy, requires_grad=param.requires_grad)
+
+
+def _cut_sequences(
+    model: nn.Module, styles: Mapping[str, str], mesh: DeviceMesh
+) -> list[str]:
+    """Give each rank a part of the sequence between the parts of a block that are cut.
+
+    Norms and residual sums then have a part of the tokens (Korthikanti et al.,
+    arXiv:2205.05198). Return the parameters whose gradients are parts for that reason.
+    """
+    modules = dict(model.named_modules())
+    parts: dict[str, set[str]] = {}
+    for name in styles:
+        if one := re.match(r"(.*?\.\d+)\.(\w+)", name):
+            parts.setdefault(one[1], set()).add(one[2])
+    gather = partial(placed, mesh=mesh, old=Shard(1), new=Replicate())
+    split = partial(placed, mesh=mesh, old=Replicate(), new=Shard(1))
+    partial_names: list[str] = []
+    for block, cut in parts.items():
+        for child in cut:
+            _on_input(modules[f"{block}.{child}"], gather)
+            _on_output(modules[f"{block}.{child}"], split)
+        partial_names += [
+            f"{block}.{name}"
+            for name, _ in modules[block].named_parameters()
+            if name.partition(".")[0] not in cut
+        ]
+    blocks = [modules[block] for block in parts]
+    _on_input(blocks[0], split)
+    _on_output(blocks[-1], gather)
+    return partial_names
+
+
+def _on_input(module: nn.Module, change: Change) -> None:
+    """Change the hidden states that a module is called with."""
+
+    def hook(_module: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        if args:
+            return (change(args[0]), *args[1:]), kwargs
+        return args, {**kwargs, HIDDEN: change(kwargs[HIDDEN])}
+
+    module.register_forward_pre_hook(hook, with_kwargs=True)
+
+
+def _on_output(module: nn.Module, change: Change) -> None:
+    """Change the hidden states that a module returns, alone or before others."""
+
+    def hook(_module: nn.Module, _args: Any, output: Any) -> Any:
+        if isinstance(output, tuple):
+            return (change(output[0]), *output[1:])
+        return change(output)
+
+    module.register_forward_hook(hook)
 
 
 def _add_gradient_sums(model: nn.Module, names: list[str], mesh: DeviceMesh) -> None:

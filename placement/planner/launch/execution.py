@@ -266,12 +266,13 @@ def execution_of_own(plan: Plan, backend: str = TORCH) -> Execution:
 
 
 def execution_of_pretrained(
-    plan: Plan, spec: Mapping[str, Any] | None = None
+    plan: Plan, settings: Mapping[str, Any], spec: Mapping[str, Any] | None = None
 ) -> Execution:
     """Return the Execution for a Hugging Face model. Its layers may be cut.
 
     Args:
         plan: the Plan.
+        settings: seq of the recipe.
         spec: the Plan's ModelSpec (as JSON). None: the node checks the model itself.
 
     Raises:
@@ -281,11 +282,11 @@ def execution_of_pretrained(
     width = int(launch.get("tensor_degree", 1))
     if launch.get("schedule"):
         raise not_cut(sentence("the recipe cannot cut this model into stages"))
-    if width > 1 and launch.get("sequence_parallel"):
+    if width > 1 and int(launch.get("zero_stage", 0)) >= 2:
         raise not_cut(
             sentence(
-                "it cuts the activations along the sequence, which the recipe cannot "
-                "do for this model"
+                "the recipe cannot cut the layers of this model and also share out "
+                "its gradients"
             )
         )
     if width > 1 and spec is not None:
@@ -294,7 +295,7 @@ def execution_of_pretrained(
         family, kv_heads = str(spec.get("family")), int(shape.get("kv_heads", heads))
         if why := why_not_tensor(family, heads, kv_heads, width):
             raise not_cut(why)
-    return execution_of(plan, {**WHOLE, "heads": width})
+    return execution_of(plan, {**WHOLE, "heads": width, "seq": settings["seq"]})
 
 
 def not_cut(why: str) -> NotRunnable:

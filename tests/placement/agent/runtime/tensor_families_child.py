@@ -31,7 +31,7 @@ SIZES = {
     "vocab_size": WORDS,
     "hidden_size": 32,
     "intermediate_size": 64,
-    "num_hidden_layers": 1,
+    "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "head_dim": 8,
@@ -94,11 +94,11 @@ def gradients(model):
     return total, found
 
 
-def compared(family, mesh, **changes):
+def compared(family, mesh, *, along, **changes):
     """Return how far a cut model is from a whole one, and a rank's part of it."""
     whole, cut = model_of(family, **changes), model_of(family, **changes)
     count = sum(p.numel() for p in whole.parameters())
-    cut_by_family(cut, mesh)
+    cut_by_family(cut, mesh, along=along)
     (loss, grads), (other, others) = gradients(whole), gradients(cut)
     assert grads.keys() == others.keys(), family
     far = max(
@@ -124,10 +124,12 @@ def rank_main(path, environ):
     seen = {}
     for family in sorted(TENSOR_FAMILIES):
         changes = EXPERTS if family in MIXTURES else {}
-        seen[family] = compared(family, mesh, tie_word_embeddings=True, **changes)
+        seen[family] = compared(
+            family, mesh, along=True, tie_word_embeddings=True, **changes
+        )
         if family in UNTIED:
             seen[f"{family} untied"] = compared(
-                family, mesh, tie_word_embeddings=False, **changes
+                family, mesh, along=False, tie_word_embeddings=False, **changes
             )
     refused = {
         family: refusal(family, mesh, **changes) for family, changes in REFUSED.items()

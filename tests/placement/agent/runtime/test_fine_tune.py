@@ -358,6 +358,27 @@ def test_layers_cut_over_two_ranks_learn_what_one_process_learns(
         assert rows[-2][f"state_bytes_{rank}"] == pytest.approx(whole / 2, rel=0.02)
 
 
+def test_four_ranks_cut_layers_and_sequences_and_share_the_moments_of_copies(
+    models, alone, fork_server, tmp_path
+):
+    plan = plan_for("hybrid", 4)
+    assert plan["launch"]["sequence_parallel"] and plan["launch"]["zero_stage"] == 1
+    assert (plan["launch"]["tensor_degree"], plan["launch"]["data_degree"]) == (2, 2)
+    plan["launch"] |= {"precision": "fp32", "checkpointing": "full"}
+    rows, text = trained(
+        fork_server, tmp_path, settings_for(models, "llama"), 4, plan=plan
+    )
+    assert "hybrid, 4 process(es) on cpu" in text
+    folder, others, _ = alone["llama"]
+    check_same(rows, others)
+    found, same = loaded(fork_server, tmp_path), loaded(fork_server, folder)
+    assert found["loss"] == pytest.approx(same["loss"], abs=ROUNDING)
+    whole = others[-2]["state_bytes_0"]
+    parts = [rows[-2][f"state_bytes_{rank}"] for rank in range(4)]
+    # Half of weights and gradients each, and of the moments all of it together.
+    assert sum(parts) == pytest.approx(whole * (4 * 0.25 + 0.5), rel=0.05)
+
+
 def test_experts_cut_over_two_ranks_go_on_whole_and_transformers_loads_them(
     models, fork_server, tmp_path
 ):
