@@ -259,6 +259,7 @@ def test_lora_trains_what_was_planned_and_peft_loads_it(models, adapted, fork_se
         ("llama", "", "adapters"),
         ("gpt2", "zero1", "merged"),
         ("llama", "tensor", "merged"),
+        ("llama", "zero2", "adapters"),
     ],
 )
 def test_two_ranks_train_the_adapters_that_one_process_trains(
