@@ -63,7 +63,7 @@ from placement.agent.runtime.training_checkpoint import put_in_place
 from placement.planner.launch.execution import (
     Execution,
     NotRunnable,
-    execution_of_pretrained,
+    execution_on_node,
 )
 from placement.planner.values.errors import LaunchInvalid
 from placement.planner.values.plan import Plan
@@ -358,7 +358,7 @@ def main(argv: list[str]) -> int:
     settings = json.loads(argv[1])
 
     def execution(plan: Plan) -> Execution:
-        return execution_of_pretrained(plan, settings)
+        return execution_on_node(plan, settings)
 
     def trainer(how: Execution, ranks: RankGroups) -> Trainer:
         return FineTuneTrainer(how, settings, ranks)

@@ -26,7 +26,7 @@ from placement.agent.runtime.fine_tune_worker import (
 from placement.agent.runtime.own_worker import run
 from placement.agent.runtime.rank_groups import RankGroups
 from placement.agent.runtime.trainer import Trainer
-from placement.planner.launch.execution import Execution, execution_of_pretrained
+from placement.planner.launch.execution import Execution, execution_on_node
 from placement.planner.values.errors import LaunchInvalid
 from placement.planner.values.plan import Plan
 
@@ -69,7 +69,7 @@ def main(argv: list[str]) -> int:
     settings: Mapping[str, Any] = json.loads(argv[1])
 
     def execution(plan: Plan) -> Execution:
-        return execution_of_pretrained(plan, settings)
+        return execution_on_node(plan, settings)
 
     def trainer(how: Execution, ranks: RankGroups) -> Trainer:
         return PreTrainer(how, settings, ranks)

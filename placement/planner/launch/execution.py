@@ -277,13 +277,14 @@ def execution_of_pretrained(
 
     Raises:
         NotRunnable: the Plan cuts the model in a way that the recipe does not.
+        PlanInvalid: its ranks do not form a grid.
     """
     launch = plan.launch
     width = int(launch.get("tensor_degree", 1))
     if launch.get("schedule"):
-        raise not_cut(sentence("the recipe cannot cut this model into stages"))
+        raise NotRunnable(sentence("the recipe cannot cut this model into stages"))
     if width > 1 and int(launch.get("zero_stage", 0)) >= 2:
-        raise not_cut(
+        raise NotRunnable(
             sentence(
                 "the recipe cannot cut the layers of this model and also share out "
                 "its gradients"
@@ -294,8 +295,24 @@ def execution_of_pretrained(
         heads = int(shape.get("heads", 1))
         family, kv_heads = str(spec.get("family")), int(shape.get("kv_heads", heads))
         if why := why_not_tensor(family, heads, kv_heads, width):
-            raise not_cut(why)
+            raise NotRunnable(why)
     return execution_of(plan, {**WHOLE, "heads": width, "seq": settings["seq"]})
+
+
+def execution_on_node(plan: Plan, settings: Mapping[str, Any]) -> Execution:
+    """Return the Execution for a Hugging Face model where no Plan can be made.
+
+    Args:
+        plan: the Plan.
+        settings: seq of the recipe.
+
+    Raises:
+        NotRunnable: as `execution_of_pretrained`, with the Plans that can be chosen.
+    """
+    try:
+        return execution_of_pretrained(plan, settings)
+    except NotRunnable as error:
+        raise not_cut(str(error)) from error
 
 
 def not_cut(why: str) -> NotRunnable:
