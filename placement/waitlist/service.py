@@ -36,7 +36,7 @@ from telemetry.web.field_errors import field_sentences
 MOST_ROWS = 200
 MOST_PLANS = 30
 WAITING, PLACED, *_ = WaitingRequest.State
-UNKNOWN_YET = ("reservation", "node", "resume_from", "backfill")
+UNKNOWN_YET = ("reservation", "node", "resume_from", "backfill", "strategy")
 log = logging.getLogger(__name__)
 
 
