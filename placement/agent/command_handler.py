@@ -25,7 +25,11 @@ from placement.agent.local_runner import LocalRunner
 from placement.agent.process import previous_attempt, unix_user
 from placement.agent.process.enforcement import Enforcer
 from placement.agent.storage import disk_quota, disk_space
-from placement.planner.launch.recipes import KNOWN_RECIPES, checked_settings
+from placement.planner.launch.recipes import (
+    KNOWN_RECIPES,
+    checked_settings,
+    runs_without_gpus,
+)
 from placement.planner.values.errors import LaunchInvalid
 from placement.protocol import signing
 from placement.protocol.commands import Order, OrderKind, check_order, parse_order
@@ -217,7 +221,7 @@ class OrderDesk:
         if why := why_not(self.node):
             raise OrderRefused("isolation", why)
         unix_user.identity_of(order, allow_scripts=self.node.allow_scripts)
-        if not order.gpu_uuids:
+        if not order.gpu_uuids and not runs_without_gpus(order.recipe, order.settings):
             raise OrderRefused("malformed", "an order to start names its Gpus")
         if order.simulated and self.node.sim_dir is None:
             raise OrderRefused("simulated", "this node has no simulated Gpus")

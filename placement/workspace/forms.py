@@ -21,3 +21,4 @@ class WorkspaceForm(TerminalForm):
     environment_folder = forms.CharField(
         required=False, max_length=MOST_FOLDER_CHARACTERS
     )
+    folder = forms.CharField(required=False, max_length=MOST_FOLDER_CHARACTERS)

@@ -207,6 +207,8 @@ def planned_uuids(job: Job) -> list[str]:
 
 def _gpus_of(job: Job) -> list[Gpu]:
     """Return the Gpus that a Job got (or would get), in its own order."""
+    if not job.uses_gpus:
+        return []
     held = held_gpus(job)
     by_pk = {gpu.pk: gpu for gpu in held}
     by_uuid = {gpu.uuid: gpu for gpu in held}
@@ -224,6 +226,8 @@ def _claim(job: Job, node: Node) -> dict[str, Any]:
     """Return what the Job occupies on simulated Gpus."""
     if not node.simulated:
         return {}
+    if not job.uses_gpus:
+        return {"simulated": True}
     if job.recipe in KNOWN_RECIPES:
         taken = claim_bytes(job.recipe_settings)
         util_pct = float(job.recipe_settings["simulated_util_pct"])

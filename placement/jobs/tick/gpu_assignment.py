@@ -12,7 +12,7 @@ from django.db.models import Q
 
 from placement.jobs.predecessor import FREE
 from placement.jobs.site_clock import clock_text
-from placement.models import Job, JobPart
+from placement.models import USES_GPUS, Job, JobPart
 from reservations.booking.unclean_start import FOREIGN_RULES
 from telemetry.models import Alert, Gpu
 from telemetry.protocol.sentences import sentence
@@ -37,6 +37,8 @@ def gpus_for_due_job(job: Job, planned: Sequence[str]) -> JobTurn:
         planned: UUIDs of the Gpus of its Plan, by rank. Empty: it needs ``gpu_count``
             Gpus, or all of the Reservation on its node.
     """
+    if not job.uses_gpus:
+        return JobTurn()
     held = {gpu.uuid: gpu.pk for gpu in held_gpus(job)}
     if job.gpu_count is not None and job.gpu_count > len(held):
         return JobTurn(waits=_too_few(job, len(held)))
@@ -125,6 +127,7 @@ def _ahead(job: Job) -> int | None:
         Job.objects.filter(
             earlier,
             FREE,
+            USES_GPUS,
             _on_nodes(job.node_ids()),
             reservation_id=job.reservation_id,
             state=Job.State.QUEUED,
@@ -150,7 +153,7 @@ def _jobs_on_gpus(job: Job, held: set[int]) -> dict[int, int]:
     """Return the Job on each of these Gpus, of any Reservation."""
     found: dict[int, int] = {}
     others = (
-        Job.objects.filter(_on_nodes(job.node_ids()), state__in=ON_NODE)
+        Job.objects.filter(_on_nodes(job.node_ids()), USES_GPUS, state__in=ON_NODE)
         .exclude(pk=job.pk)
         .prefetch_related("reservation__allocations")
     )
