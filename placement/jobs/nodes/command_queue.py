@@ -23,6 +23,7 @@ from placement.protocol.events import Running
 from placement.protocol.job_parts import gpus_by_node
 from placement.protocol.launchers import Launcher
 from placement.protocol.process_commands import ProcessOrder
+from placement.protocol.user_messages import UserMessage
 from placement.rules.sweep import variables
 from reservations.models import SitePolicy
 from telemetry.models import Gpu, Node
@@ -172,6 +173,12 @@ def send_process_order(order: ProcessOrder, *, now: datetime) -> bool:
 def send_gate_order(order: GateOrder) -> bool:
     """The same for the state of a node's device gate."""
     return _send(order, order.payload(), about="the device gate")
+
+
+def send_user_message(message: UserMessage) -> bool:
+    """Sign and queue a text for a user's terminals. False: no broker."""
+    about = sentence("user {name}", name=message.unix_user)
+    return _send(message, message.payload(), about=about)
 
 
 def _send(order: Addressed, payload: str, *, about: str) -> bool:
