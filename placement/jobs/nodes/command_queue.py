@@ -177,8 +177,7 @@ def send_gate_order(order: GateOrder) -> bool:
 
 def send_user_message(message: UserMessage) -> bool:
     """Sign and queue a text for a user's terminals. False: no broker."""
-    about = sentence("user {name}", name=message.unix_user)
-    return _send(message, message.payload(), about=about)
+    return _send(message, message.payload(), about=f"user {message.unix_user}")
 
 
 def _send(order: Addressed, payload: str, *, about: str) -> bool:
