@@ -33,12 +33,12 @@ from gpuportal.board.board_snapshot import viewer_of
 from placement.jobs.number_fields import whole_number_field
 from reservations.models import Membership, SitePolicy, User
 from reservations.presence import adoption
+from reservations.web.refusal_form import add_refusal
 from telemetry.alerts.service import LONGEST_SNOOZE
 from telemetry.models import AlertQuerySet, Gpu, Node
 from telemetry.protocol.coded_error import CodedError
 from telemetry.rules.alert_rules import alert_rules
 from telemetry.web.csv_answer import csv_answer
-from telemetry.web.error_answers import add_errors
 from telemetry.web.plain_forms import PlainForm
 from telemetry.web.query_filters import whole_number
 
@@ -112,7 +112,7 @@ def adopt(request: HttpRequest) -> HttpResponse:
             )
             return redirect("reservation", pk=made.pk)
         except CodedError as error:
-            status = add_errors(form, error)
+            status = add_refusal(form, error)
     return _page(request, form, status)
 
 

@@ -23,6 +23,7 @@ from placement.workspace.quick_booking import (
 from placement.workspace.quick_booking import book_and_open as start_quickly
 from reservations.models import Reservation
 from reservations.store.co_users import usable_by
+from reservations.web.refusal_form import add_refusal
 from telemetry.models import Gpu
 from telemetry.protocol.coded_error import CodedError
 from telemetry.web.error_answers import add_errors
@@ -109,7 +110,7 @@ def book_and_open(request: HttpRequest) -> HttpResponse:
                 )
                 return _back(made.job.reservation_id)
             except CodedError as error:
-                status = add_errors(form, error)
+                status = add_refusal(form, error)
     page = {"form": form, "gpu": gpu, "title": WORKSPACE_APPS[app].title}
     return render(request, "placement/workspace/book_page.html", page, status=status)
 

@@ -86,13 +86,18 @@ def test_nobody_books_for_another_person_or_where_nothing_runs(alice, bob, gpus,
 
 
 def test_the_ordinary_rules_refuse_and_the_alert_stays_open(
-    alice, bob, gpus, now, hour
+    client, alice, bob, gpus, now, hour
 ):
     seen(gpus[0], "alice", now=now)
     other = make_reservation(bob, [gpus[0]], start=hour, end=hour + HOUR)
     with pytest.raises(GpuTaken) as refused:
         adopt(alice, now)
     assert refused.value.next_slot is not None
+    client.force_login(alice)
+    page = client.post("/alerts/adopt/", {"node": "node1", "hours": "2"})
+    assert page.status_code == 409
+    assert "node1:0 is taken" in page.content.decode()
+    assert "This works: node1:0 from" in page.content.decode()
     assert Alert.objects.open().count() == 1
     assert list(Reservation.objects.all()) == [other]
     assert not AuditEntry.objects.filter(verb="reservation.adopted").exists()
