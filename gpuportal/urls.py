@@ -35,6 +35,7 @@ urlpatterns = [
     path("search", views.search, name="search"),
     path("bell", bell, name="bell"),
     path("alerts/", alert_views.alert_list, name="alerts"),
+    path("alerts/adopt/", alert_views.adopt, name="alerts-adopt"),
     path("alerts/<int:pk>/", alert_views.alert_act, name="alert-act"),
     path("gpus/<int:pk>/xids/clear/", alert_views.xids_clear, name="xids-clear"),
     path("manage/", manage_home.home, name="manage"),

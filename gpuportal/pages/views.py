@@ -31,6 +31,7 @@ from gpuportal.pages.forms import (
     TokenForm,
     ZoneForm,
 )
+from placement.workspace.quick_booking import quick_start
 from reservations.accounts.api_tokens import create_token, revoke_token
 from reservations.accounts.identities.queries import (
     provider_named,
@@ -110,6 +111,7 @@ def board(request: HttpRequest) -> HttpResponse:
         "has_gpus": bool(counts),
         "drains": {drained[pk]: one.reason for pk, one in drains(drained).items()},
         "gpu_drains": gpu_drain_reasons(alone),
+        "quick": quick_start(_user(request)),
     }
     return render(request, "gpuportal/board/board.html", page)
 

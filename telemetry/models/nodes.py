@@ -236,6 +236,14 @@ class Pool(models.Model):
         default=True,
         help_text=lazy("Steps are only written to the audit log."),
     )
+    may_adopt = models.BooleanField(
+        lazy("book what runs"),
+        default=True,
+        help_text=lazy(
+            "Whether a person whose process runs on an unbooked GPU may book it with "
+            "one click."
+        ),
+    )
 
     class Meta:
         ordering = ["gpu_class"]

@@ -15,7 +15,7 @@ from django.db.models import Q
 
 from placement.jobs.predecessor import FREE
 from placement.jobs.site_clock import clock_text
-from placement.models import Job, JobPart
+from placement.models import USES_GPUS, Job, JobPart
 from placement.planner.launch.workspace_apps import TERMINAL
 from reservations.booking.unclean_start import FOREIGN_RULES
 from telemetry.models import Alert, Gpu
@@ -43,6 +43,8 @@ def gpus_for_due_job(job: Job, planned: Sequence[str]) -> JobTurn:
         planned: UUIDs of the Gpus of its Plan, by rank. Empty: it needs ``gpu_count``
             Gpus, or all of the Reservation on its node.
     """
+    if not job.uses_gpus:
+        return JobTurn()
     held = {gpu.uuid: gpu.pk for gpu in held_gpus(job)}
     if job.gpu_count is not None and job.gpu_count > len(held):
         return JobTurn(waits=_too_few(job, len(held)))
@@ -132,6 +134,7 @@ def _ahead(job: Job) -> int | None:
         Job.objects.filter(
             earlier,
             FREE,
+            USES_GPUS,
             _on_nodes(job.node_ids()),
             reservation_id=job.reservation_id,
             state=Job.State.QUEUED,
@@ -162,7 +165,7 @@ def _jobs_on_gpus(job: Job, held: set[int], shares: bool) -> dict[int, int]:
     found: dict[int, int] = {}
     beside = Q(reservation_id=job.reservation_id)
     others = (
-        Job.objects.filter(_on_nodes(job.node_ids()), state__in=ON_NODE)
+        Job.objects.filter(_on_nodes(job.node_ids()), USES_GPUS, state__in=ON_NODE)
         .exclude(pk=job.pk)
         .exclude(beside if shares else beside & SHARES_GPUS)
         .prefetch_related("reservation__allocations")

@@ -9,6 +9,7 @@ import { clock, siteZone } from "../time.js";
 import { drawMemory, makeMemory } from "./memory.js";
 import { drawMine, makeMine } from "./mine.js";
 import { isSlurm } from "./slurm.js";
+import { drawQuick, makeQuick } from "./quick.js";
 import { drawSparkline, makeSparkline } from "./sparkline.js";
 import { energyWords, isBookable, isHeld, missingWords, noteWords, ownerOf, untilWords, whoWords } from "./words.js";
 import { gettext } from "../words.js";
@@ -64,6 +65,7 @@ export class GpuCard {
     this.energy = el("span", { class: "gpu-energy", title: gettext("energy of this booking so far") });
     this.details = el("a", { class: "btn btn-s", href: `/gpus/${id}/`, text: gettext("Details"), "aria-label": gettext("Details of {name}: {gpu_class}", { name, gpu_class: info.gpu_class }) });
     this.book = el("a", { class: "btn btn-s", href: `/calendar/?gpu=${id}`, text: gettext("Book"), "aria-label": gettext("Book {name}", { name }) });
+    this.quick = makeQuick(this.cell);
     this.root.append(
       el("header", { class: "gpu-head" },
         el("span", { class: "gpu-index", text: info.index }),
@@ -76,7 +78,7 @@ export class GpuCard {
       this.note, this.processes, this.mine.root,
       el("footer", { class: "gpu-foot" },
         el("div", { class: "gpu-booking" }, this.holder, this.next, this.energy),
-        this.details, this.book));
+        this.details, this.quick, this.book));
   }
 
   paint() {
@@ -136,6 +138,7 @@ export class GpuCard {
     drawMine(this.mine, cell);
     this.book.hidden = !isBookable(cell) || cell.state.key === "intruder";
     this.details.hidden = !this.book.hidden;
+    drawQuick(this.quick, cell);
     // The link of a held Gpu books it from the time at which it comes free.
     const from = isHeld(cell) ? cell.holder.free_from ?? cell.holder.until : null;
     setText(this.book, from ? gettext("Book from {time}", { time: clock(from) }) : gettext("Book"));
