@@ -34,6 +34,7 @@ words: {
 "Book from {time}": "Ab {time} reservieren",
 "Book from {time}: {name}": "{name} ab {time} reservieren",
 "Book {name}": "{name} reservieren",
+"Book {name} for 2 hours and open {title}": "{name} für 2 Stunden reservieren und {title} öffnen",
 "Book {time}": "{time} reservieren",
 "Booked": "Reserviert",
 "Booked again: {name}.": "Wieder reserviert: {name}.",
