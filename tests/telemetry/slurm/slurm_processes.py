@@ -152,9 +152,12 @@ class SlurmProcesses:
         return done.stdout
 
     def submit(self, *options: str) -> int:
-        """Submit a job that runs until it is cancelled. Return its number."""
+        """Submit a job that runs until it is cancelled. Return its number.
+
+        It also ends when the folder is gone, even if nobody is left to cancel it.
+        """
         script = self.folder / "job.sh"
-        script.write_text("#!/bin/sh\nsleep 3600\n")
+        script.write_text(f"#!/bin/sh\nwhile [ -e {self.conf} ]; do sleep 1; done\n")
         told = ("--parsable", "--output=/dev/null", "-n1", *options, str(script))
         return int(self.run("sbatch", *told).split(";")[0])
 
