@@ -13,13 +13,9 @@ from typing import Any
 from placement.jobs.launch_checks import recipe_problem
 from placement.models import StoredPlan
 from placement.planner.launch.recipes import checked_settings
-from placement.planner.model.spec import ModelSpec
-from placement.planner.search.memory_savings import PlanLimits
 from placement.planner.values.errors import LaunchInvalid
 from placement.planner.values.plan import Plan
-from placement.planner.values.workload import Workload
-from placement.plans.available_gpus import offered
-from placement.plans.service import make_plans, save_plan
+from placement.plans.replanned import plans_on, save_again
 from placement.rules.job_refusals import StrategyNotRunnable
 from reservations.models import User
 from reservations.rules.errors import NotFound
@@ -62,22 +58,9 @@ def runnable_plans(launch: RecipeLaunch, now: datetime) -> list[Plan]:
     check_rate("plan", user_pk=launch.user.pk, per_minute=PLANS_PER_MINUTE, now=now)
     kept = launch.plan()
     settings = checked_settings(launch.recipe, launch.settings)
-    there = offered(
-        user=launch.user,
-        at=None,
-        hours=1,
-        now=now,
-        reservation_id=launch.reservation_id,
-    )
-    found = make_plans(
-        spec=ModelSpec.from_json(kept.spec),
-        workload=Workload.from_json(kept.workload),
-        offers=there.offers,
-        limits=PlanLimits(beaten_too=True),
-    )
     return [
         one
-        for one in found.plans
+        for one in plans_on(kept, reservation_id=launch.reservation_id, now=now)
         if launch.node in ("", one.node)
         and not recipe_problem(launch.recipe, settings, one.to_json(), kept.spec)
     ]
@@ -115,13 +98,7 @@ def plan_by_strategy(launch: RecipeLaunch, strategy: str, now: datetime) -> Stor
     if chosen is None:
         there = dict.fromkeys(one.strategy for one in plans)
         raise LaunchInvalid({"strategy": _none_fits(strategy, list(there))})
-    return save_plan(
-        user=launch.user,
-        spec=ModelSpec.from_json(kept.spec),
-        plan=chosen,
-        now=now,
-        address=kept.address,
-    )
+    return save_again(kept, chosen, now)
 
 
 def _none_fits(strategy: str, there: list[str]) -> str:

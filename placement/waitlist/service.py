@@ -169,6 +169,8 @@ def _plan_again(kept: WaitingLaunch, now: datetime) -> StoredPlan | None:
         plan_id=plan_id,
         reservation=row.reservation,
         kind=kept.launch["kind"],
+        recipe=kept.launch["recipe"],
+        settings=kept.launch["recipe_settings"],
         now=now,
     )
 

@@ -85,9 +85,10 @@ def unpacked(value: Any) -> torch.Tensor:
         return value.unflatten(at, (2, -1))
     width, *after = value.shape[at:]
     shape = torch.Size((*value.shape[:at], 2, width // 2, *after))
+    before: list[Any] = list(value.placements)
     places = [
         Shard(place.dim + 1) if not place.is_replicate() and place.dim >= at else place
-        for place in value.placements
+        for place in before
     ]
     return DTensor.from_local(
         value.to_local().unflatten(at, (2, -1)),
