@@ -4,6 +4,7 @@ from datetime import datetime
 from typing import Any
 
 from django import forms
+from django.conf import settings
 from django.contrib import messages
 from django.core.exceptions import ValidationError
 from django.core.paginator import Paginator
@@ -120,6 +121,7 @@ def show(request: HttpRequest) -> HttpResponseBase:
             "query": query.urlencode(),
             "page": Paginator(rows, COURSES_PER_PAGE).get_page(request.GET.get("page")),
             "mail": invitation_mail.possible(),
+            "passwords": settings.LOGIN_SETTINGS.passwords,
         },
     )
 
@@ -201,6 +203,15 @@ def invite(request: HttpRequest, pk: int) -> HttpResponseBase:
     account = get_object_or_404(Account, pk=pk)
     user_ids = list(_members_without_password(account).values_list("pk", flat=True))
     user = reader(request)
+    if not settings.LOGIN_SETTINGS.passwords:
+        messages.error(
+            request,
+            gettext(
+                "This site has no passwords. People sign in with the login of the "
+                "university."
+            ),
+        )
+        return redirect("manage-courses")
     if not user_ids:
         messages.info(request, gettext("Everybody in it can sign in."))
         return redirect("manage-courses")

@@ -1,6 +1,7 @@
 """A course from a list of students in one step. Its links work once."""
 
 import re
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -28,6 +29,21 @@ FORM = {
     "ends_at": "2099-07-31",
 }
 GOOD = "a much longer sentence"
+
+
+def test_a_site_without_passwords_makes_no_links(
+    client, lab, alice, omar, settings
+) -> None:
+    User.objects.filter(memberships__account__name="vision").update(password="!")
+    course = Account.objects.get(name="vision")
+    Account.objects.filter(pk=course.pk).update(ends_at=FORM["ends_at"] + "T00:00Z")
+    client.force_login(omar)
+    assert "Links as CSV" in client.get("/manage/courses/").content.decode()
+    settings.LOGIN_SETTINGS = replace(settings.LOGIN_SETTINGS, methods=("oidc",))
+    assert "Links as CSV" not in client.get("/manage/courses/").content.decode()
+    refused = client.post(f"/manage/courses/{course.pk}/invite/", follow=True)
+    assert "This site has no passwords" in refused.content.decode()
+    assert not Invitation.objects.exists()
 
 
 def test_a_list_of_300_students_is_a_course_and_each_chooses_a_password_once(
