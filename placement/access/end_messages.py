@@ -15,7 +15,7 @@ from placement.access.ssh_offers import OUTAGES
 from placement.jobs.nodes.command_queue import new_nonce, send_user_message
 from placement.protocol.end_notice import WARN_SECONDS, due_warning, remaining_time_text
 from placement.protocol.ssh_access import ACCOUNT_NAME
-from placement.protocol.user_messages import KIND, UserMessage
+from placement.protocol.user_messages import UserMessage
 from reservations.models import Allocation, CoUser, User
 from telemetry.live.broker_client import BROKER
 
@@ -101,7 +101,7 @@ def _first(key: str) -> bool:
 def _send(node: str, name: str, text: str, now: datetime) -> bool:
     issued_at = now.timestamp()
     message = UserMessage(
-        kind=KIND,
+        kind="tell_user",
         node=node,
         nonce=new_nonce(),
         issued_at=issued_at,

@@ -39,14 +39,14 @@ class UserMessage(PlainOrder):
     text: Annotated[str, Meta(min_length=1, max_length=MOST_TEXT)]
 
 
-class _Kinded(Struct):
+class _NamedKind(Struct):
     kind: str
 
 
 def is_user_message(payload: str) -> bool:
     """Return whether a payload is named a message. The rest may be invalid."""
     try:
-        return decode(_Kinded, payload, most_bytes=MAX_ORDER_BYTES).kind == KIND
+        return decode(_NamedKind, payload, most_bytes=MAX_ORDER_BYTES).kind == KIND
     except Malformed:
         return False
 

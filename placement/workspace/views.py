@@ -1,5 +1,6 @@
 """The page of a reservation's workspaces, and what its buttons do."""
 
+from typing import Any
 from urllib.parse import quote
 
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
@@ -91,7 +92,7 @@ def book_and_open(request: HttpRequest) -> HttpResponse:
         "environment_folder": before.environment_folder if before else "",
     }
     asked = request.POST if request.method == "POST" else request.GET
-    given = request.POST if request.method == "POST" else None
+    given: Any = request.POST if request.method == "POST" else None
     if given is not None and "hours" not in given:
         own = {name: value for name, value in usual.items() if name != "membership"}
         given = None if before is None else own | {"gpu": given.get("gpu", "")}

@@ -33,7 +33,7 @@ def main(socket_path: str, folder: str, token_file: str) -> int:
         """A server's settings, with the Unix socket instead of address and port."""
 
         def __init__(self, *words: Any, **options: Any) -> None:
-            super().__init__(*words, **options, uds=socket_path)
+            super().__init__(*words, **(options | {"uds": socket_path}))
 
     uvicorn.Config = UnixConfig  # type: ignore[misc]
     sys.argv = [

@@ -97,7 +97,7 @@ def test_the_ordinary_rules_refuse_and_the_alert_stays_open(
     page = client.post("/alerts/adopt/", {"node": "node1", "hours": "2"})
     assert page.status_code == 409
     assert "node1:0 is taken" in page.content.decode()
-    assert "This works: node1:0 from" in page.content.decode()
+    assert "This works: node1:" in page.content.decode()
     assert Alert.objects.open().count() == 1
     assert list(Reservation.objects.all()) == [other]
     assert not AuditEntry.objects.filter(verb="reservation.adopted").exists()
