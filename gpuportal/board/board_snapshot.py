@@ -11,18 +11,19 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypedDict
 
 from django.utils.translation import get_language
 
 from placement.models import Job
 from reservations.models import Allocation, User
 from reservations.presence.queries import PRESENCE_FIELDS, pending_releases
-from reservations.presence.release_warnings import PendingRelease
+from reservations.presence.release_warnings import PendingRelease, ReleaseWarning
 from reservations.rules.policy import LONGEST_POSSIBLE_SECONDS
 from reservations.store.co_users import co_user_pks
 from telemetry.live.broadcast import Detail, DetailProcess
 from telemetry.rules.command_line import short_command
+from telemetry.web.answer_schema import UtcInstant
 from telemetry.web.translation import translated_values
 
 HORIZON = timedelta(days=15)
@@ -188,7 +189,41 @@ def holding(bookings: list[LiveBooking], now: datetime) -> GpuHolding:
     )
 
 
-def holders_for(snapshot: BoardSnapshot, viewer: Viewer) -> dict[str, Any]:
+class NextBooking(TypedDict):
+    """The next booking of a GPU."""
+
+    user: str | None
+    """Name. Null: the caller may not see it."""
+    account: str
+    """The group."""
+    start: UtcInstant
+    mine: bool
+    shared: bool
+    """Whether the caller shares it."""
+
+
+class GpuHolder(TypedDict):
+    """The holder of a GPU, and the next booking."""
+
+    user: str | None
+    """Name. Null: nobody, or the caller may not see it."""
+    account: str | None
+    """The group. Null: nobody holds it."""
+    hue: int | None
+    """Colour of the group: the angle on the colour wheel, in degrees."""
+    until: UtcInstant | None
+    mine: bool
+    shared: bool
+    """Whether the caller shares it."""
+    reservation: int | None
+    looming: ReleaseWarning | None
+    """A coming release, for the holder only."""
+    next: NextBooking | None
+    free_from: UtcInstant | None
+    """When it is free. Null: now."""
+
+
+def holders_for(snapshot: BoardSnapshot, viewer: Viewer) -> dict[str, GpuHolder]:
     """Return the `holders` of the board's message, as this viewer may see them."""
     return {
         str(gpu_id): _holder(found, viewer)
@@ -196,7 +231,7 @@ def holders_for(snapshot: BoardSnapshot, viewer: Viewer) -> dict[str, Any]:
     }
 
 
-def _holder(found: GpuHolding, viewer: Viewer) -> dict[str, Any]:
+def _holder(found: GpuHolding, viewer: Viewer) -> GpuHolder:
     now, following = found.now, found.next
     return {
         "user": _name(now, viewer) if now else None,

@@ -4,7 +4,11 @@ import re
 from http import HTTPStatus
 from typing import Any
 
+from ninja.openapi.schema import OpenAPISchema
+from ninja.operation import Operation
+
 from telemetry.protocol.coded_error import PROBLEM_TYPE
+from telemetry.web.answer_schema import answer_schemas
 
 ALWAYS = {
     HTTPStatus.BAD_REQUEST: "The request cannot be read, or has a value that the "
@@ -53,6 +57,28 @@ PROBLEM: dict[str, Any] = {
         },
     },
 }
+
+
+class ApiSchema(OpenAPISchema):
+    """The schema of the API, with the fields of answers from return annotations."""
+
+    def responses(self, operation: Operation) -> dict[int, dict[str, Any]]:
+        """Return the answers of success of an operation, with the schema of each.
+
+        Raises:
+            TypeError: an answer's annotation has no fields.
+            ValueError: two answers have the same name and different fields.
+        """
+        found = super().responses(operation)
+        content, named = answer_schemas(operation.view_func)
+        for answer in found.values():
+            answer.pop("content", None)
+            if content:
+                answer["content"] = content
+        for name, schema in named.items():
+            if self.schemas.setdefault(name, schema) != schema:
+                raise ValueError(f"two schemas are called {name}")
+        return found
 
 
 def operation_id(method: str, path: str) -> str:

@@ -1,5 +1,7 @@
 """The caller's notices: /api/v1/notices."""
 
+from typing import TypedDict
+
 from django.http import HttpRequest
 from django.utils import timezone
 from ninja import Router
@@ -8,13 +10,41 @@ from reservations.models import User
 from reservations.notifications.queries import notices_of
 from reservations.notifications.service import read_notice
 from reservations.store.calendar_queries import iso
+from telemetry.web.answer_schema import UtcInstant
 
 router = Router(tags=["notices"])
 MOST = 100
 
 
+class NoticeAnswer(TypedDict):
+    """One notice."""
+
+    id: int
+    kind: str
+    text: str
+    reservation: int | None
+    """The reservation that it is about."""
+    url: str
+    """Address of the page that it is about. Empty: none."""
+    told_at: UtcInstant
+    read: bool
+
+
+class NoticeList(TypedDict):
+    """The caller's notices."""
+
+    notices: list[NoticeAnswer]
+
+
+class NoticeRead(TypedDict):
+    """The notice that was marked."""
+
+    id: int
+    read: bool
+
+
 @router.get("/notices")
-def notices(request: HttpRequest, unread: bool = False) -> dict[str, object]:
+def notices(request: HttpRequest, unread: bool = False) -> NoticeList:
     """The caller's notices, newest first."""
     assert isinstance(request.user, User)
     found = notices_of(request.user, unread=unread, most=MOST)
@@ -35,7 +65,7 @@ def notices(request: HttpRequest, unread: bool = False) -> dict[str, object]:
 
 
 @router.post("/notices/{int:notice_id}/read")
-def read(request: HttpRequest, notice_id: int) -> dict[str, object]:
+def read(request: HttpRequest, notice_id: int) -> NoticeRead:
     """Mark a notice as read. The bell no longer counts it."""
     assert isinstance(request.user, User)
     read_notice(notice_id=notice_id, user=request.user, now=timezone.now())
