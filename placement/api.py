@@ -23,6 +23,7 @@ from placement.rebalance.api import router as moves
 from placement.serving.api import router as serve
 from reservations.models import User
 from reservations.rules.errors import NotFound
+from reservations.web.request_keys import repeatable
 from telemetry.history.charts import UsageAnswer, usage_entry
 from telemetry.protocol.sentences import sentence
 
@@ -193,6 +194,7 @@ def job_numbers(request: HttpRequest, job_id: int) -> LogNumbers:
 
 
 @router.post("/jobs", response={201: dict[str, Any]})
+@repeatable
 def job_launch(
     request: HttpRequest, body: NewJob
 ) -> Status[snapshots.JobAnswer | QueuedGap]:

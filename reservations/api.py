@@ -59,6 +59,7 @@ from reservations.web.api_parts import (
     signed_in,
     slot_json,
 )
+from reservations.web.request_keys import repeatable
 from reservations.web.schemas import (
     BookIn,
     ChangeIn,
@@ -273,6 +274,7 @@ def _json(request: HttpRequest, content: Content) -> EncodedAnswer[Content]:
 
 
 @router.post("/reservations", response={201: dict[str, Any]})
+@repeatable
 def book(request: HttpRequest, wish: BookIn) -> Status[UndoableReservation]:
     """Book GPUs. A refusal is 409, with the rule, its numbers and the next slot."""
     user = signed_in(request)

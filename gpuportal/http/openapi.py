@@ -7,6 +7,7 @@ from typing import Any
 from ninja.openapi.schema import OpenAPISchema
 from ninja.operation import Operation
 
+from reservations.web.request_keys import PARAMETER
 from telemetry.protocol.coded_error import PROBLEM_TYPE
 from telemetry.web.answer_schema import answer_schemas
 
@@ -61,6 +62,13 @@ PROBLEM: dict[str, Any] = {
 
 class ApiSchema(OpenAPISchema):
     """The schema of the API, with the fields of answers from return annotations."""
+
+    def operation_parameters(self, operation: Operation) -> list[dict[str, Any]]:
+        """Return the parameters of an operation, with the headers that it reads."""
+        found: list[dict[str, Any]] = super().operation_parameters(operation)
+        if getattr(operation.view_func, "repeatable", False):
+            found.append(PARAMETER)
+        return found
 
     def responses(self, operation: Operation) -> dict[int, dict[str, Any]]:
         """Return the answers of success of an operation, with the schema of each.

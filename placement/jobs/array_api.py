@@ -13,6 +13,7 @@ from placement.models import Job, JobArray
 from placement.rules.sweep import checked_sweep
 from reservations.models import User
 from reservations.rules.errors import NotFound
+from reservations.web.request_keys import repeatable
 from telemetry.protocol.sentences import sentence
 
 router = Router(tags=["placement"])
@@ -49,6 +50,7 @@ class ArrayStopped(TypedDict):
 
 
 @router.post("/jobs/arrays", response={201: dict[str, Any]})
+@repeatable
 def array_launch(request: HttpRequest, body: NewArray) -> Status[ArrayAnswer]:
     """Launch all jobs of a sweep, or none. Each gets ``gpus`` GPUs, default one."""
     array = launch_array(

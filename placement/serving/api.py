@@ -19,6 +19,7 @@ from placement.serving import service as serving
 from reservations.models import Membership, User
 from reservations.rules.errors import NotFound
 from reservations.web.rate_limits import check_rate
+from reservations.web.request_keys import repeatable
 from telemetry.protocol.sentences import sentence
 
 router = Router(tags=["serving"])
@@ -117,6 +118,7 @@ def endpoint_list(
 
 
 @router.post("/serve", response={201: dict[str, Any]})
+@repeatable
 def endpoint_add(request: HttpRequest, body: Serve) -> Status[show.EndpointAnswer]:
     """Serve a model on the best GPU of a reservation, or of a new one."""
     user = _user(request)

@@ -20,6 +20,7 @@ from reservations.models.reports import (
     RefusedRequest,
     RolledMonth,
 )
+from reservations.models.request_key import RequestKey
 from reservations.models.sharing import (
     CalendarFeed,
     CoUser,
@@ -61,6 +62,7 @@ __all__ = [
     "PoolRule",
     "RefusedDemand",
     "RefusedRequest",
+    "RequestKey",
     "Reservation",
     "RolledMonth",
     "Series",

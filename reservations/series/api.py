@@ -23,6 +23,7 @@ from reservations.web.api_parts import (
     signed_in,
     slot_json,
 )
+from reservations.web.request_keys import repeatable
 from reservations.web.schemas import BookIn, _Strict
 from telemetry.web.answer_schema import LocalDay, UtcInstant
 from telemetry.web.error_answers import message_of
@@ -193,6 +194,7 @@ def preview(request: HttpRequest, what: SeriesPreviewIn) -> SeriesOutlook:
 
 
 @router.post("/series", response={201: dict[str, Any]})
+@repeatable
 def create(request: HttpRequest, what: SeriesIn) -> Status[NewSeries]:
     """Create a series. Days within the horizon are booked now, the others later."""
     wanted = _wish(request, what, writes=True)

@@ -22,6 +22,7 @@ from reservations.web.api_parts import (
     hours_of,
     signed_in,
 )
+from reservations.web.request_keys import repeatable
 from reservations.web.schemas import GpuIds, Key, Line, _Strict
 from telemetry.web.answer_schema import UtcInstant
 
@@ -222,6 +223,7 @@ def ask(
 
 
 @router.post("/offers", response={201: dict[str, Any]})
+@repeatable
 def make(request: HttpRequest, what: OfferIn) -> Status[OfferAnswer]:
     """Offer the caller's reservation, as a gift or as a swap."""
     user = signed_in(request)

@@ -31,6 +31,7 @@ from reservations.waitlist.queries import (
     request_json,
 )
 from reservations.web.api_parts import count_request, own_membership, signed_in
+from reservations.web.request_keys import repeatable
 from reservations.web.schemas import (
     MOST_GPUS,
     Instant,
@@ -106,6 +107,7 @@ def listed(request: HttpRequest) -> WaitingList:
 
 
 @router.post("/waiting", response={201: dict[str, Any]})
+@repeatable
 def ask(request: HttpRequest, wish: WaitIn) -> Status[WaitingAnswer]:
     """Join the waitlist. A suitable time is booked as soon as there is one."""
     user = signed_in(request)
