@@ -2,7 +2,7 @@
 
 from typing import Any, TypedDict
 
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 from ninja import Query, Router, Status
 
@@ -26,6 +26,7 @@ from reservations.rules.errors import NotFound
 from reservations.web.request_keys import repeatable
 from telemetry.history.charts import UsageAnswer, usage_entry
 from telemetry.protocol.sentences import sentence
+from telemetry.web.cursor_page import Cursor, NextPage, cursor_page, link_next
 
 MOST_ROWS = 200
 router = Router(tags=["placement"])
@@ -38,7 +39,7 @@ router.add_router("", serve)
 router.add_router("", results)
 
 
-class JobList(TypedDict):
+class JobList(NextPage):
     """Jobs that the caller may see."""
 
     count: int
@@ -109,10 +110,12 @@ class LogNumbers(TypedDict):
 @router.get("/jobs")
 def job_list(
     request: HttpRequest,
+    response: HttpResponse,
     state: Job.State | None = None,
     reservation: int | None = Query(None, ge=1, le=2**62),
     limit: int = Query(50, ge=1, le=MOST_ROWS),
     offset: int = Query(0, ge=0, le=10**9),
+    cursor: Cursor = "",
 ) -> JobList:
     """Jobs that the caller may see, newest first."""
     rows = _visible(request)
@@ -120,8 +123,19 @@ def job_list(
         rows = rows.filter(state=state)
     if reservation is not None:
         rows = rows.filter(reservation_id=reservation)
-    page = rows.prefetch_related("events")[offset : offset + limit]
-    return {"count": rows.count(), "jobs": [snapshots.job_facts(job) for job in page]}
+    page, following = cursor_page(
+        rows.prefetch_related("events"),
+        by="created_at",
+        cursor=cursor,
+        limit=limit,
+        offset=offset,
+    )
+    link_next(request, response, following)
+    return {
+        "count": rows.count(),
+        "jobs": [snapshots.job_facts(job) for job in page],
+        "next": following,
+    }
 
 
 @router.get("/jobs/{int:job_id}")

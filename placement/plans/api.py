@@ -33,6 +33,7 @@ from reservations.web.rate_limits import check_rate
 from reservations.web.schemas import in_utc
 from telemetry.protocol.sentences import sentence
 from telemetry.web.answer_schema import UtcInstant, ZipAnswer
+from telemetry.web.cursor_page import Cursor, NextPage, cursor_page, link_next
 
 MOST_ROWS = 200
 PLANS_PER_MINUTE = 120
@@ -183,7 +184,7 @@ class StoredPlanAnswer(PlanFacts):
     plan: PlanJson
 
 
-class PlanList(TypedDict):
+class PlanList(NextPage):
     """Plans that the caller kept."""
 
     count: int
@@ -316,13 +317,26 @@ def _kept_plan(
 @router.get("/plans")
 def plan_list(
     request: HttpRequest,
+    response: HttpResponse,
     limit: int = Query(50, ge=1, le=MOST_ROWS),
     offset: int = Query(0, ge=0, le=10**9),
+    cursor: Cursor = "",
 ) -> PlanList:
     """Plans that the caller kept, newest first."""
     rows = StoredPlan.objects.filter(owner=_user(request))
-    page = rows.defer("spec", "plan")[offset : offset + limit]
-    return {"count": rows.count(), "plans": [_saved_plan_facts(row) for row in page]}
+    page, following = cursor_page(
+        rows.defer("spec", "plan"),
+        by="created_at",
+        cursor=cursor,
+        limit=limit,
+        offset=offset,
+    )
+    link_next(request, response, following)
+    return {
+        "count": rows.count(),
+        "plans": [_saved_plan_facts(row) for row in page],
+        "next": following,
+    }
 
 
 @router.get("/plans/{int:plan_id}")

@@ -5,7 +5,7 @@ Inference is not here: it is the Open Inference Protocol at /serve/<job>/v2/.
 
 from typing import Any, TypedDict
 
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 from ninja import File, Query, Router, Schema, Status
 from ninja.files import UploadedFile
@@ -21,6 +21,7 @@ from reservations.rules.errors import NotFound
 from reservations.web.rate_limits import check_rate
 from reservations.web.request_keys import repeatable
 from telemetry.protocol.sentences import sentence
+from telemetry.web.cursor_page import Cursor, NextPage, cursor_page, link_next
 
 router = Router(tags=["serving"])
 NOTHING_BESIDE: list[UploadedFile] = []
@@ -65,7 +66,7 @@ class ModelFileList(TypedDict):
     files: list[show.ModelFileAnswer]
 
 
-class EndpointList(TypedDict):
+class EndpointList(NextPage):
     """Endpoints that the caller may see."""
 
     count: int
@@ -105,15 +106,21 @@ def file_drop(request: HttpRequest, file_id: int) -> Status[None]:
 @router.get("/serve")
 def endpoint_list(
     request: HttpRequest,
+    response: HttpResponse,
     limit: int = Query(50, ge=1, le=200),
     offset: int = Query(0, ge=0, le=10**9),
+    cursor: Cursor = "",
 ) -> EndpointList:
     """Endpoints that the caller may see, newest first."""
     rows = show.endpoints_of(_user(request))
-    page = rows[offset : offset + limit]
+    page, following = cursor_page(
+        rows, by="job__created_at", cursor=cursor, limit=limit, offset=offset
+    )
+    link_next(request, response, following)
     return {
         "count": rows.count(),
         "endpoints": [show.endpoint_facts(row) for row in page],
+        "next": following,
     }
 
 

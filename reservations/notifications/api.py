@@ -2,15 +2,16 @@
 
 from typing import TypedDict
 
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
-from ninja import Router
+from ninja import Query, Router
 
-from reservations.models import User
-from reservations.notifications.queries import notices_of
+from reservations.models import Notice, User
+from reservations.notifications.queries import notices_with_text
 from reservations.notifications.service import read_notice
 from reservations.store.calendar_queries import iso
 from telemetry.web.answer_schema import UtcInstant
+from telemetry.web.cursor_page import Cursor, NextPage, cursor_page, link_next
 
 router = Router(tags=["notices"])
 MOST = 100
@@ -30,7 +31,7 @@ class NoticeAnswer(TypedDict):
     read: bool
 
 
-class NoticeList(TypedDict):
+class NoticeList(NextPage):
     """The caller's notices."""
 
     notices: list[NoticeAnswer]
@@ -44,10 +45,19 @@ class NoticeRead(TypedDict):
 
 
 @router.get("/notices")
-def notices(request: HttpRequest, unread: bool = False) -> NoticeList:
+def notices(
+    request: HttpRequest,
+    response: HttpResponse,
+    unread: bool = False,
+    limit: int = Query(MOST, ge=1, le=MOST),
+    cursor: Cursor = "",
+) -> NoticeList:
     """The caller's notices, newest first."""
-    assert isinstance(request.user, User)
-    found = notices_of(request.user, unread=unread, most=MOST)
+    user = request.user
+    assert isinstance(user, User)
+    rows = Notice.objects.unread(user) if unread else Notice.objects.filter(user=user)
+    page, following = cursor_page(rows, by="told_at", cursor=cursor, limit=limit)
+    link_next(request, response, following)
     return {
         "notices": [
             {
@@ -59,8 +69,9 @@ def notices(request: HttpRequest, unread: bool = False) -> NoticeList:
                 "told_at": iso(one.told_at),
                 "read": one.read,
             }
-            for one in found
-        ]
+            for one in notices_with_text(page, user)
+        ],
+        "next": following,
     }
 
 

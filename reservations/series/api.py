@@ -3,9 +3,9 @@
 from datetime import date
 from typing import Any, Literal, NotRequired, TypedDict
 
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
-from ninja import Router, Status
+from ninja import Query, Router, Status
 from pydantic import Field
 
 from reservations.models import Occurrence, Series
@@ -26,6 +26,7 @@ from reservations.web.api_parts import (
 from reservations.web.request_keys import repeatable
 from reservations.web.schemas import BookIn, _Strict
 from telemetry.web.answer_schema import LocalDay, UtcInstant
+from telemetry.web.cursor_page import Cursor, NextPage, cursor_page, link_next
 from telemetry.web.error_answers import message_of
 
 router = Router(tags=["series"])
@@ -127,7 +128,7 @@ class NewSeries(SeriesAnswer):
     days: list[SeriesPreviewDay]
 
 
-class SeriesList(TypedDict):
+class SeriesList(NextPage):
     """The caller's series."""
 
     series: list[ListedSeries]
@@ -209,19 +210,27 @@ def create(request: HttpRequest, what: SeriesIn) -> Status[NewSeries]:
 
 
 @router.get("/series")
-def listed(request: HttpRequest) -> SeriesList:
+def listed(
+    request: HttpRequest,
+    response: HttpResponse,
+    limit: int = Query(MOST_LISTED, ge=1, le=MOST_LISTED),
+    cursor: Cursor = "",
+) -> SeriesList:
     """The caller's series, newest first, with the result of each day."""
     rows = Series.objects.filter(user=signed_in(request)).prefetch_related(
         "gpus", "occurrences"
     )
+    page, following = cursor_page(rows, by="created_at", cursor=cursor, limit=limit)
+    link_next(request, response, following)
     return {
         "series": [
             {
                 **_series(row),
                 "days": [_series_json(day) for day in row.occurrences.all()],
             }
-            for row in rows[:MOST_LISTED]
-        ]
+            for row in page
+        ],
+        "next": following,
     }
 
 

@@ -3,9 +3,9 @@
 from typing import Annotated, Any, TypedDict
 
 from django.db.models import Q
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from msgspec import Meta
-from ninja import Router, Status
+from ninja import Query, Router, Status
 from pydantic import Field, StrictBool, StrictInt
 
 from reservations.booking import favourites, partial_release
@@ -25,6 +25,7 @@ from reservations.web.api_parts import (
 from reservations.web.request_keys import repeatable
 from reservations.web.schemas import GpuIds, Key, Line, _Strict
 from telemetry.web.answer_schema import UtcInstant
+from telemetry.web.cursor_page import Cursor, NextPage, cursor_page, link_next
 
 router = Router(tags=["people"])
 MOST_OFFERS = 100
@@ -90,7 +91,7 @@ class OfferAnswer(_OfferFrom):
     expires_at: UtcInstant
 
 
-class OfferList(TypedDict):
+class OfferList(NextPage):
     """Offers to and from the caller."""
 
     offers: list[OfferAnswer]
@@ -167,7 +168,13 @@ def unshare(request: HttpRequest, reservation_id: int, user_id: int) -> CoUserRe
 
 
 @router.get("/offers")
-def listed(request: HttpRequest, open_only: bool = True) -> OfferList:
+def listed(
+    request: HttpRequest,
+    response: HttpResponse,
+    open_only: bool = True,
+    limit: int = Query(MOST_OFFERS, ge=1, le=MOST_OFFERS),
+    cursor: Cursor = "",
+) -> OfferList:
     """Offers to and from the caller, newest first."""
     user = signed_in(request)
     rows = Offer.objects.filter(Q(taker__user=user) | Q(made_by=user))
@@ -180,7 +187,9 @@ def listed(request: HttpRequest, open_only: bool = True) -> OfferList:
         "reservation__membership__account",
         "wanted",
     )
-    return {"offers": [_offer(one, user) for one in rows[:MOST_OFFERS]]}
+    page, following = cursor_page(rows, by="made_at", cursor=cursor, limit=limit)
+    link_next(request, response, following)
+    return {"offers": [_offer(one, user) for one in page], "next": following}
 
 
 class StarIn(_Strict):
