@@ -29,6 +29,7 @@ from gpuportal.http import problems
 from gpuportal.http.openapi import ApiSchema, with_names, with_problems
 from gpuportal.http.token_auth import scopes_needed, user_of
 from reservations.models import User
+from reservations.web.rate_limits import with_rate_headers
 from telemetry.protocol.request_refusal import RequestRefused
 from telemetry.protocol.sentences import sentence
 from telemetry.web.error_answers import problem_response
@@ -171,6 +172,7 @@ api = PortalAPI(
     parser=JsonParser(),
     renderer=WordsRenderer(),
 )
+api.add_decorator(with_rate_headers, mode="view")
 for _floor in ("telemetry", "reservations", "placement"):
     # An app without an `api` module has no router.
     if importlib.util.find_spec(f"{_floor}.api") is not None:

@@ -74,6 +74,7 @@ class ApiOperation:
     """A command that calls it. $URL and $TOKEN are the reader's."""
     answers: tuple[int, ...]
     """Statuses of success."""
+    deprecated: bool
     answer_objects: tuple[str, ...]
     """Names of the objects that it answers: one of them. (): no JSON."""
 
@@ -164,6 +165,7 @@ def _operation(schema: Json, method: str, path: str, operation: Json) -> ApiOper
             for status in map(int, operation["responses"])
             if status < HTTPStatus.BAD_REQUEST
         ),
+        deprecated=operation.get("deprecated", False),
         answer_objects=tuple(sorted(_object_names(_answers(operation)))),
     )
 

@@ -2,12 +2,13 @@
 
 As anonymous, student, head of a group and operator: no answer of 5xx, no status that
 the schema does not name, no answer of another form. The requests are the same every
-time. For a longer run: ``FUZZ_EXAMPLES=200 pytest
+time. For a longer run, with its counts: ``FUZZ_EXAMPLES=200 pytest -rP
 tests/gpuportal/http/test_openapi.py``.
 """
 
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
@@ -197,7 +198,9 @@ def test_every_answer_is_one_that_the_schema_names(schema, world, role):
         for mode in modes(operation):
             send(one, label, cases(operation, mode), examples)
     assert len(asked) >= 75
-    statuses = {status for answers in asked.values() for status in answers}
+    counts = Counter(status for answers in asked.values() for status in answers)
+    statuses = counts.keys()
+    print(f"{role}: {counts.total()} requests, {len(broken)} broken, {dict(counts)}")
     assert not broken, f"{len(broken)} broken:\n" + "\n\n".join(broken[:10])
     if role == "anonymous":
         # 403 and 404: an address that no operation has.
