@@ -198,20 +198,19 @@ def _fields(schema: Json, body: Json) -> Iterator[ApiValue]:
 
 
 def _value(schema: Json, name: str, part: Json, required: bool) -> ApiValue:
-    default = part.get("default")
+    default, whole = part.get("default"), _resolved(schema, part)
     return ApiValue(
         name=name,
         kind=_kind(schema, part),
         required=required,
         default="" if default in (None, "") else json.dumps(default),
-        description=" ".join(
-            (
-                part.get("description")
-                or _resolved(schema, part).get("description", "")
-            ).split()
-        ),
+        description=_words(part.get("description") or whole.get("description", "")),
         object_name=next(iter(sorted(_object_names(part))), ""),
     )
+
+
+def _words(markdown: str) -> str:
+    return " ".join(markdown.split()).replace("`", "")
 
 
 def _kind(schema: Json, part: Json) -> str:

@@ -26,7 +26,7 @@ from reservations.rules.errors import NotFound
 from reservations.web.request_keys import repeatable
 from telemetry.history.charts import UsageAnswer, usage_entry
 from telemetry.protocol.sentences import sentence
-from telemetry.web.cursor_page import Cursor, NextPage, cursor_page, link_next
+from telemetry.web.cursor_page import CURSOR, NextPage, cursor_page, link_next
 
 MOST_ROWS = 200
 router = Router(tags=["placement"])
@@ -115,7 +115,7 @@ def job_list(
     reservation: int | None = Query(None, ge=1, le=2**62),
     limit: int = Query(50, ge=1, le=MOST_ROWS),
     offset: int = Query(0, ge=0, le=10**9),
-    cursor: Cursor = "",
+    cursor: str = CURSOR,
 ) -> JobList:
     """Jobs that the caller may see, newest first."""
     rows = _visible(request)

@@ -33,7 +33,7 @@ from reservations.web.rate_limits import check_rate
 from reservations.web.schemas import in_utc
 from telemetry.protocol.sentences import sentence
 from telemetry.web.answer_schema import UtcInstant, ZipAnswer
-from telemetry.web.cursor_page import Cursor, NextPage, cursor_page, link_next
+from telemetry.web.cursor_page import CURSOR, NextPage, cursor_page, link_next
 
 MOST_ROWS = 200
 PLANS_PER_MINUTE = 120
@@ -320,7 +320,7 @@ def plan_list(
     response: HttpResponse,
     limit: int = Query(50, ge=1, le=MOST_ROWS),
     offset: int = Query(0, ge=0, le=10**9),
-    cursor: Cursor = "",
+    cursor: str = CURSOR,
 ) -> PlanList:
     """Plans that the caller kept, newest first."""
     rows = StoredPlan.objects.filter(owner=_user(request))

@@ -21,7 +21,7 @@ from reservations.rules.errors import NotFound
 from reservations.web.rate_limits import check_rate
 from reservations.web.request_keys import repeatable
 from telemetry.protocol.sentences import sentence
-from telemetry.web.cursor_page import Cursor, NextPage, cursor_page, link_next
+from telemetry.web.cursor_page import CURSOR, NextPage, cursor_page, link_next
 
 router = Router(tags=["serving"])
 NOTHING_BESIDE: list[UploadedFile] = []
@@ -109,7 +109,7 @@ def endpoint_list(
     response: HttpResponse,
     limit: int = Query(50, ge=1, le=200),
     offset: int = Query(0, ge=0, le=10**9),
-    cursor: Cursor = "",
+    cursor: str = CURSOR,
 ) -> EndpointList:
     """Endpoints that the caller may see, newest first."""
     rows = show.endpoints_of(_user(request))

@@ -11,7 +11,7 @@ from reservations.notifications.queries import notices_with_text
 from reservations.notifications.service import read_notice
 from reservations.store.calendar_queries import iso
 from telemetry.web.answer_schema import UtcInstant
-from telemetry.web.cursor_page import Cursor, NextPage, cursor_page, link_next
+from telemetry.web.cursor_page import CURSOR, NextPage, cursor_page, link_next
 
 router = Router(tags=["notices"])
 MOST = 100
@@ -50,7 +50,7 @@ def notices(
     response: HttpResponse,
     unread: bool = False,
     limit: int = Query(MOST, ge=1, le=MOST),
-    cursor: Cursor = "",
+    cursor: str = CURSOR,
 ) -> NoticeList:
     """The caller's notices, newest first."""
     user = request.user

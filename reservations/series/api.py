@@ -26,7 +26,7 @@ from reservations.web.api_parts import (
 from reservations.web.request_keys import repeatable
 from reservations.web.schemas import BookIn, _Strict
 from telemetry.web.answer_schema import LocalDay, UtcInstant
-from telemetry.web.cursor_page import Cursor, NextPage, cursor_page, link_next
+from telemetry.web.cursor_page import CURSOR, NextPage, cursor_page, link_next
 from telemetry.web.error_answers import message_of
 
 router = Router(tags=["series"])
@@ -214,7 +214,7 @@ def listed(
     request: HttpRequest,
     response: HttpResponse,
     limit: int = Query(MOST_LISTED, ge=1, le=MOST_LISTED),
-    cursor: Cursor = "",
+    cursor: str = CURSOR,
 ) -> SeriesList:
     """The caller's series, newest first, with the result of each day."""
     rows = Series.objects.filter(user=signed_in(request)).prefetch_related(

@@ -25,7 +25,7 @@ from reservations.web.api_parts import (
 from reservations.web.request_keys import repeatable
 from reservations.web.schemas import GpuIds, Key, Line, _Strict
 from telemetry.web.answer_schema import UtcInstant
-from telemetry.web.cursor_page import Cursor, NextPage, cursor_page, link_next
+from telemetry.web.cursor_page import CURSOR, NextPage, cursor_page, link_next
 
 router = Router(tags=["people"])
 MOST_OFFERS = 100
@@ -173,7 +173,7 @@ def listed(
     response: HttpResponse,
     open_only: bool = True,
     limit: int = Query(MOST_OFFERS, ge=1, le=MOST_OFFERS),
-    cursor: Cursor = "",
+    cursor: str = CURSOR,
 ) -> OfferList:
     """Offers to and from the caller, newest first."""
     user = signed_in(request)

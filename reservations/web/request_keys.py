@@ -30,13 +30,16 @@ RUNNING = timedelta(seconds=60)
 RETRY_SECONDS = 1
 PATTERN = r'^"?[A-Za-z0-9._~:/+=-]{1,255}"?$'
 """The draft has a quoted string. Many programs leave the quotes out."""
+_WORDS = (
+    "A unique value, such as a UUID. The same request with the same key gets the first "
+    "answer again, for 24 hours."
+)
 PARAMETER: dict[str, Any] = {
     "in": "header",
     "name": HEADER,
     "required": False,
-    "schema": {"type": "string", "pattern": PATTERN},
-    "description": "A unique value, such as a UUID. The same request with the same key "
-    "gets the first answer again, for 24 hours.",
+    "schema": {"type": "string", "pattern": PATTERN, "description": _WORDS},
+    "description": _WORDS,
 }
 """The header in the schema of the API."""
 _Operation = Callable[..., Status[Any]]

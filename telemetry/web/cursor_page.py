@@ -8,11 +8,11 @@ each page has only rows that the caller may see.
 import base64
 import json
 from datetime import datetime
-from typing import Annotated, Any, TypedDict, TypeVar
+from typing import Any, TypedDict, TypeVar
 
 from django.db.models import Model, Q, QuerySet
 from django.http import HttpRequest, HttpResponse
-from pydantic import Field
+from ninja import Query
 
 from telemetry.protocol.request_refusal import RequestRefused
 from telemetry.protocol.sentences import sentence
@@ -21,13 +21,11 @@ MOST_CURSOR_CHARACTERS = 200
 LARGEST_KEY = 2**62
 _FIRST_YEAR, _LAST_YEAR = 2000, 2200
 _Row = TypeVar("_Row", bound=Model)
-Cursor = Annotated[
-    str,
-    Field(
-        max_length=MOST_CURSOR_CHARACTERS,
-        description="`next` of the page before. Empty: the first page.",
-    ),
-]
+CURSOR: str = Query(
+    "",
+    max_length=MOST_CURSOR_CHARACTERS,
+    description="`next` of the page before. Empty: the first page.",
+)
 """A query parameter."""
 
 

@@ -41,6 +41,12 @@ def test_an_operation_is_described(sections):
     limit = next(one for one in slots.parameters if one.name == "limit")
     assert (limit.kind, limit.default) == ("integer, 1 to 20", "3")
     assert (slots.body, slots.scope) == ((), "read")
+    (key,) = book.parameters
+    assert key.name == "Idempotency-Key" and key.description.startswith("A unique")
+    cursor = next(
+        o for o in named(sections, "get_jobs").parameters if o.name == "cursor"
+    )
+    assert cursor.description.startswith("next of the page before")
     assert named(sections, "post_jobs").scope == "job"
 
 

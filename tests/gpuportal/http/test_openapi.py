@@ -141,6 +141,8 @@ def cases(operation: Any, mode: GenerationMode) -> st.SearchStrategy[Case]:
     """Return requests of one operation. Half of the numbers in paths exist."""
 
     def there(case: Case, small: int) -> Case:
+        # A made-up token would hide the session, which the operator uses.
+        case.headers.pop("Authorization", None)
         if small:
             for name, value in dict(case.path_parameters or {}).items():
                 if isinstance(value, int):
