@@ -52,7 +52,7 @@ bench: ## Run the benchmarks and print their tables (minutes)
 	@for name in $(BENCHES); do echo "== bench/$$name.py"; \
 	  PYTHONSAFEPATH=1 PYTHONPATH=. $(PYTHON_VENV) "bench/$$name.py" $(ARGS) || exit 1; done
 
-lock: ## Pin the requirements anew (needs the network)
+lock: ## Pin the requirements again (needs the network)
 	@sh deploy/lock.sh
 
 clean: ## Remove what make setup installed, and caches; data in var/ stays

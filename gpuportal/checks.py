@@ -66,6 +66,15 @@ def production_is_meant(**_kwargs: Any) -> list[CheckMessage]:
     return found
 
 
+@register(Tags.security)
+def people_can_sign_in(**_kwargs: Any) -> list[CheckMessage]:
+    """Refuse settings of logins that are incomplete."""
+    return [
+        Error(problem, hint="see docs/logins.md", id="gpuportal.E008")
+        for problem in settings.LOGIN_SETTINGS.problems
+    ]
+
+
 @register(Tags.database)
 def nodes_are_fit_for_production(
     databases: Sequence[str] | None = None, **_kwargs: Any
@@ -168,7 +177,7 @@ def database_is_migrated(
 
 def _names(**which: object) -> Any:
     return (
-        Node.objects.in_service()
+        Node.objects.run_by_portal()
         .filter(**which)
         .order_by("name")
         .values_list("name", flat=True)

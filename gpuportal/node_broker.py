@@ -2,7 +2,7 @@
 
 A node's broker user may take from its own queue (BRPOP, RPOP, LLEN) and append to its
 own streams. kombu's Redis transport wants more: it keeps unacknowledged messages in
-keys of its own, guards them by a lock written in Lua, and writes the binding of the
+separate keys, guards them by a lock written in Lua, and writes the binding of the
 queue. A node that may run Lua can stop the broker for everybody, so this transport
 does without:
 

@@ -15,7 +15,9 @@ from django.core.exceptions import ImproperlyConfigured
 from gpuportal.broker import BrokerUrlInvalid, verified_url
 from placement.planner.launch.workspace_apps import WORKSPACE_APPS as KNOWN_APPS
 from placement.workspace.rules import OriginInvalid, read_origin
+from reservations.accounts.identities.provider_settings import read_login_settings
 from telemetry import paths
+from telemetry.rules.slurm_use import CLUSTER_NAME, READ_SECONDS
 
 env = environ.Env()
 BASE_DIR = Path(__file__).resolve().parent.parent
@@ -126,11 +128,21 @@ DATABASES["default"]["CONN_MAX_AGE"] = env.int("CONN_MAX_AGE", default=60)
 DATABASES["default"]["CONN_HEALTH_CHECKS"] = True
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 AUTH_USER_MODEL = "reservations.User"
+# The ways to sign in, and the identity providers (docs/logins.md). Their problems are
+# reported by gpuportal/checks.py.
+LOGIN_SETTINGS = read_login_settings(
+    environ.Env.ENVIRON,
+    lambda name: Path(name).read_text(),
+    production=PRODUCTION,
+)
 AUTHENTICATION_BACKENDS = [
     "axes.backends.AxesStandaloneBackend",
     "gpuportal.http.login_limits.SprayBackend",
-    "django.contrib.auth.backends.ModelBackend",
 ]
+if LOGIN_SETTINGS.passwords:
+    AUTHENTICATION_BACKENDS.append("django.contrib.auth.backends.ModelBackend")
+if LOGIN_SETTINGS.providers:
+    AUTHENTICATION_BACKENDS.append("gpuportal.oidc.backend.OidcBackend")
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": f"django.contrib.auth.password_validation.{name}"}
     for name in (
@@ -253,6 +265,23 @@ CHANNEL_LAYERS = {
         },
     }
 }
+
+# ClusterName of the Slurm cluster whose nodes the board shows (docs/slurm.md). Empty:
+# none.
+SLURM_CLUSTER = env("SLURM_CLUSTER", default="").strip()
+# Its slurm.conf and the folder of its commands. Empty: Slurm's default, and PATH.
+SLURM_CONF = env("SLURM_CONF", default="")
+SLURM_FOLDER = env("SLURM_FOLDER", default="")
+if SLURM_CLUSTER and not CLUSTER_NAME.fullmatch(SLURM_CLUSTER):
+    raise ImproperlyConfigured(
+        "SLURM_CLUSTER: at most 40 letters, digits, - and _, as in slurm.conf"
+    )
+if SLURM_CLUSTER:
+    CELERY_BEAT_SCHEDULE["slurm"] = {
+        "task": "telemetry.tasks.read_slurm",
+        "schedule": READ_SECONDS,
+        "options": {"expires": 10},
+    }
 
 # --- pages ------------------------------------------------------------------------
 # Each language by its own name. docs/translation.md explains how to add one.

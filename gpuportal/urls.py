@@ -1,7 +1,6 @@
 """All addresses of the site."""
 
 from django.contrib import admin
-from django.contrib.auth.views import LogoutView
 from django.urls import include, path, re_path
 
 from gpuportal.alerts import views as alert_views
@@ -15,6 +14,7 @@ from gpuportal.manage import audit_views, people_views
 from gpuportal.manage import views as manage_home
 from gpuportal.monitoring.health import healthz, readyz
 from gpuportal.monitoring.metrics import metrics
+from gpuportal.oidc import views as oidc
 from gpuportal.pages import views
 from gpuportal.pages.help_pages import help_page, help_terms
 from gpuportal.pages.mine import my_reservations_page
@@ -35,6 +35,7 @@ urlpatterns = [
     path("search", views.search, name="search"),
     path("bell", bell, name="bell"),
     path("alerts/", alert_views.alert_list, name="alerts"),
+    path("alerts/adopt/", alert_views.adopt, name="alerts-adopt"),
     path("alerts/<int:pk>/", alert_views.alert_act, name="alert-act"),
     path("gpus/<int:pk>/xids/clear/", alert_views.xids_clear, name="xids-clear"),
     path("manage/", manage_home.home, name="manage"),
@@ -56,7 +57,11 @@ urlpatterns = [
     path("me/ssh-keys/<int:pk>/remove/", views.ssh_key_remove, name="ssh-key-remove"),
     path("me/tokens/<int:pk>/revoke/", views.token_revoke, name="token-revoke"),
     path("login/", views.SignIn.as_view(), name="login"),
-    path("logout/", LogoutView.as_view(), name="logout"),
+    path("login/<slug:key>/", oidc.start, name="oidc-start"),
+    path("login/<slug:key>/back/", oidc.back, name="oidc-back"),
+    path("login/<slug:key>/end/", oidc.end, name="oidc-end"),
+    path("me/logins/<slug:key>/connect/", oidc.connect, name="oidc-connect"),
+    path("logout/", views.SignOut.as_view(), name="logout"),
     path("healthz", healthz, name="healthz"),
     path("readyz", readyz, name="readyz"),
     path("metrics", metrics, name="metrics"),

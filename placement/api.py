@@ -18,8 +18,10 @@ from placement.jobs.results_api import router as results
 from placement.jobs.schemas import NewJob, StopReason
 from placement.models import Job
 from placement.plans.api import router as plans
+from placement.plans.next_plan import launch_of, plan_by_strategy, with_next_plan
 from placement.protocol.rendezvous import MOST_NODES
 from placement.rebalance.api import router as moves
+from placement.rules.job_refusals import StrategyNotRunnable
 from placement.serving.api import router as serve
 from reservations.models import User
 from reservations.rules.errors import NotFound
@@ -215,7 +217,14 @@ def job_launch(
     """Launch a job. It begins with its reservation, or in the first gap."""
     if body.backfill is not None and body.reservation is None:
         return Status(201, gap_create(_user(request), body))
-    job = jobs.launch(user=_user(request), now=timezone.now(), **body.wanted())
+    user, now, wanted = _user(request), timezone.now(), body.wanted()
+    if body.strategy:
+        chosen = plan_by_strategy(launch_of(user, wanted), body.strategy, now)
+        wanted["plan_id"] = chosen.pk
+    try:
+        job = jobs.launch(user=user, now=now, **wanted)
+    except StrategyNotRunnable as refusal:
+        raise with_next_plan(refusal, launch_of(user, wanted), now) from refusal
     return Status(201, snapshots.job_facts(_visible_job(request, job.pk)))
 
 

@@ -2,6 +2,7 @@
 
 from datetime import datetime
 
+from placement.access import end_messages
 from placement.backfill import service as backfill
 from placement.device_gate import service as device_gate
 from placement.jobs.tick import job_tick, progress_tick
@@ -21,6 +22,7 @@ def tick(now: datetime) -> dict[str, int]:
         **device_gate.send_due(now),
         **job_tick.tick(now),
         **backfill.step(now),
+        **end_messages.send_due(now),
     }
 
 

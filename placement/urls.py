@@ -63,6 +63,7 @@ urlpatterns = [
         terminal_page.stop_terminal,
         name="terminal-stop",
     ),
+    path("workspaces/book/", workspace.book_and_open, name="workspace-book"),
     path("workspaces/<int:pk>/enter/", workspace.enter, name="workspace-enter"),
     path("workspaces/<int:pk>/stop/", workspace.stop, name="workspace-stop"),
     path("workspaces/<int:pk>/share/", workspace.share, name="workspace-share"),

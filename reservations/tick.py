@@ -20,7 +20,8 @@
     (``waitlist.scheduler``). In production this is a separate task, because one search
     may take seconds.
 11. Roll up the use of each Account's Gpus, once an hour is over.
-12. Notify holders whose time is over soon (``holder_notices.ending``).
+12. Notify holders whose time is over soon (``holder_notices.ending``), and people
+    whose processes use a Gpu without a booking (``presence.adoption``).
 13. Close Offers whose time is over. Book the days of a Series as they come into the
     horizon, after the waitlist (``offers.expire``, ``series.service``).
 
@@ -42,6 +43,7 @@ from reservations.accounts import courses
 from reservations.booking import late_charges, lifecycle_steps, overstay, unclean_start
 from reservations.notifications import holder_notices
 from reservations.operations import closures, gpu_replacement
+from reservations.presence import adoption
 from reservations.presence import service as absence
 from reservations.rules.policy import Policy
 from reservations.rules.window import whole_second
@@ -92,6 +94,7 @@ def tick(now: datetime, *, waitlist: bool = True) -> dict[str, int]:
         done |= scheduler.place(at, policy)
     done["hours_rolled"] = _roll_hours(at)
     done |= holder_notices.ending(at, policy)
+    done |= _offer_adoption(at)
     done |= offers.expire(at, policy)
     done |= series.extend(at, policy)
     return done
@@ -106,6 +109,12 @@ def _run_for_each(
     """Run a step for each row in its own transaction."""
     in_transaction = transaction.atomic(durable=True)(step)
     return RowSteps(log, "reservation")(pks, in_transaction, now, policy)
+
+
+def _offer_adoption(at: datetime) -> dict[str, int]:
+    with isolated(log, "the use without a booking is not offered"):
+        return adoption.offer(at)
+    return {"use_offered": 0}
 
 
 # --- 8. the Accounts' hours -----------------------------------------------------------

@@ -133,6 +133,7 @@ class PoolAdmin(PlainAdmin):
         "peak_flops",
         "response",
         "response_dry_run",
+        "may_adopt",
     ]
     search_fields = ["gpu_class"]
 

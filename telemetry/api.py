@@ -28,6 +28,8 @@ class LiveNode(TypedDict):
     maintenance: bool
     draining: bool
     """Whether it takes no new bookings."""
+    engine: str
+    """The system that gives its GPUs out: portal or slurm."""
     isolation: str
     """How jobs are separated."""
     gate: str
@@ -55,6 +57,7 @@ def nodes(request: HttpRequest) -> NodeList:
         "nodes": [
             {
                 "name": node.name,
+                "engine": node.engine,
                 "gpus": node.present_gpus,
                 "simulated": node.simulated,
                 "maintenance": node.maintenance,

@@ -22,15 +22,22 @@ from telemetry.history.minute_store import prune_minutes
 from telemetry.history.stored_usage import fill_summaries
 from telemetry.inventory import broker_log
 from telemetry.inventory.xid_counts import judge_xids
-from telemetry.live.broadcast import FRAME_LATEST
+from telemetry.live.broadcast import CALENDAR_CHANGED, FRAME_LATEST
 from telemetry.models import TelemetryPolicy
 from telemetry.protocol.errors import FrameRefused
 from telemetry.protocol.frame import decode
 from telemetry.rules.finding_rules import UNSEEN_SECONDS
 from telemetry.rules.isolated_steps import isolated
+from telemetry.slurm.service import read_cluster
+from telemetry.slurm.slurm_commands import SlurmCommands
 
 BLIND_AFTER_SECONDS = 30.0
 """Without a frame for this time ingest is not running."""
+
+SLURM_TURN = "telemetry.slurm.turn"
+"""Key in the broker of the process that reads Slurm now."""
+SLURM_TURN_SECONDS = 60
+"""Longer than all of Slurm's commands together may take."""
 
 logger = logging.getLogger(__name__)
 
@@ -129,3 +136,28 @@ def _fill(now: datetime) -> int:
 def _prune_hours(now: datetime) -> int:
     kept = TelemetryPolicy.current().to_keeping()
     return prune_hours(now=now, keep_days=kept.keep_hour_days)
+
+
+@shared_task(name="telemetry.tasks.read_slurm")
+def read_slurm() -> dict[str, int]:
+    """Read the Slurm cluster of `SLURM_CLUSTER`, and tell open boards what changed.
+
+    It is the only reader: however many boards are open, the controller gets four
+    requests in 15 seconds. A reading that is due while another one runs is left out.
+    """
+    if not settings.SLURM_CLUSTER:
+        return {}
+    close_old_connections()
+    with redis.Redis.from_url(settings.REDIS_URL, socket_timeout=5) as client:
+        if not client.set(SLURM_TURN, "1", nx=True, ex=SLURM_TURN_SECONDS):
+            return {}
+        try:
+            commands = SlurmCommands(
+                conf=settings.SLURM_CONF, folder=settings.SLURM_FOLDER
+            )
+            changes = read_cluster(settings.SLURM_CLUSTER, commands)
+            if changes.changed:
+                client.publish(CALENDAR_CHANGED, b"")
+        finally:
+            client.delete(SLURM_TURN)
+    return {"slurm_nodes": changes.nodes, "slurm_gpus_changed": changes.changed}

@@ -89,6 +89,8 @@ def main(arguments: Sequence[str]) -> int:
         _bring(("nginx", "/usr/sbin/nginx"), "nginx-light")
         _bring(("sshd", "/usr/sbin/sshd"), "openssh-server openssh-client")
         _bring(("tmux",), "tmux")
+        slurm = "slurmctld slurmd slurm-client munge"
+        _bring(("slurmctld", "/usr/sbin/slurmctld"), slurm)
         if _postgres_bin() is None:
             _apt("postgresql")
     with ExitStack() as stack:
@@ -149,7 +151,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Result:
-    """What a run came to."""
+    """The result of a run."""
 
     title: str
     status: int

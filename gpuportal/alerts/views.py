@@ -3,6 +3,7 @@ choices."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from urllib.parse import urlencode
 
 from django import forms
@@ -29,9 +30,13 @@ from gpuportal.alerts.queries import (
     visible_alerts,
 )
 from gpuportal.board.board_snapshot import viewer_of
-from reservations.models import SitePolicy, User
+from placement.jobs.number_fields import whole_number_field
+from reservations.models import Membership, SitePolicy, User
+from reservations.presence import adoption
+from reservations.web.refusal_form import add_refusal
 from telemetry.alerts.service import LONGEST_SNOOZE
 from telemetry.models import AlertQuerySet, Gpu, Node
+from telemetry.protocol.coded_error import CodedError
 from telemetry.rules.alert_rules import alert_rules
 from telemetry.web.csv_answer import csv_answer
 from telemetry.web.plain_forms import PlainForm
@@ -74,9 +79,44 @@ class AlertFilterForm(PlainForm):
             field.choices = [(word, word) for word in words]
 
 
+class AdoptForm(PlainForm):
+    """The booking of what runs without one. The service checks the node."""
+
+    node = forms.CharField(max_length=64)
+    hours = whole_number_field(1, adoption.MOST_HOURS)
+    membership = forms.ModelChoiceField(Membership.objects.none(), required=False)
+
+    def __init__(self, user: User, *args: Any) -> None:
+        super().__init__(*args)
+        field = self.fields["membership"]
+        assert isinstance(field, forms.ModelChoiceField)
+        own = user.memberships.filter(active=True, account__archived_at=None)
+        field.queryset = own.select_related("account")
+
+
 @require_safe
 def alert_list(request: HttpRequest) -> HttpResponse:
     """List the Alerts that the user may see."""
+    return _page(request, AdoptForm(_user(request)))
+
+
+@require_POST
+def adopt(request: HttpRequest) -> HttpResponse:
+    """Book the Gpus of a node that the user's processes use without a booking."""
+    form = AdoptForm(_user(request), request.POST)
+    status = 422
+    if form.is_valid():
+        try:
+            made = adoption.adopt(
+                user=_user(request), now=timezone.now(), **form.cleaned_data
+            )
+            return redirect("reservation", pk=made.pk)
+        except CodedError as error:
+            status = add_refusal(form, error)
+    return _page(request, form, status)
+
+
+def _page(request: HttpRequest, adopt_form: AdoptForm, status: int = 200) -> Any:
     user, now = _user(request), timezone.now()
     form = AlertFilterForm(request.GET)
     form.is_valid()
@@ -113,7 +153,10 @@ def alert_list(request: HttpRequest) -> HttpResponse:
             "page_query": _query(asked),
             "csv_query": _query(asked, format="csv"),
             "snoozes": SNOOZES.items(),
+            "uses": () if fragment else adoption.unbooked_use(user),
+            "adopt_form": adopt_form,
         },
+        status=status,
     )
 
 

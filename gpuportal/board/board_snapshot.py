@@ -11,10 +11,17 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from operator import attrgetter
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 from django.utils.translation import get_language
 
+from gpuportal.board.slurm_holders import (
+    NO_SLURM,
+    SlurmBoard,
+    SlurmHolding,
+    SlurmPerson,
+    load_slurm,
+)
 from placement.models import Job
 from reservations.models import Allocation, User
 from reservations.presence.queries import PRESENCE_FIELDS, pending_releases
@@ -101,6 +108,7 @@ class BoardSnapshot:
     """Holders, next holders and co-users, who read texts about their bookings."""
     changes_at: datetime | None
     """When it changes next without any action."""
+    slurm: SlurmBoard = NO_SLURM
 
 
 def viewer_of(user: User, *, names_visible: bool) -> Viewer:
@@ -115,7 +123,8 @@ def viewer_of(user: User, *, names_visible: bool) -> Viewer:
 
 
 def load_board(now: datetime) -> BoardSnapshot:
-    """Read the holders of all Gpus, with two queries for any number of Gpus."""
+    """Read the holders of all Gpus, with three queries for any number of Gpus, and two
+    more with Slurm."""
     rows = (
         # Bounds on both sides make SQLite search by the end, not by the Gpu.
         Allocation.objects.filter(
@@ -164,12 +173,15 @@ def load_board(now: datetime) -> BoardSnapshot:
         for gpu_id, part in groupby(bookings, key=attrgetter("gpu_id"))
     }
     shown = [b for found in holdings.values() for b in (found.now, found.next)]
+    slurm = load_slurm()
     return BoardSnapshot(
         holdings=holdings,
         people=frozenset(
             pk for b in shown if b is not None for pk in (b.user_pk, *b.co_users)
-        ),
+        )
+        | slurm.people,
         changes_at=min(moments, default=None),
+        slurm=slurm,
     )
 
 
@@ -194,12 +206,25 @@ class NextBooking(TypedDict):
 
     user: str | None
     """Name. Null: the caller may not see it."""
-    account: str
-    """The group."""
+    account: str | None
+    """The group. Null: Slurm gives the GPU out."""
     start: UtcInstant
     mine: bool
     shared: bool
     """Whether the caller shares it."""
+
+
+class GpuUnderSlurm(TypedDict):
+    """The use of a GPU that Slurm gives out."""
+
+    held: bool
+    """Whether a job or a reservation of Slurm has it."""
+    job: int | None
+    """Number of Slurm's job."""
+    reservation: str | None
+    """Name of Slurm's reservation."""
+    reason: str | None
+    """Why it cannot be used, as Slurm reports it."""
 
 
 class GpuHolder(TypedDict):
@@ -221,11 +246,17 @@ class GpuHolder(TypedDict):
     next: NextBooking | None
     free_from: UtcInstant | None
     """When it is free. Null: now."""
+    slurm: NotRequired[GpuUnderSlurm]
+    """Only of a GPU that Slurm gives out."""
 
 
 def holders_for(snapshot: BoardSnapshot, viewer: Viewer) -> dict[str, GpuHolder]:
     """Return the `holders` of the board's message, as this viewer may see them."""
-    return {
+    slurm = {
+        str(gpu_id): _slurm_holder(found, viewer)
+        for gpu_id, found in snapshot.slurm.holdings.items()
+    }
+    return slurm | {
         str(gpu_id): _holder(found, viewer)
         for gpu_id, found in snapshot.holdings.items()
     }
@@ -258,6 +289,41 @@ def _holder(found: GpuHolding, viewer: Viewer) -> GpuHolder:
     }
 
 
+def _slurm_holder(found: SlurmHolding, viewer: Viewer) -> GpuHolder:
+    """Return the holder of a Gpu that Slurm gives out."""
+    return {
+        "user": _slurm_name(found.person, viewer),
+        "account": found.account or None,
+        "hue": None,
+        "until": _iso(found.until) if found.until else None,
+        "mine": found.person.user_pk == viewer.user_pk,
+        "shared": False,
+        "reservation": None,
+        "looming": None,
+        "next": {
+            "user": _slurm_name(found.next_person, viewer),
+            "account": None,
+            "start": _iso(found.next_at),
+            "mine": found.next_person.user_pk == viewer.user_pk,
+            "shared": False,
+        }
+        if found.next_at
+        else None,
+        "free_from": None,
+        "slurm": {
+            "held": found.held,
+            "job": found.job_id,
+            "reservation": found.reservation or None,
+            "reason": found.reason or None,
+        },
+    }
+
+
+def _slurm_name(person: SlurmPerson, viewer: Viewer) -> str | None:
+    own = person.user_pk == viewer.user_pk
+    return (person.name or None) if viewer.named or own else None
+
+
 def _name(booking: LiveBooking, viewer: Viewer) -> str | None:
     own = booking.user_pk == viewer.user_pk
     return booking.user if viewer.named or own else None
@@ -281,7 +347,15 @@ def audience_key(
 
 def holders_message(snapshot: BoardSnapshot, viewer: Viewer) -> str:
     """Return the board's `holders` message."""
-    message = {"type": "holders", "holders": holders_for(snapshot, viewer)}
+    silent = [
+        {"cluster": one.cluster, "since": _iso(one.since)}
+        for one in snapshot.slurm.silent
+    ]
+    message = {
+        "type": "holders",
+        "holders": holders_for(snapshot, viewer),
+        "silent": silent,
+    }
     return json.dumps(message, separators=(",", ":"))
 
 

@@ -148,7 +148,11 @@ class BoardState:
     async def _reload(self) -> None:
         snapshot = await database_sync_to_async(load_board)(datetime.now(UTC))
         before, self.snapshot = self.snapshot, snapshot
-        if before is not None and before.holdings == snapshot.holdings:
+        if (
+            before is not None
+            and before.holdings == snapshot.holdings
+            and before.slurm == snapshot.slurm
+        ):
             return
         self._holders.clear()
         for box in self._boxes:

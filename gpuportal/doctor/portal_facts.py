@@ -133,7 +133,7 @@ def _bundled() -> bool:
 def _nodes(now: datetime) -> Iterator[NodeState]:
     broken = (Node.GateState.FAILED, Node.GateState.UNAVAILABLE)
     try:
-        rows = list(Node.objects.in_service())
+        rows = list(Node.objects.run_by_portal())
     except DatabaseError:
         return
     for node in rows:

@@ -95,6 +95,23 @@ SENTENCES = {
     "people.changed": noop("changed the account of {what}"),
     "people.signed-out": noop("signed {what} out everywhere"),
     "people.made": noop("made the account of {what}"),
+    "identity.person-made": noop(
+        "made the account of {what}, who signed in with an identity provider"
+    ),
+    "identity.linked": noop("connected {what} with an identity provider"),
+    "identity.removed": noop("disconnected {what} from an identity provider"),
+    "identity.mapping-changed": noop("changed what the groups of {what} give"),
+    "identity.operator-made": noop("made {what} an admin by a group of the provider"),
+    "identity.operator-ended": noop(
+        "ended the admin rights that {what} had by a group"
+    ),
+    "identity.operator-kept": noop(
+        "kept {what} as an admin although the group ended, because there is no other"
+    ),
+    "identity.member-kept": noop(
+        "kept {what} in a group that the provider no longer names"
+    ),
+    "identity.groups-failed": noop("could not apply the groups of {what}"),
     "person.erased": noop("erased {what}"),
     "invitation.accepted": noop("chose a password as {what}"),
     "invitation.mail-failed": noop("could not mail the sign-in link of {what}"),
@@ -170,6 +187,7 @@ SUBJECTS = {
     "job": noop("job {}"),
     "change": noop("change {}"),
     "wall": noop("link {}"),
+    "provider": noop("provider {}"),
 }
 
 PAGES = {
@@ -188,7 +206,10 @@ PAGES = {
 
 AREAS = {
     "reservation": ("reservation.", "waiting.", "offer.", "series.", "token."),
-    "people": ("people.", "person.", "invitation.", "notices.", "feed.", "group."),
+    "people": (
+        *("people.", "person.", "invitation.", "identity."),
+        *("notices.", "feed.", "group."),
+    ),
     "groups": ("tree.", "group."),
     "machines": ("gpu.", "node.", "closure.", "pool.", "alert.", "response."),
     "rules": ("policy.", "replay.", "admin."),

@@ -3,6 +3,7 @@
 from typing import Any
 
 from django import forms
+from django.conf import settings
 from django.contrib import messages
 from django.core.paginator import Paginator
 from django.db.models import Count, Exists, OuterRef, Prefetch, Q, QuerySet
@@ -18,6 +19,8 @@ from gpuportal.manage import erasure_of_person, person_links
 from gpuportal.manage.audit_text import rows_of
 from reservations.accounts import invitation_mail, offboarding
 from reservations.accounts import people as people_services
+from reservations.accounts.identities import service as identity_service
+from reservations.accounts.identities.queries import provider_name, providers
 from reservations.accounts.invitations import UNUSABLE
 from reservations.accounts.tree.tree_edits import LOGIN
 from reservations.models import (
@@ -34,7 +37,7 @@ from telemetry.protocol.coded_error import CodedError
 from telemetry.protocol.sentences import sentence
 from telemetry.web.error_answers import message_of
 from telemetry.web.plain_forms import PlainForm, PlainModelForm
-from telemetry.web.query_filters import read_filters
+from telemetry.web.query_filters import read_filters, whole_number
 
 PEOPLE_PER_PAGE = 50
 KINDS = {
@@ -92,6 +95,7 @@ def people(request: HttpRequest) -> HttpResponseBase:
         "kinds": KINDS.items(),
         "page": page,
         "query": query.urlencode(),
+        "providers": providers(),
     }
     return render(request, "gpuportal/manage/people.html", found)
 
@@ -107,7 +111,7 @@ def _people_of_kind(rows: QuerySet[User], kind: str) -> QuerySet[User]:
     if kind == "head":
         return rows.filter(Exists(own.filter(is_head=True)))
     if kind == "new":
-        return rows.filter(password__startswith=UNUSABLE)
+        return rows.filter(password__startswith=UNUSABLE, identities=None)
     if kind == "nowhere":
         return rows.filter(~Exists(own))
     if kind == "unmapped":
@@ -237,6 +241,17 @@ def person(request: HttpRequest, pk: int) -> HttpResponseBase:
                 % {"n": ended, "who": found},
             )
             return redirect("manage-person", pk)
+        if act == "disconnect":
+            identity_service.disconnect(
+                identity_id=whole_number(request.POST.get("identity", "")),
+                user_id=pk,
+                actor=actor,
+                now=now,
+            )
+            messages.success(
+                request, gettext("Disconnected. The groups of this person stay.")
+            )
+            return redirect("manage-person", pk)
         form = PersonForm(request.POST, instance=User.objects.get(pk=pk))
         if not form.is_valid():
             return _person_page(request, found, form, status=422)
@@ -264,6 +279,7 @@ def _person_page(
     now = timezone.now()
     policy = site_policy()
     rights = found.memberships.filter(active=True).select_related("account", "sponsor")
+    identities = list(found.identities.all())
     log = AuditEntry.objects.filter(Q(actor=found) | Q(subject=f"user:{found.pk}"))
     page = {
         "tab": "people",
@@ -276,6 +292,8 @@ def _person_page(
             for right in rights
         ],
         "fresh": found.password.startswith(UNUSABLE),
+        "identities": [(one, provider_name(one.issuer)) for one in identities],
+        "passwords": settings.LOGIN_SETTINGS.passwords,
         "mail_possible": invitation_mail.possible() and bool(found.email),
         "sessions": len(people_services.sessions_of(found, now=now)),
         "tokens": ApiToken.objects.filter(

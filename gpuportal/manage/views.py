@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from urllib.parse import urlencode
 
+from django.conf import settings
 from django.db.models import Exists, OuterRef
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
@@ -135,7 +136,7 @@ def needs_of(now: datetime, *, alerts: int) -> Iterator[OperatorTask]:
 def _machines(now: datetime) -> Iterator[OperatorTask]:
     """Yield nodes that do not report, late live data, Gpus that are lost or missing."""
     nodes = list(
-        Node.objects.in_service().values_list("name", "last_seen_at", "maintenance")
+        Node.objects.run_by_portal().values_list("name", "last_seen_at", "maintenance")
     )
     limit = now - timedelta(seconds=health.NODE_SILENT_SECONDS)
     silent = [
@@ -269,7 +270,7 @@ def _people() -> Iterator[OperatorTask]:
     kinds = [
         (
             "new",
-            people.filter(password__startswith=UNUSABLE),
+            people.filter(password__startswith=UNUSABLE, identities=None),
             ngettext_lazy(
                 "%(n)s person cannot sign in yet",
                 "%(n)s people cannot sign in yet",
@@ -297,6 +298,9 @@ def _people() -> Iterator[OperatorTask]:
                 gettext("They cannot run their own scripts on isolated nodes."),
             )
         )
+    if not settings.LOGIN_SETTINGS.passwords:
+        # Their first sign-in at the identity provider lets them in.
+        kinds = [row for row in kinds if row[0] != "new"]
     for kind, rows, what, why in kinds:
         names = list(rows.values_list("username", flat=True)[: NAMES_SHOWN + 1])
         if names:

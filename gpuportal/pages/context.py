@@ -141,7 +141,7 @@ class SiteContext:
     def nodes(self) -> list[tuple[str, bool, str, str]]:
         """(name, simulated, isolation, reason for missing isolation) of each Node."""
         return list(
-            Node.objects.in_service().values_list(
+            Node.objects.run_by_portal().values_list(
                 "name", "simulated", "isolation", "not_isolated"
             )
         )

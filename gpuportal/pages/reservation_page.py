@@ -84,6 +84,13 @@ def decision_text(reservation: Reservation, *, own: bool) -> list[str]:
                 "It is firm, because it fits your quota in every 7 days around it."
             )
         )
+    elif decision.get("flex_only"):
+        words.append(
+            sentence(
+                "It is flex, because it was booked for processes that ran without a "
+                "booking."
+            )
+        )
     elif rule.startswith("2"):
         words.append(
             sentence(

@@ -1,13 +1,16 @@
 """Pages that join apps: the live board, search, the user's settings, errors."""
 
 from collections import Counter
+from typing import Any
+from urllib.parse import urlencode
 
 from django.conf import settings
 from django.contrib import messages
 from django.contrib.auth.decorators import login_not_required
-from django.contrib.auth.views import LoginView
+from django.contrib.auth.views import LoginView, LogoutView
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import redirect, render
+from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.http import url_has_allowed_host_and_scheme
@@ -18,6 +21,7 @@ from django.views.decorators.http import require_POST, require_safe
 from gpuportal.board.booking_energy import booking_energy
 from gpuportal.http import problems
 from gpuportal.http.middleware import activate_language_of_user, form_page
+from gpuportal.oidc.views import PROVIDER_KEY
 from gpuportal.pages.context import read_frames
 from gpuportal.pages.find import as_json, find
 from gpuportal.pages.forms import (
@@ -27,7 +31,13 @@ from gpuportal.pages.forms import (
     TokenForm,
     ZoneForm,
 )
+from placement.workspace.quick_booking import quick_start
 from reservations.accounts.api_tokens import create_token, revoke_token
+from reservations.accounts.identities.queries import (
+    provider_named,
+    providers,
+    ways_in,
+)
 from reservations.accounts.ssh_keys.public_key import SshKeyRefused
 from reservations.accounts.ssh_keys.service import add_key, remove_key
 from reservations.models import ApiToken, User
@@ -49,12 +59,40 @@ class SignIn(LoginView):
     template_name = "registration/login.html"
     authentication_form = SignInForm
 
+    def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
+        """Add the providers, and the one to sign out of as well."""
+        left = provider_named(self.request.GET.get("left", ""))
+        return super().get_context_data(
+            **kwargs,
+            passwords=settings.LOGIN_SETTINGS.passwords,
+            providers=providers(),
+            left=left,
+        )
+
     def get_default_redirect_url(self) -> str:
         """Return the board for the operator and a User's own page for all others."""
         user = self.request.user
         if getattr(user, "is_operator", False):
             return reverse("board")
         return reverse("mine")
+
+
+class SignOut(LogoutView):
+    """Ends the session, and names the provider whose session goes on."""
+
+    left = ""
+
+    def post(
+        self, request: HttpRequest, *args: Any, **kwargs: Any
+    ) -> HttpResponse | TemplateResponse:
+        """End the session."""
+        self.left = request.session.get(PROVIDER_KEY, "")
+        return super().post(request, *args, **kwargs)
+
+    def get_default_redirect_url(self) -> str:
+        """Return the login page."""
+        url = super().get_default_redirect_url()
+        return f"{url}?{urlencode({'left': self.left})}" if self.left else url
 
 
 @require_safe
@@ -73,6 +111,7 @@ def board(request: HttpRequest) -> HttpResponse:
         "has_gpus": bool(counts),
         "drains": {drained[pk]: one.reason for pk, one in drains(drained).items()},
         "gpu_drains": gpu_drain_reasons(alone),
+        "quick": quick_start(_user(request)),
     }
     return render(request, "gpuportal/board/board.html", page)
 
@@ -254,6 +293,7 @@ def _me_page(
         "language_form": LanguageForm({"language": user.language}),
         "languages": settings.LANGUAGES,
         "site_zone": settings.TIME_ZONE,
+        "ways_in": ways_in(user),
         **extra,
     }
     return render(request, "gpuportal/pages/me.html", page, status=status)

@@ -246,7 +246,7 @@ def local_nodes(choice: str) -> Sequence[NodeProcess]:
         return []
     simulated = {
         name: NodeProcess(name, simulated=True)
-        for name in Node.objects.in_service()
+        for name in Node.objects.run_by_portal()
         .filter(simulated=True)
         .order_by("name")
         .values_list("name", flat=True)

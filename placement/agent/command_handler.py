@@ -24,8 +24,13 @@ from placement.agent.job_folder import JobFolder, NodeView
 from placement.agent.local_runner import LocalRunner
 from placement.agent.process import previous_attempt, unix_user
 from placement.agent.process.enforcement import Enforcer
+from placement.agent.process.terminals import tell_account
 from placement.agent.storage import disk_quota, disk_space
-from placement.planner.launch.recipes import KNOWN_RECIPES, checked_settings
+from placement.planner.launch.recipes import (
+    KNOWN_RECIPES,
+    checked_settings,
+    runs_without_gpus,
+)
 from placement.planner.values.errors import LaunchInvalid
 from placement.protocol import signing
 from placement.protocol.commands import Order, OrderKind, check_order, parse_order
@@ -37,6 +42,7 @@ from placement.protocol.process_commands import (
     kind_of,
     parse_process_order,
 )
+from placement.protocol.user_messages import is_user_message, parse_user_message
 from telemetry.agent.isolation import why_not
 
 logger = logging.getLogger(__name__)
@@ -111,6 +117,9 @@ class OrderDesk:
             if kind_of(payload) is not None:
                 self._refuse_process(payload, refusal, now)
                 return False
+            if is_user_message(payload):
+                logger.warning("message refused (%s): %s", refusal.code, refusal)
+                return False
             if is_gate_order(payload):
                 # The gate's own report says which order it follows.
                 logger.warning("gate order refused (%s): %s", refusal.code, refusal)
@@ -146,6 +155,9 @@ class OrderDesk:
         signing.verify(payload, signature, public_pem)
         if is_gate_order(payload):
             self._store_gate_order(payload, now)
+            return
+        if is_user_message(payload):
+            self._tell_user(payload, now)
             return
         if kind_of(payload) is not None:
             self._store_process_order(payload, now)
@@ -197,6 +209,16 @@ class OrderDesk:
             raise OrderRefused("replayed", "this order was received before")
         self.enforcer.accept(order, payload)
 
+    def _tell_user(self, payload: str, now: float) -> None:
+        """Write a message to the terminals of its user."""
+        message = parse_user_message(payload)
+        check_order(message, node=self.node.name, now=now)
+        self.runner.prepare()
+        if not self.nonces.use(message.nonce, expires_at=message.expires_at, now=now):
+            raise OrderRefused("replayed", "this message was received before")
+        told = tell_account(message.unix_user, message.text)
+        logger.info("%s: a message on %s terminals", message.unix_user, told)
+
     def _store_gate_order(self, payload: str, now: float) -> None:
         """Keep the wanted state of the device gate, for the gate's thread."""
         order = parse_gate_order(payload)
@@ -217,7 +239,7 @@ class OrderDesk:
         if why := why_not(self.node):
             raise OrderRefused("isolation", why)
         unix_user.identity_of(order, allow_scripts=self.node.allow_scripts)
-        if not order.gpu_uuids:
+        if not order.gpu_uuids and not runs_without_gpus(order.recipe, order.settings):
             raise OrderRefused("malformed", "an order to start names its Gpus")
         if order.simulated and self.node.sim_dir is None:
             raise OrderRefused("simulated", "this node has no simulated Gpus")

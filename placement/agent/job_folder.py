@@ -70,7 +70,7 @@ class NodeView(Protocol):
 
     @property
     def backend(self) -> str:
-        """What reads the Gpus: `auto`, `nvml` or `simulated`."""
+        """The backend that reads the Gpus: `auto`, `nvml` or `simulated`."""
 
     @property
     def sim_dir(self) -> Path | None:
@@ -116,7 +116,7 @@ class Runner(Protocol):
         """Request an end. False: nothing of it runs."""
 
     def alive(self, folder: JobFolder) -> bool:
-        """Say whether the supervising process runs."""
+        """Return whether the supervising process runs."""
 
 
 @dataclass(frozen=True)

@@ -137,7 +137,7 @@ class LocalRunner:
         first.wait(30)
 
     def alive(self, folder: JobFolder) -> bool:
-        """Say whether the Job's shim runs."""
+        """Return whether the Job's shim runs."""
         return shim_lives(folder)
 
     def stop(self, folder: JobFolder, reason: str) -> bool:
@@ -169,7 +169,7 @@ class LocalRunner:
 
 
 def shim_lives(folder: JobFolder) -> bool:
-    """Say whether a folder's shim runs: exactly that process, not only its pid.
+    """Return whether a folder's shim runs: exactly that process, not only its pid.
 
     The lock covers the moment before it has registered itself.
     """

@@ -18,7 +18,7 @@ from placement.jobs.backfill_transitions import move_gap_job
 from placement.jobs.job_notices import notify_owner
 from placement.jobs.nodes import checkpoint_relay
 from placement.jobs.service import launch_in
-from placement.models import Backfill, Job
+from placement.models import USES_GPUS, Backfill, Job
 from placement.rules.backfill_rules import (
     Gap,
     GapJobOver,
@@ -135,7 +135,7 @@ def _ranks(now: datetime, policy: Policy) -> dict[int, int]:
 
 def _not_in_use(free: Sequence[OpenGpu]) -> list[OpenGpu]:
     """Leave out Gpus that a Job has not left yet."""
-    rows = Job.objects.filter(state__in=Job.State.on_node())
+    rows = Job.objects.filter(USES_GPUS, state__in=Job.State.on_node())
     busy: set[int] = set()
     for job in rows.prefetch_related("reservation__allocations"):
         held = [a.gpu_id for a in job.reservation.allocations.all()]
@@ -197,7 +197,7 @@ def _gap_for(row: Backfill, wants: GapRequirements, look: GapSnapshot) -> Gap | 
 
 
 def _may_travel(before: Job | None, now: datetime) -> bool:
-    """Say whether its checkpoint could be transferred to another node, if it has
+    """Return whether its checkpoint could be transferred to another node, if it has
     one.
     """
     if before is None or not checkpoint_relay.allowed():

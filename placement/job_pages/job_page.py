@@ -157,6 +157,8 @@ def _may_stop(user: User, job: Job) -> bool:
 
 def _gpus(job: Job) -> list[dict[str, object]]:
     """Return the Gpus that a Job uses. Before its start, all that it may get."""
+    if not job.uses_gpus:
+        return []
     rows = Allocation.objects.filter(
         reservation=job.reservation_id, gpu__node__in=job.node_ids()
     )

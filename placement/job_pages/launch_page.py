@@ -31,6 +31,8 @@ from placement.planner.launch.recipes import (
     adapters_of,
 )
 from placement.planner.values.errors import LaunchInvalid
+from placement.plans.next_plan import launch_of, plan_by_strategy, with_next_plan
+from placement.rules.job_refusals import StrategyNotRunnable
 from reservations.models import User
 from reservations.store.membership_rights import payers
 from telemetry.models import Gpu, Node, Pool
@@ -291,8 +293,9 @@ def _launch(
     if missing:
         form.add_error("reservation", missing)
         return None
+    user, now = reader(request), timezone.now()
     wanted = {
-        "user": reader(request),
+        "user": user,
         "reservation_id": data["reservation"],
         **_launch_values(form),
         "plan_id": plan.pk if plan else None,
@@ -304,9 +307,12 @@ def _launch(
         "after": data["after"],
         "may_move": data["may_move"],
         "restart": data["restart"],
-        "now": timezone.now(),
+        "now": now,
     }
     try:
+        if data["strategy"]:
+            chosen = plan_by_strategy(launch_of(user, wanted), data["strategy"], now)
+            wanted["plan_id"] = chosen.pk
         if data["sweep"]:
             wanted.pop("resume_from")
             return launch_array(sweep=data["sweep"], **wanted)
@@ -314,6 +320,9 @@ def _launch(
     except LaunchInvalid as error:
         for field, text in error.fields.items():
             form.add_problem(field, text)
+    except StrategyNotRunnable as refusal:
+        form.refusal = with_next_plan(refusal, launch_of(user, wanted), now)
+        add_errors(form, form.refusal)
     except CodedError as error:
         add_errors(form, error)
     return None

@@ -26,6 +26,7 @@ from placement.planner.values.objective import OBJECTIVE_WORDS, OBJECTIVES
 from placement.planner.values.workload import Workload
 from placement.protocol.job_lifecycle import JobState
 from placement.protocol.launchers import MOST_FOLDER_CHARACTERS, Launcher
+from placement.rules.job_refusals import StrategyNotRunnable
 from placement.rules.rebalance_policy import RestartMode
 from placement.rules.sweep import Sweep, read_sweep
 from telemetry.web.plain_forms import PlainForm
@@ -94,6 +95,7 @@ class LaunchForm(GapFields):
     )
     node = forms.ChoiceField(required=False)
     plan = forms.IntegerField(required=False, min_value=1, max_value=2**62)
+    strategy = forms.CharField(required=False, max_length=40)
     gpu_count = whole_number_field(1, 1024, required=False)
     retry_failed = forms.BooleanField(required=False)
     sweep = forms.CharField(required=False, max_length=4000)
@@ -120,6 +122,8 @@ class LaunchForm(GapFields):
         """
         super().__init__(*args, **kwargs)  # type: ignore[arg-type]
         self.recipe_settings: dict[str, object] = {}
+        self.refusal: StrategyNotRunnable | None = None
+        """Why the recipe cannot run the Plan. It may name another one."""
         self.setting_errors: dict[str, str] = {}
         self.first_settings = first_settings or {}
         field, node = self.fields["reservation"], self.fields["node"]

@@ -6,13 +6,24 @@ from typing import Any
 from placement.jobs.plan_files import files_for_job
 from placement.models import Job, StoredPlan
 from placement.planner.launch.backends import FIELD, backend_problem
+from placement.planner.launch.execution import (
+    NotRunnable,
+    execution_of,
+    execution_of_own,
+    execution_of_pretrained,
+    why_not,
+)
 from placement.planner.launch.recipes import (
+    BY_TORCHRUN,
+    OF_LANGUAGE_MODELS,
+    OWN_MODEL,
     SERVE,
     WORKSPACE,
     checked_settings,
     runs_by_plan,
 )
 from placement.planner.values.errors import LaunchInvalid, PlanInvalid, SpecInvalid
+from placement.planner.values.plan import Plan
 from placement.protocol.job_parts import gpus_by_node
 from placement.protocol.launchers import (
     MOST_FILES_BYTES,
@@ -136,6 +147,35 @@ def check_backend(
     extras = dict(Node.objects.filter(name__in=names).values_list("name", "extras"))
     if why := backend_problem(settings, by_plan, extras):
         raise LaunchInvalid({FIELD: why})
+
+
+def recipe_problem(
+    recipe: str,
+    settings: Mapping[str, Any],
+    plan: Mapping[str, Any],
+    spec: Mapping[str, Any],
+) -> str:
+    """Return why a recipe cannot follow a Plan; "": it can.
+
+    Args:
+        recipe: its name.
+        settings: checked settings of the recipe.
+        plan: the Plan (as JSON).
+        spec: the Plan's ModelSpec (as JSON).
+    """
+    if (why := why_not(plan)) or recipe not in BY_TORCHRUN:
+        return why
+    try:
+        read = Plan.from_json(plan)
+        if recipe == OWN_MODEL.name:
+            execution_of_own(read, settings["backend"])
+        elif recipe in OF_LANGUAGE_MODELS:
+            execution_of_pretrained(read, settings, spec)
+        else:
+            execution_of(read, settings)
+    except (NotRunnable, PlanInvalid) as error:
+        return str(error)
+    return ""
 
 
 def check_plan_of_script(plan: StoredPlan, launcher: str) -> None:

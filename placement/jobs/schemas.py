@@ -43,6 +43,8 @@ class NewJob(Schema):
     environment, of its bin folder or of a uv project, or a conda environment's name.
     Its programs are first on the job's PATH."""
     plan: int | None = None
+    strategy: str = ""
+    """Run the plan's question by this strategy instead. "": by that of the plan."""
     node: str = ""
     gpus: int | None = None
     """How many it needs. Null: all that the reservation holds on its node."""

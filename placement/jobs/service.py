@@ -19,30 +19,22 @@ from placement.jobs.launch_checks import (
     check_backend,
     check_plan_of_script,
     checked_form,
+    recipe_problem,
     retry_problems,
 )
 from placement.jobs.nodes import checkpoint_relay, job_nodes
 from placement.jobs.predecessor import checked_predecessor
 from placement.models import Job, StoredPlan
-from placement.planner.launch.execution import (
-    RUNNABLE_STRATEGIES,
-    NotRunnable,
-    execution_of,
-    execution_of_own,
-    execution_of_pretrained,
-    why_not,
-)
+from placement.planner.launch.execution import RUNNABLE_STRATEGIES, why_not
 from placement.planner.launch.recipes import (
     BY_TORCHRUN,
     OF_LANGUAGE_MODELS,
-    OWN_MODEL,
     RECIPES,
     adapters_of,
     check_needs_no_plan,
     runs_by_plan,
 )
-from placement.planner.values.errors import LaunchInvalid, PlanInvalid
-from placement.planner.values.plan import Plan
+from placement.planner.values.errors import LaunchInvalid
 from placement.rules.job_refusals import (
     JobOver,
     PlanElsewhere,
@@ -407,19 +399,10 @@ def _planned(
         raise LaunchInvalid(
             {"node": sentence("the plan is for {node}", node=plan.plan["node"])}
         )
-    else:
-        try:
-            read = Plan.from_json(plan.plan)
-            if recipe == OWN_MODEL.name:
-                execution_of_own(read, settings_given["backend"])
-            elif recipe in OF_LANGUAGE_MODELS:
-                execution_of_pretrained(read)
-                if settings_given.get("lora_rank") == 0:
-                    settings_given = {**settings_given, **adapters_of(plan.spec)}
-            else:
-                execution_of(read, settings_given)
-        except (NotRunnable, PlanInvalid) as error:
-            raise StrategyNotRunnable(
-                strategy=strategy, runnable=RUNNABLE_STRATEGIES, why=str(error)
-            ) from error
+    elif why := recipe_problem(recipe, settings_given, plan.plan, plan.spec):
+        raise StrategyNotRunnable(
+            strategy=strategy, runnable=RUNNABLE_STRATEGIES, why=why
+        )
+    elif recipe in OF_LANGUAGE_MODELS and settings_given.get("lora_rank") == 0:
+        settings_given = {**settings_given, **adapters_of(plan.spec)}
     return {**settings_given, "strategy": strategy}

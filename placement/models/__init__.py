@@ -1,7 +1,14 @@
 """The tables of placement: models, plans, jobs, endpoints, moves."""
 
 from placement.models.backfill import Backfill, BackfillQuerySet
-from placement.models.jobs import Job, JobArray, JobEvent, JobQuerySet, LogDropped
+from placement.models.jobs import (
+    USES_GPUS,
+    Job,
+    JobArray,
+    JobEvent,
+    JobQuerySet,
+    LogDropped,
+)
 from placement.models.moves import MoveDecision, PlacementPolicy
 from placement.models.outcomes import PlanOutcome
 from placement.models.parts import CarriedCheckpoint, JobPart
@@ -17,6 +24,7 @@ from placement.models.waiting_launches import WaitingLaunch
 from placement.models.workspace import Workspace, WorkspaceEntry
 
 __all__ = [
+    "USES_GPUS",
     "Admits",
     "Backfill",
     "BackfillQuerySet",

@@ -20,6 +20,8 @@ from reservations.rules.lifecycle import State
 RESTART_SPAN = timedelta(hours=1)
 KEY_BYTES = 8
 """Length of a Job's key: 64 random bits."""
+USES_GPUS = ~models.Q(gpu_count=0)
+"""The filter for Jobs with `Job.uses_gpus`."""
 
 
 class LogDropped(models.TextChoices):
@@ -307,6 +309,11 @@ class Job(models.Model):
 
     def __str__(self) -> str:
         return f"#{self.pk} {self.name}"
+
+    @property
+    def uses_gpus(self) -> bool:
+        """Return whether it needs Gpus. Without any it waits for no other Job."""
+        return self.gpu_count != 0
 
     def node_ids(self) -> list[int]:
         """Return the nodes that it runs on, the first one first."""

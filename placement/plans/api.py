@@ -61,9 +61,9 @@ class NewPlan(Schema):
     hours: float = 4
     max_gpus: int | None = None
     reservation: int | None = None
-    """Only the Gpus of this Reservation of one's own."""
+    """Only the Gpus of this Reservation of the user."""
     wish: Objective | Literal[""] = ""
-    """What the Plans are ranked by; "": the order of choice."""
+    """The objective that ranks the Plans; "": the order of choice."""
     keep: int | None = None
     """Which of the answer's plans to keep, counted from 0: it gets a number."""
 

@@ -158,8 +158,11 @@ def _rest_of(held: Reservation, now: datetime) -> Window:
 
 
 def _gpus(held: Reservation | None) -> Iterable[Gpu]:
-    """Return the Gpus to offer: all that are there, or those of a Reservation."""
-    rows = Gpu.objects.filter(present=True, retired=False)
+    """Return the Gpus to offer: all of the portal's nodes that are there, or those of a
+    Reservation."""
+    rows = Gpu.objects.filter(
+        present=True, retired=False, node__engine=Node.Engine.PORTAL
+    )
     if held is not None:
         rows = rows.filter(pk__in=held.allocations.filter(live=True).values("gpu"))
     return rows.select_related("node", "pool__rule").order_by("node__name", "index")

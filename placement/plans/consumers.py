@@ -112,7 +112,7 @@ class PlanConsumer(PatientConsumer):
         return None if row is None else dict(job_broadcast.refinement_message(row))
 
     async def refuse(self, problems: Mapping[str, str]) -> None:
-        """Say by field what cannot be asked."""
+        """Send the problems of the request, by field."""
         await self.pass_on({"type": "refinement.refused", "problems": dict(problems)})
 
     async def refinement_changed(self, event: dict[str, Any]) -> None:

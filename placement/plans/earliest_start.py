@@ -44,7 +44,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class RankRequirement:
-    """What one rank asks of a Gpu."""
+    """The requirements of one rank on a Gpu."""
 
     memory_bytes: int
     peak_flops: float

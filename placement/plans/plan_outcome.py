@@ -203,7 +203,7 @@ def _from_minutes(outcome: PlanOutcome, job: Job) -> bool:
 
 
 def why_not_counted(outcome: PlanOutcome, job: Job) -> str:
-    """Say why an outcome does not measure the planner. "": it does."""
+    """Return why an outcome does not measure the planner. "": it does."""
     assert job.plan is not None
     if job.state in ENDED_BADLY:
         return sentence("the job {state}", state=job.state)
@@ -257,7 +257,7 @@ def _other_work(
     recipe: str,
     settings: Mapping[str, Any],
 ) -> str:
-    """Say how a recipe's workload differs from its Plan's. "": it does not."""
+    """Return how a recipe's workload differs from its Plan's. "": it does not."""
     if recipe not in (TINY_TRANSFORMER.name, OWN_MODEL.name, *OF_LANGUAGE_MODELS):
         return sentence("the recipe trains nothing")
     shape = spec.get("shape") or {}

@@ -6,10 +6,12 @@ Plan fits them, the launch is refused like any Plan for other Gpus, with this re
 """
 
 import logging
+from collections.abc import Mapping
 from datetime import datetime
 
+from placement.jobs.launch_checks import recipe_problem
 from placement.models import Job, StoredPlan
-from placement.planner.launch.execution import why_not
+from placement.planner.launch.recipes import checked_settings
 from placement.planner.model.spec import ModelSpec
 from placement.planner.search.memory_savings import PlanLimits
 from placement.planner.values.plan import Plan
@@ -25,7 +27,14 @@ log = logging.getLogger(__name__)
 
 
 def plan_for(
-    *, user: User, plan_id: int, reservation: Reservation, kind: str, now: datetime
+    *,
+    user: User,
+    plan_id: int,
+    reservation: Reservation,
+    kind: str,
+    recipe: str,
+    settings: Mapping[str, object],
+    now: datetime,
 ) -> StoredPlan | None:
     """Save and return a Plan of the same question for the Reservation's Gpus.
 
@@ -33,6 +42,8 @@ def plan_for(
 
     Args:
         kind: a recipe may run by another strategy; a script cannot be changed.
+        recipe: its name; "": a script.
+        settings: of the recipe.
 
     Returns:
         None if the Plan is already for these Gpus, or no Plan fits them.
@@ -46,27 +57,59 @@ def plan_for(
         return None
     chosen = None
     with isolated(log, "plan %s cannot be made again", plan_id):
-        spec = ModelSpec.from_json(kept.spec)
-        workload = Workload.from_json(kept.workload)
-        there = offered(
-            user=user, at=None, hours=1, now=now, reservation_id=reservation.pk
-        )
-        found = make_plans(
-            spec=spec,
-            workload=workload,
-            offers=there.offers,
-            limits=PlanLimits(beaten_too=True),
-        )
-        chosen = _nearest_plan(kept, found.plans, kind)
+        plans = plans_on(kept, reservation_id=reservation.pk, now=now)
+        chosen = _nearest_plan(kept, plans, kind, recipe, settings)
     if chosen is None:
         return None
-    return save_plan(user=user, spec=spec, plan=chosen, now=now, address=kept.address)
+    return save_again(kept, chosen, now)
 
 
-def _nearest_plan(kept: StoredPlan, plans: tuple[Plan, ...], kind: str) -> Plan | None:
+def plans_on(
+    kept: StoredPlan, *, reservation_id: int, now: datetime
+) -> tuple[Plan, ...]:
+    """Return the Plans of a saved Plan's question for a Reservation, best first.
+
+    Raises:
+        BadInput: the Reservation is not one of the User's, or it is over.
+        SpecInvalid, WorkloadInvalid: the question cannot be read any more.
+    """
+    there = offered(
+        user=kept.owner, at=None, hours=1, now=now, reservation_id=reservation_id
+    )
+    return make_plans(
+        spec=ModelSpec.from_json(kept.spec),
+        workload=Workload.from_json(kept.workload),
+        offers=there.offers,
+        limits=PlanLimits(beaten_too=True),
+    ).plans
+
+
+def save_again(kept: StoredPlan, plan: Plan, now: datetime) -> StoredPlan:
+    """Store another Plan of a saved Plan's question."""
+    return save_plan(
+        user=kept.owner,
+        spec=ModelSpec.from_json(kept.spec),
+        plan=plan,
+        now=now,
+        address=kept.address,
+    )
+
+
+def _nearest_plan(
+    kept: StoredPlan,
+    plans: tuple[Plan, ...],
+    kind: str,
+    recipe: str,
+    settings: Mapping[str, object],
+) -> Plan | None:
     """Return the Plan nearest to the kept one that may be launched."""
     if kind == Job.Kind.RECIPE:
-        plans = tuple(one for one in plans if not why_not(one.to_json()))
+        given = checked_settings(recipe, settings)
+        plans = tuple(
+            one
+            for one in plans
+            if not recipe_problem(recipe, given, one.to_json(), kept.spec)
+        )
     before = kept.plan["strategy"], len(kept.plan["shards"])
     same = [one for one in plans if (one.strategy, len(one.shards)) == before]
     if same or kind != Job.Kind.RECIPE:

@@ -35,7 +35,7 @@ Port = Annotated[int, Meta(ge=0, lt=2**16)]
 
 
 class JobEventKind(StrEnum):
-    """What happened to a Job on its node."""
+    """An event of a Job on its node."""
 
     STARTED = "started"
     EXITED = "exited"

@@ -18,7 +18,7 @@ class JobState(StrEnum):
     STOPPING = "stopping"  # TERM sent or ordered; KILL follows after the grace
     DONE = "done"
     FAILED = "failed"
-    STOPPED = "stopped"  # ended because somebody or the Window's end said so
+    STOPPED = "stopped"  # ended by a user, or at the Window's end
     LOST = "lost"  # the node or the shim went away with it
 
     # StrEnum members have no label, which Django's choices need.

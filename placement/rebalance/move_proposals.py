@@ -41,7 +41,7 @@ State = MoveDecision.State
 DECLINED_SECONDS = 3600
 """After a decline the same proposal is not made again for this long."""
 FAILED_SECONDS = 600
-"""The same after a move that failed."""
+"""The pause after a move that failed."""
 BEGIN_SECONDS = 600
 """A Job that has not begun elsewhere by then no longer delays other moves."""
 MOST_REASON = 600
@@ -335,7 +335,7 @@ def _carry_out(row: MoveDecision, now: datetime) -> bool:
 
 
 def _resumes(job: Job) -> bool:
-    """Say whether the next Job resumes from the checkpoint that this one writes."""
+    """Return whether the next Job resumes from the checkpoint that this one writes."""
     if job.restart != RestartMode.RESUMES or not checkpoint_relay.allowed():
         return False
     return not Job.objects.filter(resume_from=job).exists()

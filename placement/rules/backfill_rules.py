@@ -34,11 +34,11 @@ class GapState(StrEnum):
     """State of a Job that runs in gaps."""
 
     QUEUED = "queued"  # waits for a gap, before the first and between two
-    RUNNING = "running"  # holds a gap; the stretch in it is a Job of its own
-    STOPPING = "stopping"  # somebody stopped it: its last stretch is about to end
+    RUNNING = "running"  # holds a gap; the stretch in it is a separate Job
+    STOPPING = "stopping"  # it was stopped: its last stretch is about to end
     DONE = "done"
     FAILED = "failed"
-    STOPPED = "stopped"  # ended by somebody, or its time was used up
+    STOPPED = "stopped"  # ended by a user, or its time was used up
 
     @property
     def label(self) -> str:

@@ -104,6 +104,9 @@ class StrategyNotRunnable(JobRefusal):
     runnable: tuple[str, ...]
     why: str = ""
     """Empty: the strategy alone is the reason."""
+    next_strategy: str = ""
+    """Strategy of the next best Plan that the recipe runs; empty: none is known."""
+    next_title: str = ""
 
     def text(self, zone: tzinfo = UTC) -> str:
         why = self.why or (
@@ -113,6 +116,14 @@ class StrategyNotRunnable(JobRefusal):
                 strategy=self.strategy,
             )
         )
+        if self.next_title:
+            return sentence(
+                "The portal's recipe cannot run this plan ({strategy}): {why}. The "
+                "next best plan that it can run is: {next}.",
+                strategy=self.strategy,
+                why=why,
+                next=self.next_title,
+            )
         return sentence(
             "The portal's recipe cannot run this plan ({strategy}): {why}. The "
             "plan's numbers hold: book its GPUs and start the training with a "

@@ -11,7 +11,7 @@ from telemetry.rules.policy_declaration import rule
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanPolicy:
-    """What plans may count on."""
+    """The resources on which plans may count."""
 
     network_bytes_per_second: int = rule(
         0,

@@ -194,7 +194,7 @@ class CallBroker:
                 return
             future.set_result(checked_answer(head, body))
         except FrameInvalid as error:
-            logger.warning("an answer of a served model is none: %s", error)
+            logger.warning("invalid answer of a served model: %s", error)
             call = _call_of(data)
             future = self._waiting.get(call)
             if future is not None and not future.done():

@@ -36,7 +36,7 @@ from telemetry.web.field_errors import field_sentences
 MOST_ROWS = 200
 MOST_PLANS = 30
 WAITING, PLACED, *_ = WaitingRequest.State
-UNKNOWN_YET = ("reservation", "node", "resume_from", "backfill")
+UNKNOWN_YET = ("reservation", "node", "resume_from", "backfill", "strategy")
 log = logging.getLogger(__name__)
 
 
@@ -118,7 +118,7 @@ def choices(user: User) -> JobChoices:
 
 
 def starts(row: Reservation) -> bool:
-    """Say whether a Job starts with a Reservation."""
+    """Return whether a Job starts with a Reservation."""
     queued = Job.objects.filter(reservation=row, state=Job.State.QUEUED)
     return queued.filter(predecessor.FREE).exists()
 
@@ -169,6 +169,8 @@ def _plan_again(kept: WaitingLaunch, now: datetime) -> StoredPlan | None:
         plan_id=plan_id,
         reservation=row.reservation,
         kind=kept.launch["kind"],
+        recipe=kept.launch["recipe"],
+        settings=kept.launch["recipe_settings"],
         now=now,
     )
 

@@ -1,1 +1,1 @@
-"""Workspaces: JupyterLab on the GPUs of a reservation, each on a separate origin."""
+"""Workspaces: notebooks and TensorBoard in a reservation, each on a separate origin."""

@@ -54,6 +54,8 @@ class WorkspacesPanel:
     """The name that a DNS line lacks; "": workspaces are set up."""
     environment: str = ""
     """The environment that the User named last."""
+    folder: str = ""
+    """The folder that the User named last."""
     refusal: str = ""
     """Why none can start on the Reservation's nodes, for the reader; "": one can."""
 
@@ -117,6 +119,7 @@ def workspaces_panel(
         nodes=held_nodes(reservation),
         changing=any(row.job.state in CHANGING for row in rows),
         environment=last.job.environment_folder if last else "",
+        folder=str(last.job.recipe_settings.get("folder", "")) if last else "",
         refusal=refusal,
     )
 

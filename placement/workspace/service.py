@@ -5,6 +5,7 @@ import hashlib
 import secrets
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 from django.conf import settings
 from django.db import transaction
@@ -53,6 +54,7 @@ def open_workspace(
     reservation_id: int,
     app: str,
     environment_folder: str = "",
+    folder: str = "",
     gpu_count: int | None = None,
     node: str = "",
     now: datetime,
@@ -64,7 +66,9 @@ def open_workspace(
         reservation_id: the Job starts with it.
         app: name of one of the site's programs, or of the terminal.
         environment_folder: where its program is (``protocol.launchers``).
-        gpu_count: how many Gpus it uses; None: all of the Reservation on its node.
+        folder: what the program shows: an absolute path, or one in the User's home.
+        gpu_count: how many Gpus it uses; None: all of the Reservation on its node. A
+            program that uses none gets none.
         node: where, if the Reservation has Gpus on several nodes.
         now: the present.
 
@@ -79,6 +83,11 @@ def open_workspace(
         problems["app"] = sentence("must be one of {there}", there=there)
     if why := environment_problem(environment_folder):
         problems["environment_folder"] = why
+    known = WORKSPACE_APPS.get(app)
+    if known is not None and known.needs_folder and not folder.strip():
+        problems["folder"] = sentence(
+            "{title} needs the folder of its logs, for example runs", title=known.title
+        )
     if problems:
         raise LaunchInvalid(problems)
     with transaction.atomic(durable=True):
@@ -94,7 +103,10 @@ def open_workspace(
         if running is not None:
             return running
         where = node_of(reservation, node)
-        check_counts(reservation, where, gpu_count, 0, False)
+        if known is not None and not known.uses_gpus:
+            gpu_count = 0
+        else:
+            check_counts(reservation, where, gpu_count, 0, False)
         check_isolation(where, user)
         job = queue_job(
             user,
@@ -102,9 +114,7 @@ def open_workspace(
             name=title_of(app),
             kind=Job.Kind.WORKSPACE,
             recipe=WORKSPACE.name,
-            recipe_settings=checked_settings(
-                WORKSPACE.name, {"app": app, **_load_of(app)}
-            ),
+            recipe_settings=_settings_of(app, folder),
             environment_folder=environment_folder,
             gpu_count=gpu_count,
             node=where,
@@ -139,10 +149,22 @@ def title_of(app: str) -> str:
     return str(WORKSPACE_APPS[app].title)
 
 
-def _load_of(app: str) -> dict[str, float]:
-    """Return the load of a workspace on a simulated Gpu. A shell computes nothing."""
+def _settings_of(app: str, folder: str) -> dict[str, Any]:
+    """Return the settings of a workspace's Job, with its load on a simulated Gpu.
+
+    A shell computes nothing. A node that knows no folders takes a Job without one.
+
+    Raises:
+        LaunchInvalid: the folder is no path.
+    """
     util_pct = 0.0 if app == TERMINAL else 20.0
-    return {"simulated_memory_gib": 0.5, "simulated_util_pct": util_pct}
+    load = {"simulated_memory_gib": 0.5, "simulated_util_pct": util_pct}
+    try:
+        given = checked_settings(WORKSPACE.name, {"app": app, "folder": folder, **load})
+    except LaunchInvalid as error:
+        why = error.fields["recipe_settings.folder"]
+        raise LaunchInvalid({"folder": why}) from error
+    return {name: value for name, value in given.items() if value != ""}
 
 
 def start_entry(

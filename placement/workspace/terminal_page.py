@@ -77,7 +77,6 @@ def _context(found: Reservation, user: User) -> dict[str, Any]:
     newest = _terminals(found.pk, user).first()
     job = newest.job if newest else None
     live = job is not None and job.state in Job.State.live()
-    nodes = held_nodes(found)
     return {
         "job": job,
         "live": live,
@@ -85,6 +84,5 @@ def _context(found: Reservation, user: User) -> dict[str, Any]:
         "changing": job is not None and job.state in CHANGING,
         "waits": waiting_reason(job) if job and live else "",
         "refusal": "" if live else isolation_refusal(found, user),
-        "nodes": nodes,
-        "most_gpus": max((count for _, count in nodes), default=0),
+        "nodes": held_nodes(found),
     }

@@ -10,13 +10,24 @@ from django.views.decorators.http import require_http_methods, require_POST
 from placement.jobs import service as jobs
 from placement.jobs.views.viewer import reader
 from placement.models import Workspace
+from placement.planner.launch.workspace_apps import WORKSPACE_APPS
 from placement.workspace import service as workspaces
-from placement.workspace.forms import WorkspaceForm
+from placement.workspace.forms import QuickForm, WorkspaceForm
 from placement.workspace.queries import workspace_origin, workspaces_panel
+from placement.workspace.quick_booking import (
+    USUAL_HOURS,
+    last_job,
+    quick_app,
+    usual_membership,
+)
+from placement.workspace.quick_booking import book_and_open as start_quickly
 from reservations.models import Reservation
 from reservations.store.co_users import usable_by
+from reservations.web.refusal_form import add_refusal
+from telemetry.models import Gpu
 from telemetry.protocol.coded_error import CodedError
 from telemetry.web.error_answers import add_errors
+from telemetry.web.query_filters import whole_number
 
 ENTER_PATH = "/.gpuportal/enter"
 
@@ -60,6 +71,48 @@ def reservation_workspaces(request: HttpRequest, pk: int) -> HttpResponse:
         status=status,
     )
     return allow_entry(response)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def book_and_open(request: HttpRequest) -> HttpResponse:
+    """Book one Gpu from now and start the user's usual program on it.
+
+    The button on the board sends only the Gpu. A user who never ran the program is
+    asked for its environment first.
+    """
+    user = reader(request)
+    app = quick_app(user)
+    if workspace_origin() is None or not app:
+        raise Http404
+    before = last_job(user, app)
+    usual = {
+        "hours": USUAL_HOURS,
+        "membership": usual_membership(user),
+        "environment_folder": before.environment_folder if before else "",
+    }
+    asked = request.POST if request.method == "POST" else request.GET
+    given = request.POST if request.method == "POST" else None
+    if given is not None and "hours" not in given:
+        own = {name: value for name, value in usual.items() if name != "membership"}
+        given = None if before is None else own | {"gpu": given.get("gpu", "")}
+    form = QuickForm(user, given, initial=usual)
+    gpu = get_object_or_404(Gpu.objects.shown(), pk=whole_number(asked.get("gpu", "")))
+    status = 200
+    if given is not None:
+        status = 422
+        if form.is_valid():
+            try:
+                made = start_quickly(
+                    user=user,
+                    gpu_id=form.cleaned_data.pop("gpu"),
+                    now=timezone.now(),
+                    **form.cleaned_data,
+                )
+                return _back(made.job.reservation_id)
+            except CodedError as error:
+                status = add_refusal(form, error)
+    page = {"form": form, "gpu": gpu, "title": WORKSPACE_APPS[app].title}
+    return render(request, "placement/workspace/book_page.html", page, status=status)
 
 
 @require_POST

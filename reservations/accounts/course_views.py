@@ -103,9 +103,8 @@ def show(request: HttpRequest) -> HttpResponseBase:
     rows = Account.objects.exclude(ends_at=None).select_related("parent")
     if q:
         rows = rows.filter(Q(name__icontains=q) | Q(title__icontains=q))
-    waiting = Q(
-        memberships__active=True, memberships__user__password__startswith=UNUSABLE
-    )
+    cannot_sign_in = User.objects.filter(password__startswith=UNUSABLE, identities=None)
+    waiting = Q(memberships__active=True, memberships__user__in=cannot_sign_in)
     rows = rows.annotate(
         people=Count("memberships", filter=Q(memberships__active=True)),
         new=Count("memberships", filter=waiting),
@@ -184,12 +183,13 @@ class CoursePage(EditsPage):
 
 
 def _members_without_password(account: Account) -> QuerySet[User]:
-    """Return the active members who never chose a password."""
+    """Return the active members who cannot sign in yet."""
     return User.objects.filter(
         memberships__account=account,
         memberships__active=True,
         is_active=True,
         password__startswith=UNUSABLE,
+        identities=None,
     ).order_by("pk")
 
 
@@ -202,7 +202,7 @@ def invite(request: HttpRequest, pk: int) -> HttpResponseBase:
     user_ids = list(_members_without_password(account).values_list("pk", flat=True))
     user = reader(request)
     if not user_ids:
-        messages.info(request, gettext("Everybody in it has chosen a password."))
+        messages.info(request, gettext("Everybody in it can sign in."))
         return redirect("manage-courses")
     if request.POST.get("by") == "mail":
         if not invitation_mail.possible():

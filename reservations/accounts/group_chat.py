@@ -17,7 +17,7 @@ from telemetry.protocol.sentences import sentence
 def may_set_chat(
     user: User, account: Account, headed: frozenset[int] | None = None
 ) -> bool:
-    """Say whether a User may choose the chat of an Account, as its head or operator.
+    """Return whether a User may choose the chat of an Account, as its head or operator.
 
     Args:
         headed: the Accounts that the User is head of. None: they are read.

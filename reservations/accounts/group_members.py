@@ -38,7 +38,7 @@ LINKS_AT_ONCE = 10
 def may_change_members(
     user: User, account: Account, headed: frozenset[int] | None = None
 ) -> bool:
-    """Say whether a User may add and remove members of an Account.
+    """Return whether a User may add and remove members of an Account.
 
     The operator always may. A head may if the site's policy allows it.
 

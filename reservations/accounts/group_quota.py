@@ -1,4 +1,4 @@
-"""What a group may hold that has no quota of its own.
+"""The quota of a group for which none is set.
 
 The calendar reads no such quota: the quotas of the members bound the group already
 (``reservations.store.booking_snapshot``). The rolling 7 days of any quota are in

@@ -1,4 +1,4 @@
-"""What the head of a group may change: the shares of its members, nothing else."""
+"""The head of a group may change the shares of its members, and nothing else."""
 
 from collections.abc import Mapping
 from datetime import datetime

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 def possible() -> bool:
-    """Say whether the site can mail links: it has a mail server and an address."""
+    """Return whether the site can mail links: it has a mail server and an address."""
     return mailing.configured() and bool(settings.PORTAL_URL)
 
 

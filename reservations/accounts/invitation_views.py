@@ -5,6 +5,7 @@ of a proxy and no Referer of the page's own requests holds it for long.
 """
 
 from django import forms
+from django.conf import settings
 from django.contrib.auth import login
 from django.contrib.auth.decorators import login_not_required
 from django.core.exceptions import ValidationError
@@ -17,6 +18,7 @@ from django.views.decorators.http import require_http_methods, require_safe
 
 from reservations.accounts import invitations
 from reservations.rules.errors import NotFound
+from telemetry.protocol.sentences import sentence
 from telemetry.web.plain_forms import PlainForm
 
 KEY = "invitation"
@@ -54,6 +56,7 @@ def welcome(request: HttpRequest, token: str) -> HttpResponseBase:
     Only a valid link begins a session. Otherwise anybody could fill the table.
     """
     try:
+        _check_passwords()
         invitations.invitation_of(token[:100], now=timezone.now())
     except NotFound:
         return _page(request, status=404)
@@ -69,6 +72,7 @@ def choose(request: HttpRequest) -> HttpResponseBase:
     text = request.session.get(KEY, "")
     now = timezone.now()
     try:
+        _check_passwords()
         found = invitations.invitation_of(text, now=now)
     except NotFound:
         return _page(request, status=404)
@@ -89,6 +93,16 @@ def choose(request: HttpRequest) -> HttpResponseBase:
             login(request, user, backend=BACKEND)
             return redirect("board")
     return _page(request, form, user_name=found.user.username, status=422)
+
+
+def _check_passwords() -> None:
+    """Refuse links where people sign in with an identity provider only.
+
+    Raises:
+        NotFound: the site has no passwords.
+    """
+    if not settings.LOGIN_SETTINGS.passwords:
+        raise NotFound(what=sentence("such invitation, or it is used or too old"))
 
 
 def _page(

@@ -25,7 +25,7 @@ UNUSABLE = "!"
 def invite(
     *, user_ids: Sequence[int], actor: User | None, now: datetime, days: int = DAYS
 ) -> list[tuple[User, str]]:
-    """Create a new link for each User without a password; older links expire.
+    """Create a new link for each User who cannot sign in; older links expire.
 
     Returns:
         Each User with the text of the link. It cannot be shown again.
@@ -37,6 +37,7 @@ def invite(
             is_active=True,
             erased_at=None,
             password__startswith=UNUSABLE,
+            identities=None,
         )
         .order_by("pk")
     )

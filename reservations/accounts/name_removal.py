@@ -66,7 +66,7 @@ class PersonNames:
         return tuple(found)
 
     def inside(self, text: str) -> bool:
-        """Say whether a text names the person."""
+        """Return whether a text names the person."""
         return self.pattern is not None and self.pattern.search(text) is not None
 
     def without(self, text: str) -> str:

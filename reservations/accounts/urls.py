@@ -3,6 +3,7 @@
 from django.urls import path
 
 from reservations.accounts import course_views, head_views, invitation_views, join_views
+from reservations.accounts.identities import views as identities
 from reservations.accounts.tree import change_views, draft_views, import_views
 from reservations.accounts.tree import views as account_tree
 
@@ -23,6 +24,7 @@ urlpatterns = [
     ),
     path("manage/accounts/import/", import_views.show, name="manage-import"),
     path("manage/accounts.csv", import_views.export, name="manage-export"),
+    path("manage/logins/", identities.show, name="manage-logins"),
     path("manage/courses/", course_views.show, name="manage-courses"),
     path("manage/courses/new/", course_views.new, name="manage-course-new"),
     path("manage/courses/<int:pk>/invite/", course_views.invite, name="manage-invite"),

@@ -268,7 +268,7 @@ def _exceeds_gpu_limit(
     window: Window,
     policy: Policy,
 ) -> bool:
-    """Say whether the taker would hold too many Gpus with this overstay."""
+    """Return whether the taker would hold too many Gpus with this overstay."""
     if row.user_id != made.user_id:
         return False
     own = whole_holdings(made.user_id)

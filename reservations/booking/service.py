@@ -48,6 +48,7 @@ def book(
     actor: User | None = None,
     voucher_id: int | None = None,
     overstay: bool = False,
+    flex_only: bool = False,
 ) -> Reservation:
     """Book these Gpus, firm within the quota, flex beyond it.
 
@@ -58,6 +59,7 @@ def book(
         voucher_id: number of a Voucher, for a start beyond a horizon
             (``rules.voucher_terms``).
         overstay: stay on past the end until the Gpus are claimed.
+        flex_only: flex also within the quota. ``start`` must be at or before ``now``.
 
     Raises:
         Refusal: the rules refuse it. It contains the next slot that would work.
@@ -74,6 +76,7 @@ def book(
             locks.check_still(chosen)
             request = request_after_notice(locked, start, end, now=now, policy=policy)
             request = _with_voucher(request, chosen, voucher_id, policy, lock=True)
+            request = replace(request, flex_only=flex_only)
             locks.lock_flex(locked.gpus, request.window.start, request.window.end)
             decision = judge(
                 request, locked, policy=policy, names=policy.names_visible, taking=True

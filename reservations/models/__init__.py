@@ -9,6 +9,12 @@ from reservations.models.calendar import (
     Reservation,
 )
 from reservations.models.favourite import Favourite
+from reservations.models.identities import (
+    ClaimGrant,
+    ClaimMapping,
+    ClaimRole,
+    Identity,
+)
 from reservations.models.ledger_entry import KeptUsage, LedgerEntry
 from reservations.models.links import GroupLink, WallLink
 from reservations.models.notice import Delivery, GroupChat, Notice, NoticeSettings
@@ -40,6 +46,9 @@ __all__ = [
     "ApiToken",
     "AuditEntry",
     "CalendarFeed",
+    "ClaimGrant",
+    "ClaimMapping",
+    "ClaimRole",
     "Closure",
     "CoUser",
     "Delivery",
@@ -47,6 +56,7 @@ __all__ = [
     "Favourite",
     "GroupChat",
     "GroupLink",
+    "Identity",
     "Invitation",
     "KeptUsage",
     "LateReturn",

@@ -31,7 +31,7 @@ class GroupLink(models.Model):
         return f"link to join {self.account}"
 
     def works(self, now: datetime) -> bool:
-        """Say whether one more person may join with it."""
+        """Return whether one more person may join with it."""
         return (
             self.revoked_at is None
             and self.expires_at > now

@@ -41,6 +41,10 @@ class Notice(models.Model):
             "idle_warning",
             sentence("Your GPUs are idle and will be released"),
         )
+        UNBOOKED_USE = (
+            "unbooked_use",
+            sentence("You use a GPU without a booking"),
+        )
         ENDING_SOON = "ending_soon", sentence("A booking ends soon")
         OVERSTAY_CLAIMED = (
             "overstay_claimed",

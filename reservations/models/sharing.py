@@ -166,7 +166,7 @@ class SeriesQuerySet(models.QuerySet["Series"]):
 
 
 class Series(models.Model):
-    """The same Gpus at the same local time, repeated until an end."""
+    """A reservation of some Gpus that is repeated at its local time until an end."""
 
     class Repeat(models.TextChoices):
         DAILY = "daily"

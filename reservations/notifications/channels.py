@@ -34,7 +34,7 @@ def open_channels(user: User, how: NoticeSettings) -> set[str]:
 
 
 def muted(how: NoticeSettings, at: datetime) -> bool:
-    """Say whether only the page may notify at that time."""
+    """Return whether only the page may notify at that time."""
     return how.muted_until is not None and how.muted_until > at
 
 

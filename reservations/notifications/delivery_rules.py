@@ -70,6 +70,6 @@ def next_try(at: datetime, *, tries: int) -> datetime | None:
 
 
 def is_stale(kind: str, *, told_at: datetime, now: datetime) -> bool:
-    """Say whether a Notice is too old to be useful."""
+    """Return whether a Notice is too old to be useful."""
     limit = form_of(kind).stale_seconds
     return limit is not None and now - told_at > timedelta(seconds=limit)

@@ -20,7 +20,7 @@ class MailFailed(Exception):
 
 
 def configured() -> bool:
-    """Say whether the site has a mail server (EMAIL_URL, docs/operations.md)."""
+    """Return whether the site has a mail server (EMAIL_URL, docs/operations.md)."""
     return bool(settings.MAIL_CONFIGURED)
 
 

@@ -1,12 +1,7 @@
 """Call a webhook once: resolve, check, connect to the checked address."""
 
 import http.client
-import socket
-import ssl
-import threading
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
-from concurrent.futures import TimeoutError as Late
 from ipaddress import ip_network
 
 from django.conf import settings
@@ -19,10 +14,10 @@ from reservations.notifications.webhook_rules import (
     parse,
 )
 from telemetry.protocol.sentences import sentence
+from telemetry.web import bounded_call
 
 TIMEOUT_SECONDS = 5.0
 SECRET_SALT = "gpuportal.webhook"
-_resolvers = ThreadPoolExecutor(max_workers=2, thread_name_prefix="resolve")
 
 
 class WebhookFailed(Exception):
@@ -65,20 +60,20 @@ def resolve(target: WebhookAddress) -> str:
     Raises:
         WebhookRefused: it has none, or leads into a network that is not allowed.
     """
-    asked = _resolvers.submit(
-        socket.getaddrinfo, target.host, target.port, type=socket.SOCK_STREAM
-    )
     try:
-        found = asked.result(timeout=TIMEOUT_SECONDS)
-    except (OSError, UnicodeError, Late) as error:
+        addresses = bounded_call.resolved(_endpoint(target), seconds=TIMEOUT_SECONDS)
+    except (OSError, UnicodeError) as error:
         raise _not_reachable(target) from error
-    addresses = [str(row[4][0]) for row in found]
     networks = [ip_network(text) for text in settings.WEBHOOK_ALLOWED_NETWORKS]
     if settings.WEBHOOK_LOOPBACK_HTTP and not target.secure:
         networks += [ip_network("127.0.0.0/8"), ip_network("::1/128")]
     if not addresses or not all(allowed(one, networks=networks) for one in addresses):
         raise _not_reachable(target)
     return addresses[0]
+
+
+def _endpoint(target: WebhookAddress) -> bounded_call.HostPort:
+    return bounded_call.HostPort(target.secure, target.host, target.port)
 
 
 def _not_reachable(target: WebhookAddress) -> WebhookRefused:
@@ -96,28 +91,6 @@ def _not_reachable(target: WebhookAddress) -> WebhookRefused:
     )
 
 
-class _Pinned(http.client.HTTPConnection):
-    """A connection to one checked address, even if the name changes meanwhile."""
-
-    def __init__(self, target: WebhookAddress, address: str) -> None:
-        super().__init__(target.host, target.port, timeout=TIMEOUT_SECONDS)
-        self.address = address
-        self.secure = target.secure
-
-    def connect(self) -> None:
-        """Connect to the address; the certificate must be the name's."""
-        plain = socket.create_connection((self.address, self.port), self.timeout)
-        if self.secure:
-            context = ssl.create_default_context()
-            # Stored before the handshake, which `_hang_up` must be able to end.
-            self.sock = context.wrap_socket(
-                plain, server_hostname=self.host, do_handshake_on_connect=False
-            )
-            self.sock.do_handshake()
-        else:
-            self.sock = plain
-
-
 def post(url: str, data: bytes, headers: Mapping[str, str]) -> None:
     """Send a body once. Redirects are not followed, and no answer's body is read.
 
@@ -126,23 +99,25 @@ def post(url: str, data: bytes, headers: Mapping[str, str]) -> None:
     """
     try:
         target = parse(url, loopback_http=settings.WEBHOOK_LOOPBACK_HTTP)
-        connection = _Pinned(target, resolve(target))
+        connection = bounded_call.PinnedConnection(
+            _endpoint(target), [resolve(target)], seconds=TIMEOUT_SECONDS
+        )
     except WebhookRefused as error:
         raise WebhookFailed(error.text()) from error
-    # Neither one socket operation nor all together may last longer. A server that
-    # answers byte by byte is disconnected.
-    hang_up = threading.Timer(TIMEOUT_SECONDS, _hang_up, [connection])
-    hang_up.start()
     try:
-        connection.request("POST", target.path, data, dict(headers))
-        status = connection.getresponse().status
+        status, _body = bounded_call.call(
+            connection,
+            "POST",
+            target.path,
+            data=data,
+            headers=headers,
+            seconds=TIMEOUT_SECONDS,
+            most_bytes=0,
+        )
     except (OSError, http.client.HTTPException) as error:
         raise WebhookFailed(
-            sentence("no answer: {error}", error=_error_text(error))
+            sentence("no answer: {error}", error=bounded_call.error_text(error))
         ) from error
-    finally:
-        hang_up.cancel()
-        connection.close()
     if 200 <= status < 300:
         return
     template = (
@@ -154,16 +129,3 @@ def post(url: str, data: bytes, headers: Mapping[str, str]) -> None:
         sentence(template, status=status),
         gone=status == 410,
     )
-
-
-def _hang_up(connection: http.client.HTTPConnection) -> None:
-    sock = connection.sock
-    if sock is not None:
-        try:
-            sock.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            sock.close()
-
-
-def _error_text(error: Exception) -> str:
-    return (str(error) or type(error).__name__)[:120]

@@ -85,7 +85,7 @@ class GpuTimetable:
     def free(
         self, gpu: CalendarGpu, one: EvacuatedBooking, taken: Collection[int]
     ) -> bool:
-        """Say whether a Gpu could take a booking over its whole Window."""
+        """Return whether a Gpu could take a booking over its whole Window."""
         return (
             gpu.bookable
             and gpu.pk not in taken

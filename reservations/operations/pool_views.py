@@ -90,14 +90,15 @@ def _pools() -> QuerySet[Pool]:
 
 
 def _nodes() -> list[tuple[Node, Drain | None]]:
-    """Return the nodes that have Gpus, with the reason why they take no bookings."""
+    """Return the nodes of the portal that have Gpus, with the reason why they take no
+    bookings."""
     standing = Q(gpus__retired=False)
     rows = Node.objects.annotate(
         gpu_count=Count("gpus", filter=standing, distinct=True),
         draining_count=Count(
             "gpus", filter=standing & Q(gpus__draining=True), distinct=True
         ),
-    ).filter(gpu_count__gt=0)
+    ).filter(gpu_count__gt=0, engine=Node.Engine.PORTAL)
     why = drains(node.pk for node in rows if node.draining)
     return [(node, why.get(node.pk)) for node in rows]
 

@@ -372,12 +372,12 @@ def act_on_gpus(
 
 @dataclass(frozen=True, slots=True)
 class ActPreview:
-    """What a bulk act would do, and the bookings on its Gpus."""
+    """The effect of a bulk act, and the bookings on its Gpus."""
 
     mark: str
     found: evacuation.EvacuatedGpus
     reliefs: list[EvacuationOutcome]
-    """What a drain that moves bookings would do to each; other acts change none."""
+    """The effect of a drain on each booking that it moves. Other acts move none."""
 
 
 def preview_act(

@@ -143,7 +143,7 @@ def presence(
 def holder_present(
     reading: GpuReading | None, holding: HoldingInfo | None, owners: OwnerLookup
 ) -> bool:
-    """Say whether the holder runs a process, which counts as a check-in."""
+    """Return whether the holder runs a process, which counts as a check-in."""
     if reading is None or holding is None:
         return False
     return presence(reading, holding, owners).holder

@@ -59,7 +59,7 @@ class WatchPolicy:
     judge: JudgePolicy = field(default_factory=JudgePolicy)
     idle_util_pct: float = 3.0
     idle_seconds: float = 1800.0
-    """The same threshold warns the holder of an idle reservation."""
+    """After this time without use the holder is warned, too."""
     no_show_seconds: float = 900.0
     grace_seconds: float = 30.0
     """Time for a Job to stop after the end. Until then it is no overrun."""

@@ -37,7 +37,7 @@ class GpuUse:
     people: Callable[[], Mapping[str, Any]] = dict
     """Returns the strangers' users and processes as an alert stores them."""
     late_people: Callable[[], Mapping[str, Any]] = dict
-    """The same for the last holder's processes."""
+    """Returns the last holder and the processes that remained, in that form."""
 
 
 NO_SHOW = declare(

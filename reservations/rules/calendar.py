@@ -61,7 +61,7 @@ class SlotWish:
     gpu_class: str | None = None
 
     def fits(self, gpu: CalendarGpu) -> bool:
-        """Say whether the Gpu is good enough and in service."""
+        """Return whether the Gpu is good enough and in service."""
         return (
             gpu.bookable
             and gpu.memory_total_bytes >= self.min_memory_bytes
@@ -82,7 +82,7 @@ class FlexInfo:
     cost_gpu_seconds: int
     booked_at: datetime
     user: str = ""
-    """Who holds it, as the reader may see it."""
+    """The holder, as the reader may see it."""
     user_pk: int = 0
     paused_until: datetime | None = None
     """The requester displaced its owner before and gave the time back, and may displace
@@ -114,7 +114,7 @@ class BusySpan:
     start: int
     end: int
     user: str = ""
-    """Who holds it, as the reader may see it."""
+    """The holder, as the reader may see it."""
     flex: FlexInfo | None = None
     """None: nobody can take it (firm, frozen, running, or the reader's own)."""
     closed: ClosureInfo | None = None
@@ -156,7 +156,7 @@ class Calendar:
         calendar.
         """
         self.swept_gpus: dict[int, dict[object, list[tuple[int, int]]]]
-        """The same for each Gpu, shared if the spans are the same."""
+        """The results of each Gpu separately. Gpus with equal spans share them."""
         self.swept_gpus = {gpu.pk: {} for gpu in self.gpus}
 
     def first_overlap(self, gpu_pk: int, window: Window) -> BusySpan | None:

@@ -74,7 +74,7 @@ class ClosureInfo:
         return Window(self.start, self.end)
 
     def closes(self, gpu: CalendarGpu) -> bool:
-        """Say whether it covers a Gpu, including one that joins its pool or node
+        """Return whether it covers a Gpu, including one that joins its pool or node
         later.
         """
         if self.scope == "site":

@@ -56,6 +56,8 @@ class Decision:
     rank_before: int | None = None
     rank_after: int | None = None
     of: int | None = None
+    flex_only: bool = False
+    """Whether only flex was requested."""
     peak_gpu_seconds: int = 0
     """The part of the cost from peak hours. Shown, not stored, because the inputs have
     it.
@@ -80,6 +82,8 @@ class Decision:
                 for info, peak in self.peaks
             ],
         }
+        if self.flex_only:
+            stored["flex_only"] = True
         if self.why_not_firm is not None:
             stored["why_not_firm"] = json_ready(self.why_not_firm)
         if self.decided_at is not None:
@@ -112,6 +116,8 @@ def decide(request: Request, snapshot: Snapshot) -> Decision:
             )
         check_limits(request, snapshot)
         flex = flex_to_displace(request.gpus, request.window, snapshot.calendar)
+        if request.flex_only:
+            return _granted_flex(request, snapshot, flex, None)
         peaks = check_quotas(request, snapshot)
         displaced = _displaced_flex(request, snapshot, flex)
     except QuotaExceeded as refusal:
@@ -167,6 +173,21 @@ def _flex(
     if ahead >= policy.future_flex:
         refusal = TooManyFlex(live=ahead, most=policy.future_flex, why_not_firm=why)
         return Decision(None, cost, refusal=refusal, why_not_firm=why)
+    return _granted_flex(request, snapshot, flex, why)
+
+
+def _granted_flex(
+    request: Request,
+    snapshot: Snapshot,
+    flex: tuple[FlexInfo, ...],
+    why: QuotaExceeded | None,
+) -> Decision:
+    """Grant the time unless it is planned for others or theirs by rank.
+
+    Args:
+        why: the reason that it is not firm. None: only flex was requested.
+    """
+    cost, policy, now = request.cost_gpu_seconds, snapshot.policy, request.now
     displaced = _displaced_flex(request, snapshot, flex)
     on = {
         span.flex.reservation_pk: gpu.label
@@ -189,6 +210,7 @@ def _flex(
         displaced=displaced,
         decided_at=now,
         taken_until=until,
+        flex_only=request.flex_only,
     )
 
 
@@ -209,5 +231,5 @@ def flex_ahead(request: Request, snapshot: Snapshot) -> int:
 
 
 def is_frozen(kind: Kind, start: datetime, *, now: datetime, policy: Policy) -> bool:
-    """Say whether nobody can displace a flex Reservation any more."""
+    """Return whether nobody can displace a flex Reservation any more."""
     return kind is Kind.FLEX and start - now <= timedelta(seconds=policy.freeze_seconds)

@@ -75,6 +75,7 @@ def inputs_of(request: Request, snapshot: Snapshot) -> dict[str, object]:
         "freed": snapshot.freed_gpu_seconds,
         "earliest": unix(request.earliest) if request.earliest else 0,
         "token": request.voucher,
+        "flex_only": int(request.flex_only),
         "own": [
             [
                 h.reservation_pk,
@@ -317,6 +318,7 @@ def _request(inputs: Mapping[str, Any]) -> Request:
         now=instant(inputs["now"]),
         earliest=instant(earliest) if earliest else None,
         voucher=inputs.get("token"),
+        flex_only=bool(inputs.get("flex_only")),
     )
 
 
@@ -430,7 +432,8 @@ def broken_rules(stored: Mapping[str, Any]) -> list[str]:
         if quota["held_gpu_seconds"] > quota["quota_gpu_seconds"]:
             found.append(f"1: the quota of {quota['account']} is exceeded")
     why = stored.get("why_not_firm")
-    if not firm and (
+    chosen = bool(stored.get("flex_only"))
+    if not (firm or chosen) and (
         why is None or why["would_hold_gpu_seconds"] <= why["quota_gpu_seconds"]
     ):
         found.append("2: it would have fitted as firm")

@@ -13,7 +13,7 @@ class State(StrEnum):
     ENDED = "ended"  # the Window is over
     RELEASED = "released"  # given back, or freed, before its end
     CANCELLED = "cancelled"  # given back before its start
-    DISPLACED = "displaced"  # flex that went to somebody worse served
+    DISPLACED = "displaced"  # flex whose Gpus went to a user who had less
     REFUNDED = "refunded"  # failed by the site: Gpu lost or not clean
 
     @property

@@ -43,6 +43,8 @@ class Request:
     """The real start of "now", after the notice of an overstay. None: ``now``."""
     voucher: int | None = None
     """Number of the Voucher that is spent on it. Then no horizon limits it."""
+    flex_only: bool = False
+    """Whether it is flex also where the quota would allow firm. It begins at once."""
 
     @property
     def rate(self) -> Tariff:

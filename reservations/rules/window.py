@@ -37,7 +37,7 @@ def whole_second(at: datetime) -> datetime:
 
 
 def on_grid(at: datetime, grid_seconds: int) -> bool:
-    """Say whether an instant is on the grid."""
+    """Return whether an instant is on the grid."""
     return at.microsecond == 0 and unix(at) % grid_seconds == 0
 
 
@@ -78,11 +78,11 @@ class Window:
         return unix(self.end) - unix(self.start)
 
     def meets(self, other: Window) -> bool:
-        """Say whether the two share an instant (touching ends do not)."""
+        """Return whether the two share an instant (touching ends do not)."""
         return self.start < other.end and other.start < self.end
 
     def holds(self, at: datetime) -> bool:
-        """Say whether an instant lies inside."""
+        """Return whether an instant lies inside."""
         return self.start <= at < self.end
 
     def cut(self, other: Window) -> Window | None:

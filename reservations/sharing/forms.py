@@ -56,7 +56,7 @@ class GpuNumbersField(forms.MultipleChoiceField):
         return [int(text) if _is_number(text) else text for text in texts]
 
     def valid_value(self, value: Any) -> bool:
-        """Say whether it can be a GPU's number."""
+        """Return whether it can be a GPU's number."""
         return isinstance(value, int)
 
 

@@ -71,7 +71,7 @@ def visible_reservations(user: User) -> Q:
 
 
 def may_change(user: User, reservation: Reservation) -> bool:
-    """Say whether the User holds it, heads its group, or is an operator."""
+    """Return whether the User holds it, heads its group, or is an operator."""
     return (
         reservation.user_id == user.pk
         or user.is_operator

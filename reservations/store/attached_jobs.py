@@ -40,7 +40,7 @@ class WaitingJobHooks:
     choices: Callable[[User], JobChoices]
     """Return the choices for a User."""
     starts: Callable[[Reservation], bool]
-    """Say whether a Job waits in a Reservation and starts with it."""
+    """Return whether a Job waits in a Reservation and starts with it."""
 
 
 CARRIERS: list[WaitingJobHooks] = []
@@ -75,5 +75,5 @@ def transfer_jobs(displaced: Reservation, again: WaitingRequest) -> bool:
 
 
 def starts_with(row: Reservation) -> bool:
-    """Say whether a Job starts as soon as this Reservation begins."""
+    """Return whether a Job starts as soon as this Reservation begins."""
     return any(carrier.starts(row) for carrier in CARRIERS)

@@ -51,7 +51,7 @@ def audit_act(
 
 
 def something_new(seen: int) -> bool:
-    """Say whether anything written since then is a reason for another run."""
+    """Return whether anything written since then is a reason for another run."""
     return (
         AuditEntry.objects.filter(pk__gt=seen)
         .exclude(verb__in=NO_REASON)

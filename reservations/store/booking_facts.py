@@ -102,7 +102,7 @@ def _policy_of(row: Row) -> Policy:
 
 
 def is_in_force(membership: Membership) -> bool:
-    """Say whether the row of a Membership still allows its User to book."""
+    """Return whether the row of a Membership still allows its User to book."""
     rows = _rows(
         """
         SELECT 1 FROM reservations_membership m

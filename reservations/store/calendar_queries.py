@@ -79,7 +79,7 @@ class Reader:
         return self.names or user_pk == self.user_pk or account_pk in self.headed
 
     def may_edit(self, user_pk: int, account_pk: int) -> bool:
-        """Say whether the reader may change this User's reservations."""
+        """Return whether the reader may change this User's reservations."""
         return user_pk == self.user_pk or self.is_operator or account_pk in self.headed
 
 

@@ -11,7 +11,7 @@ from reservations.rules.calendar import CalendarGpu
 from reservations.rules.closed_time import Barred
 from reservations.rules.prices import read_peak
 from reservations.store.foreign_use import foreign_alerts
-from telemetry.models import Gpu, GpuQuerySet
+from telemetry.models import Gpu, GpuQuerySet, Node
 from telemetry.protocol.sentences import sentence
 
 OUT_FIELDS = (
@@ -94,9 +94,10 @@ def calendar_gpus(gpus: GpuQuerySet | None = None) -> list[CalendarGpu]:
 
 
 def gpus_seen_by(user_pk: int) -> tuple[list[CalendarGpu], frozenset[int]]:
-    """Return all Gpus that are shown, and those that a foreign process uses now.
+    """Return all Gpus of the calendar, and those that a foreign process uses now.
 
-    One query, including the User's stars. See ``store.foreign_use``.
+    Those of Slurm are left out, because nobody books them here. One query, including
+    the User's stars. See ``store.foreign_use``.
     """
     used = Exists(foreign_alerts().filter(gpu_id=OuterRef("pk")))
     own = Favourite.objects.filter(user_id=user_pk)
@@ -104,7 +105,8 @@ def gpus_seen_by(user_pk: int) -> tuple[list[CalendarGpu], frozenset[int]]:
         Exists(own.filter(gpu_id=OuterRef("pk"))),
         Exists(own.filter(pool_id=OuterRef("pool_id"))),
     )
-    rows = list(Gpu.objects.shown().values_list(*_COLUMNS, used, alone, by_class))
+    shown = Gpu.objects.shown().filter(node__engine=Node.Engine.PORTAL)
+    rows = list(shown.values_list(*_COLUMNS, used, alone, by_class))
     gpus = [
         replace(gpu, favourite=row[-2] or row[-1])
         for gpu, row in zip(_read(row[:-3] for row in rows), rows, strict=True)

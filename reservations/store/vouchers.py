@@ -61,7 +61,7 @@ def _voucher(user: User, voucher_id: int, *, lock: bool = False) -> Voucher:
 
 
 def needed(user: User, start: datetime, *, now: datetime, policy: Policy) -> bool:
-    """Say whether a start is beyond a horizon. Otherwise no Voucher is spent."""
+    """Return whether a start is beyond a horizon. Otherwise no Voucher is spent."""
     if start > now + timedelta(seconds=policy.firm_horizon_seconds):
         return True
     strike = strike_for(user.pk, start, now=now, policy=policy)

@@ -87,7 +87,7 @@ def openings(
 
 
 def has_room(calendar: Calendar, wish: SlotWish, start: int) -> bool:
-    """Say whether enough Gpus are free from a Unix second on, without displacing."""
+    """Return whether enough Gpus are free from a Unix second on, without displacing."""
     return bool(openings(calendar, wish, start, start, taking=False))
 
 

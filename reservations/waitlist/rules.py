@@ -222,13 +222,13 @@ def _sets(
 
 
 def refused_on_any_gpus(decision: Decision) -> bool:
-    """Say whether other Gpus of the same weight would be refused then, too."""
+    """Return whether other Gpus of the same weight would be refused then, too."""
     refusal = decision.refusal if decision.kind is None else None
     return refusal is not None and refusal.on_any_gpus
 
 
 def _is_outranked(one: WaitingRequestInfo, request: Request, facts: Snapshot) -> bool:
-    """Say whether the rule of rank surely refuses.
+    """Return whether the rule of rank surely refuses.
 
     It would displace by rank (docs/design/fair-booking.md#rule-2) and ranks below.
     """
@@ -255,7 +255,7 @@ def _is_good(one: WaitingRequestInfo, decision: Decision) -> bool:
 def needs_answer(
     one: WaitingRequestInfo, start: datetime, *, now: datetime, policy: Policy
 ) -> bool:
-    """Say whether a placement at this notice needs the person's answer."""
+    """Return whether a placement at this notice needs the person's answer."""
     if one.consents:
         return False
     short = start - now <= timedelta(seconds=policy.freeze_seconds)
@@ -281,7 +281,7 @@ class DisplacementOptions:
 
     @property
     def spent(self) -> bool:
-        """Say whether displacing is not considered for any further Window."""
+        """Return whether displacing is not considered for any further Window."""
         return self._facts.tree is None or self._left == 0
 
     def sets(self, window: Window) -> list[tuple[CalendarGpu, ...]]:

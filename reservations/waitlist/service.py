@@ -260,7 +260,7 @@ def _decline_placement(
 def _as_placed(
     row: WaitingRequest, booked: Reservation, allocations: Sequence[Allocation]
 ) -> bool:
-    """Say whether it holds no more than was placed. The rest is the holder's act."""
+    """Return whether it holds no more than was placed. The rest is the holder's act."""
     start, end = row.expected_start, row.expected_end
     if start is None or end is None:
         return False

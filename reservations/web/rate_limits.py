@@ -82,7 +82,22 @@ def check_rate(what: str, *, user_pk: int, per_minute: int, now: datetime) -> No
     Raises:
         TooFast: the limit of this minute is exceeded.
     """
-    key = f"rate.{what}.{user_pk}.{unix(now) // MINUTE_SECONDS}"
+    _count(what, user_pk, per_minute, now)
+
+
+def check_address_rate(
+    what: str, *, address: str, per_minute: int, now: datetime
+) -> None:
+    """Count one request of a visitor who is not signed in.
+
+    Raises:
+        TooFast: the limit of this minute is exceeded.
+    """
+    _count(what, address, per_minute, now)
+
+
+def _count(what: str, caller: int | str, per_minute: int, now: datetime) -> None:
+    key = f"rate.{what}.{caller}.{unix(now) // MINUTE_SECONDS}"
     try:
         with BROKER.pipeline(transaction=False) as pipe:
             pipe.incr(key)

@@ -47,7 +47,7 @@ class Review:
     """Beside the heading: how much is affected."""
     lines: Sequence[Line] = ()
     effects: Sequence[str] = ()
-    """What the change does and does not do, in sentences."""
+    """The effects of the change in sentences."""
     touched: Sequence[Any] = ()
     """The affected bookings, for ``_touched.html``."""
     warning: str = ""

@@ -48,7 +48,7 @@ def isolation_of(facts: IsolationSettings) -> Isolation:
 
     Separate Unix users need a worker that runs as root and a setting that lets no job
     run without a user. A worker under `make run` has only the users of a laptop, unless
-    it gives each person an id of its own.
+    it gives each person a separate id.
     """
     if _not_watched(facts):
         return Isolation.NONE

@@ -58,7 +58,7 @@ class Probe(Protocol):
 
     @property
     def refused(self) -> str:
-        """What the driver refuses because permissions are missing; "" for nothing."""
+        """A clause on what the driver refuses for lack of rights; "" if nothing."""
 
     @property
     def stale(self) -> bool:

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from msgspec.structs import replace
 
-from telemetry.inventory.queries import ClusterGpu, ClusterSnapshot
+from telemetry.inventory.queries import ClusterGpu, ClusterSnapshot, SlurmFact
 from telemetry.live.broadcast import Detail, DetailGpu
 from telemetry.protocol.codec import to_plain
 from telemetry.protocol.frame import FrameRow
@@ -22,6 +22,7 @@ from telemetry.rules.rollup import (
     merge,
     minute_start,
 )
+from telemetry.rules.slurm_use import slurm_state
 
 Judge = Callable[[int, GpuReading | None, float, datetime], GpuState]
 """(primary key of a Gpu, its newest reading, seconds since it arrived, now) ->
@@ -48,7 +49,7 @@ class LatestReading:
 
 @dataclass(slots=True, eq=False)
 class NodeInbox:
-    """The reports of one node. Only of its own Gpus."""
+    """The reports of one node on its Gpus."""
 
     name: str
     last_id: str
@@ -135,6 +136,9 @@ def frame_rows(
 ) -> Iterator[tuple[ClusterGpu, FrameRow]]:
     """Yield every Gpu's row of the frame, in the roster's order."""
     for gpu in cluster.gpus:
+        if gpu.slurm is not None:
+            yield gpu, _slurm_row(gpu, gpu.slurm, now)
+            continue
         inbox = inboxes.get(gpu.node)
         heard = inbox.latest.get(gpu.uuid) if inbox else None
         if heard is None:
@@ -144,6 +148,17 @@ def frame_rows(
             age_seconds = max(0.0, steady - heard.arrived)
             state = _gpu_state(gpu, heard.reading, age_seconds, judge, now)
             yield gpu, FrameRow.of(heard.reading, state, age_seconds)
+
+
+def _slurm_row(gpu: ClusterGpu, fact: SlurmFact, now: datetime) -> FrameRow:
+    """Return the row of a Gpu that Slurm gives out. Nothing measures it."""
+    age_seconds = max(0.0, (now - fact.read_at).total_seconds())
+    state = slurm_state(fact.use, age_seconds)
+    if gpu.maintenance:
+        state = GpuState.MAINTENANCE
+    elif not gpu.present:
+        state = GpuState.LOST
+    return FrameRow(state=state, age_seconds=age_seconds)
 
 
 def _gpu_state(

@@ -42,9 +42,10 @@ def renew_token(*, name: str) -> tuple[Node, str]:
     that was retired before stays retired.
 
     Raises:
-        NodeUnknown: no such node.
+        NodeUnknown: no such node, or Slurm gives out its GPUs.
     """
-    node = Node.objects.select_for_update().filter(name=name).first()
+    nodes = Node.objects.select_for_update().filter(engine=Node.Engine.PORTAL)
+    node = nodes.filter(name=name).first()
     if node is None:
         raise NodeUnknown(node=name)
     token = node.new_token()

@@ -11,11 +11,27 @@ from redis import Redis
 
 from telemetry.live import broadcast
 from telemetry.live.broadcast import Roster, RosterGpu, RosterNode, RosterXid
-from telemetry.models import Gpu, Node, SampleMinute, TelemetryPolicy, XidCount
+from telemetry.models import (
+    Gpu,
+    Node,
+    SampleMinute,
+    SlurmGpu,
+    TelemetryPolicy,
+    XidCount,
+)
 from telemetry.protocol.frame import LAYOUT, FrameRow, decode
 from telemetry.rules.chart_series import ChartSeries, series, step_seconds_for
 from telemetry.rules.retention import RAW_MOST_SECONDS
 from telemetry.rules.rollup import MinuteTotals
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmFact:
+    """What Slurm said of a GPU, and when."""
+
+    use: str
+    """A `SlurmUse`."""
+    read_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +45,8 @@ class ClusterGpu:
     maintenance: bool
     """Set on the Gpu or on its node."""
     mig: bool
+    slurm: SlurmFact | None = None
+    """None: the portal gives it out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +54,7 @@ class ClusterSnapshot:
     """Nodes and Gpus in the order of the frame, and the roster that names them."""
 
     nodes: tuple[str, ...]
+    """Nodes that report themselves. Slurm's are not among them."""
     gpus: tuple[ClusterGpu, ...]
     bound: Mapping[str, Mapping[str, ClusterGpu]]
     """Node name -> UUID -> Gpu. A node may report only these."""
@@ -57,7 +76,7 @@ EMPTY_CLUSTER = ClusterSnapshot((), (), {}, 0, b"", {})
 
 
 def load_cluster() -> ClusterSnapshot:
-    """Read the cluster: three queries."""
+    """Read the cluster: three queries, and one more with Slurm."""
     nodes = list(Node.objects.in_service().order_by("name"))
     by_pk = {node.pk: node for node in nodes}
     rows = [
@@ -65,6 +84,8 @@ def load_cluster() -> ClusterSnapshot:
         for gpu in Gpu.objects.shown().select_related("pool")
         if gpu.node_id in by_pk
     ]
+    own = tuple(node.name for node in nodes if node.engine == Node.Engine.PORTAL)
+    facts = _slurm_facts() if len(own) < len(nodes) else {}
     gpus = tuple(
         ClusterGpu(
             pk=gpu.pk,
@@ -73,17 +94,19 @@ def load_cluster() -> ClusterSnapshot:
             present=gpu.present,
             maintenance=gpu.maintenance or node.maintenance,
             mig=gpu.mig,
+            slurm=facts.get(gpu.pk),
         )
         for gpu, node in rows
     )
-    bound: dict[str, dict[str, ClusterGpu]] = {node.name: {} for node in nodes}
+    bound: dict[str, dict[str, ClusterGpu]] = {name: {} for name in own}
     for row in gpus:
-        bound[row.node][row.uuid] = row
+        if row.node in bound:
+            bound[row.node][row.uuid] = row
     xids = _standing_xids()
     named = [_roster_gpu(gpu, node, xids.get(gpu.pk)) for gpu, node in rows]
     roster_id, roster = _roster(named, [_roster_node(node) for node in nodes])
     return ClusterSnapshot(
-        nodes=tuple(node.name for node in nodes),
+        nodes=own,
         gpus=gpus,
         bound=bound,
         roster_id=roster_id,
@@ -91,6 +114,13 @@ def load_cluster() -> ClusterSnapshot:
         owners={gpu.uuid: gpu.node for gpu in gpus},
         keep_raw_seconds=TelemetryPolicy.current().keep_raw_seconds,
     )
+
+
+def _slurm_facts() -> dict[int, SlurmFact]:
+    rows = SlurmGpu.objects.values_list("gpu_id", "use", "cluster__read_at")
+    return {
+        pk: SlurmFact(use, read_at) for pk, use, read_at in rows if read_at is not None
+    }
 
 
 def _standing_xids() -> dict[int, RosterXid]:
@@ -109,6 +139,7 @@ def _roster_gpu(gpu: Gpu, node: Node, xid: RosterXid | None) -> RosterGpu:
         "id": gpu.pk,
         "uuid": gpu.uuid,
         "node": node.name,
+        "engine": node.engine,
         "index": gpu.index,
         "name": gpu.name,
         "gpu_class": gpu.pool.gpu_class,
@@ -128,6 +159,7 @@ def _roster_gpu(gpu: Gpu, node: Node, xid: RosterXid | None) -> RosterGpu:
 def _roster_node(node: Node) -> RosterNode:
     return {
         "name": node.name,
+        "engine": node.engine,
         "simulated": node.simulated,
         "maintenance": node.maintenance,
         "draining": node.draining,

@@ -79,7 +79,9 @@ def record_roster(*, info: NodeInfo, now: datetime) -> RosterReport:
         RosterRefused: simulated Gpus if the site allows none, or from a node that was
             not enrolled as simulated; real Gpus of a simulated node.
     """
-    node = Node.objects.in_service().select_for_update().filter(name=info.node).first()
+    node = (
+        Node.objects.run_by_portal().select_for_update().filter(name=info.node).first()
+    )
     if node is None:
         raise NodeUnknown(node=info.node)
     _check_backend(node, info)

@@ -38,7 +38,8 @@ WATCHED_SECONDS = 10
 """How long after its last sign a page counts as open (``broker_keys.WATCHED``)."""
 WATCHED_AGAIN_SECONDS = 5.0
 CALENDAR_CHANGED = "reservations.changed"
-"""Published by reservations when the holders of Gpus have changed."""
+"""Published when the holders of Gpus have changed, by reservations and by what reads
+Slurm."""
 
 ALERTS = "telemetry.alerts"
 """Group of the channel layer. Alerts change rarely, and few pages listen."""
@@ -63,6 +64,8 @@ class RosterGpu(TypedDict):
     id: int
     uuid: str
     node: str
+    engine: str
+    """The system that gives it out: `portal` or `slurm`."""
     index: int
     name: str
     gpu_class: str
@@ -84,6 +87,7 @@ class RosterNode(TypedDict):
     """The names that belong to one node."""
 
     name: str
+    engine: str
     simulated: bool
     maintenance: bool
     draining: bool

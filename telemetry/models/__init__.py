@@ -3,6 +3,7 @@
 from telemetry.models.alerts import Alert, AlertQuerySet, Response, XidCount
 from telemetry.models.nodes import Gpu, GpuQuerySet, Node, Pool
 from telemetry.models.samples import AccountHour, HourDue, SampleHour, SampleMinute
+from telemetry.models.slurm_rows import SlurmCluster, SlurmGpu
 from telemetry.models.summaries import UsageSummary
 from telemetry.models.telemetry_policy import TelemetryPolicy
 
@@ -18,6 +19,8 @@ __all__ = [
     "Response",
     "SampleHour",
     "SampleMinute",
+    "SlurmCluster",
+    "SlurmGpu",
     "TelemetryPolicy",
     "UsageSummary",
     "XidCount",

@@ -22,9 +22,19 @@ class NodeQuerySet(models.QuerySet["Node"]):
         """Filter the Nodes that are not retired."""
         return self.filter(retired=False)
 
+    def run_by_portal(self) -> "NodeQuerySet":
+        """Filter the Nodes in service whose jobs the portal runs, by a node worker."""
+        return self.in_service().filter(engine=Node.Engine.PORTAL)
+
 
 class Node(models.Model):
-    """A machine with Gpus that runs a node worker."""
+    """A machine with Gpus. The portal's own run a node worker."""
+
+    class Engine(models.TextChoices):
+        """The system that gives out a node's Gpus. Each node has exactly one."""
+
+        PORTAL = "portal", "GPU Portal"
+        SLURM = "slurm", "Slurm"
 
     class Isolation(models.TextChoices):
         NONE = "none", lazy("none: no separate Unix user, ready recipes only")
@@ -57,6 +67,13 @@ class Node(models.Model):
         UNAVAILABLE = "unavailable", lazy("not available")
 
     name = models.SlugField(max_length=63, unique=True)
+    engine = models.CharField(
+        max_length=10,
+        choices=Engine,
+        default=Engine.PORTAL,
+        editable=False,
+        help_text="The system that gives out its Gpus.",
+    )
     token_hash = models.CharField(max_length=64, editable=False)
     simulated = models.BooleanField(default=False)
     maintenance = models.BooleanField(
@@ -218,6 +235,14 @@ class Pool(models.Model):
         lazy("dry run"),
         default=True,
         help_text=lazy("Steps are only written to the audit log."),
+    )
+    may_adopt = models.BooleanField(
+        lazy("book what runs"),
+        default=True,
+        help_text=lazy(
+            "Whether a person whose process runs on an unbooked GPU may book it with "
+            "one click."
+        ),
     )
 
     class Meta:

@@ -39,7 +39,7 @@ class Severity(StrEnum):
 
 
 class JobHarm(Enum):
-    """What a finding means for a job on the GPU."""
+    """The meaning of a finding for a job on the GPU."""
 
     NONE = auto()
     PASSING = auto()
@@ -285,7 +285,7 @@ BRAKE = declare(
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """What ingest knows of a node at one instant."""
+    """The facts that ingest has on a node at one instant."""
 
     trouble: TroubleState | None
     """The node's last report, however old; None: it reported none."""

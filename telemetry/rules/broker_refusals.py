@@ -22,7 +22,7 @@ RECENT_SECONDS = 180.0
 
 
 class RefusalCause(StrEnum):
-    """What the broker refused."""
+    """A refusal of the broker."""
 
     PASSWORD = "password"
     """The password, or there is no such user."""

@@ -281,7 +281,7 @@ class JudgePolicy:
 
 @dataclass(frozen=True, slots=True)
 class RosterPolicy:
-    """What happens to GPUs that a node reports late."""
+    """The treatment of GPUs that a node reports long after its enrolment."""
 
     new_gpus_wait: bool = rule(
         True,

@@ -10,7 +10,7 @@ from telemetry.protocol.coded_error import PROBLEM_TYPE, CodedError, problem_det
 from telemetry.web.translation import translated
 
 RETRY_SECONDS = 5
-"""Retry-After of a passing problem, if the error has no time of its own."""
+"""Retry-After of a passing problem, if the error names no time."""
 
 
 def message_of(error: CodedError) -> str:

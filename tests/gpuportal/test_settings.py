@@ -244,3 +244,28 @@ for case in {cases!r}:
         (6, "WORKSPACE_APPS: choose among jupyter-lab"),
     ):
         assert told[number].startswith(f"ImproperlyConfigured {words}"), told[number]
+
+
+def test_slurm_is_read_only_if_its_cluster_is_named(tmp_path):
+    code = """
+import os, runpy
+for name in ("", "lab", "la b", "x" * 41):
+    os.environ["SLURM_CLUSTER"] = name
+    try:
+        print("slurm" in runpy.run_module("gpuportal.settings")["CELERY_BEAT_SCHEDULE"])
+    except Exception as error:
+        print(type(error).__name__, error)
+"""
+    env = {"PATH": os.environ["PATH"], "GPUPORTAL_VAR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=env,
+        cwd=site.BASE_DIR,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    told = done.stdout.splitlines()
+    assert told[:2] == ["False", "True"]
+    assert told[2] == told[3]
+    assert told[2].startswith("ImproperlyConfigured SLURM_CLUSTER: at most 40")

@@ -26,6 +26,7 @@ NAMED = {
     "psutil": "DeepSpeed imports it",
     "py-cpuinfo": "DeepSpeed imports it",
     "jupyterlab": "the tests of workspaces open it in a browser",
+    "marimo": "the tests of workspaces run it",
     "ipykernel": "a notebook in JupyterLab runs on it",
     "bitsandbytes": "transformers loads weights of 4 and 8 bits by it",
 }
@@ -36,6 +37,9 @@ BROUGHT = {
     "peft": "an extra of nodes, for adapters: docs/operations.md",
     "pyarrow": "an extra of nodes, for .parquet data: docs/operations.md",
     "uvloop": "uvicorn[standard] brings it",
+    "marimo": "of the student's environment, for a workspace: docs/access.md",
+    "tensorboard": "of the student's environment, for a workspace: docs/access.md",
+    "werkzeug": "TensorBoard brings it",
 }
 """Imported packages without a requirement of their own, and their source."""
 

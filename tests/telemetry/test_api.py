@@ -78,7 +78,7 @@ class TestGpus:
         make_gpus(30)
         client = signed_in(alice)
         client.get("/api/v1/gpus")
-        with django_assert_max_num_queries(8):
+        with django_assert_max_num_queries(9):
             assert len(client.get("/api/v1/gpus").json()["gpus"]) == 30
 
 

@@ -4,8 +4,9 @@ It runs as the student. The shim gives it a listening socket that only the node 
 can reach, so the node never follows a path that a student could have changed. The
 program listens on another socket, in a folder that only the student can enter.
 
-Each connection carries one request. Its head gets the program's token as the header
-Authorization. Everything after the head is passed on unchanged in both directions.
+Each connection carries one request. Its head loses the header Authorization, and gets
+the program's token as that header if the program has one. Everything after the head is
+passed on unchanged in both directions.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import pwd
 import secrets
 import signal
 import socket
@@ -24,13 +26,20 @@ from pathlib import Path
 from typing import Any
 
 from placement.agent.process.program_lookup import SYSTEM_PATH, checked_argv
-from placement.planner.launch.workspace_apps import WORKSPACE_APPS, WorkspaceApp
+from placement.planner.launch.workspace_apps import (
+    WORKSPACE_APPS,
+    AppPlace,
+    WorkspaceApp,
+)
 from placement.protocol.job_lifecycle import CANNOT_START
 from telemetry.protocol.codec import Malformed, decode
 
 LISTENER = 3
 """The descriptor of the socket that the shim opened."""
 SOCKET_NAME = "app.sock"
+TOKEN_NAME = "token"
+SERVERS = Path(__file__).parent
+"""The folder of the servers that an environment's Python runs."""
 MOST_HEAD_BYTES = 64 * 1024
 HEAD_SECONDS = 30.0
 READY_SECONDS = 60.0
@@ -45,15 +54,49 @@ class ProgramMissing(Exception):
     """The environment has no such program. The text says how to install it."""
 
 
+class FolderMissing(Exception):
+    """The folder that the program is to show is not on this node."""
+
+
+def shown_folder(entered: str, home: str) -> str:
+    """Return the path of the folder that a program is to show.
+
+    Args:
+        entered: by its owner. "": the home.
+        home: the job's HOME. Where the home is not mounted, it is the job's folder.
+
+    Raises:
+        FolderMissing: it is not a folder on this node.
+    """
+    if not entered.startswith("/") and (missing := _missing_home()):
+        raise FolderMissing(
+            f"Your home {missing} is not on this node. Ask the lab admin to mount it, "
+            "or enter the absolute path of another folder."
+        )
+    path = Path(home, entered.removeprefix("~/") if entered != "~" else "")
+    if not path.is_dir():
+        raise FolderMissing(f"There is no folder {path} on this node.")
+    return str(path)
+
+
+def _missing_home() -> str:
+    """Return the account's home if it is not on this node, else ""."""
+    try:
+        home = pwd.getpwuid(os.geteuid()).pw_dir
+    except KeyError:
+        return ""  # an account of the portal, whose home is the job's folder
+    return "" if Path(home).is_dir() else home
+
+
 def app_command(
-    app: WorkspaceApp, socket_path: str, environ: Mapping[str, str]
+    app: WorkspaceApp, place: AppPlace, environ: Mapping[str, str]
 ) -> list[str]:
     """Return the argv of a program.
 
     Args:
         app: the program.
-        socket_path: where it is to listen.
-        environ: with the job's PATH and HOME.
+        place: its paths.
+        environ: with the job's PATH.
 
     Raises:
         ProgramMissing: the environment does not have it.
@@ -61,7 +104,10 @@ def app_command(
     """
     folder = environ["PATH"].removesuffix(SYSTEM_PATH).rstrip(":")
     more = app.root_arguments if os.geteuid() == 0 else ()
-    words = [app.program, *app.arguments(socket_path, environ["HOME"]), *more]
+    words = [app.program]
+    if app.server:
+        words = ["python", str(SERVERS / app.server)]
+    words += [*app.arguments(place), *more]
     try:
         return checked_argv(words, (app.program,), folder)
     except FileNotFoundError:
@@ -74,7 +120,7 @@ def app_command(
 
 
 def with_token(head: bytes, authorization: str) -> bytes:
-    """Return a request's head with the header Authorization of the program.
+    """Return a request's head with the header Authorization of the program, if any.
 
     >>> with_token(b"GET / HTTP/1.1\\r\\nHost: a\\r\\nauthorization: b", "token c")
     b'GET / HTTP/1.1\\r\\nHost: a\\r\\nAuthorization: token c'
@@ -85,7 +131,8 @@ def with_token(head: bytes, authorization: str) -> bytes:
         for field in fields
         if field.partition(b":")[0].strip().lower() != b"authorization"
     ]
-    return b"\r\n".join([first, *kept, f"Authorization: {authorization}".encode()])
+    own = [f"Authorization: {authorization}".encode()] if authorization else []
+    return b"\r\n".join([first, *kept, *own])
 
 
 class WorkspaceHost:
@@ -160,23 +207,30 @@ async def _host(program: subprocess.Popen[bytes], host: WorkspaceHost) -> int:
 def main(argv: Sequence[str]) -> int:
     """Run a workspace: ``workspace_host SETTINGS`` with the recipe's settings."""
     try:
-        app = WORKSPACE_APPS[str(decode(dict[str, Any], argv[1])["app"])]
+        given = decode(dict[str, Any], argv[1])
+        app = WORKSPACE_APPS[str(given["app"])]
     except (IndexError, KeyError, Malformed):
         sys.stderr.write("usage: workspace_host SETTINGS\n")
         return 2
     token = secrets.token_urlsafe(32)
     with tempfile.TemporaryDirectory(prefix="ws-") as folder:
-        path = str(Path(folder, SOCKET_NAME))
         try:
-            words = app_command(app, path, os.environ)
-        except (ProgramMissing, OSError) as problem:
+            place = AppPlace(
+                socket=str(Path(folder, SOCKET_NAME)),
+                token_file=str(Path(folder, TOKEN_NAME)),
+                folder=shown_folder(str(given.get("folder", "")), os.environ["HOME"]),
+            )
+            words = app_command(app, place, os.environ)
+        except (ProgramMissing, FolderMissing, OSError) as problem:
             sys.stderr.write(f"gpuportal: {problem}\n")
             return CANNOT_START
+        Path(place.token_file).write_text(token)  # its folder is closed to others
         environ = {k: v for k, v in os.environ.items() if k not in OURS}
-        program = subprocess.Popen(
-            words, env=environ | {app.token_variable: token}, stdin=subprocess.DEVNULL
-        )
-        status = asyncio.run(_host(program, WorkspaceHost(app, path, token)))
+        if app.token_variable:
+            environ[app.token_variable] = token
+        program = subprocess.Popen(words, env=environ, stdin=subprocess.DEVNULL)
+        host = WorkspaceHost(app, place.socket, token)
+        status = asyncio.run(_host(program, host))
     return status if status >= 0 else 128 - status
 
 

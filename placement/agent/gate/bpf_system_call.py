@@ -65,7 +65,7 @@ class GateUnavailable(CodedError):
 
 @dataclass(frozen=True, slots=True)
 class ProgramInfo:
-    """What the kernel tells of a loaded program."""
+    """The kernel's facts on a loaded program."""
 
     name: str
     map_ids: tuple[int, ...]
@@ -73,7 +73,7 @@ class ProgramInfo:
 
 @dataclass(frozen=True, slots=True)
 class MapInfo:
-    """What the kernel tells of a map."""
+    """The kernel's facts on a map."""
 
     name: str
     key_bytes: int

@@ -36,7 +36,7 @@ print(attempt(uid, 0, 0) if word == "EACCES" else word)
 
 
 class Verdict(StrEnum):
-    """What the test found."""
+    """The result of the test."""
 
     REFUSED = "refused"
     """As it should be."""

@@ -33,7 +33,7 @@ def start_ticks(pid: int) -> int:
 
 
 def alive(pid: object, ticks: object) -> bool:
-    """Say whether exactly that process (pid and start time) still runs."""
+    """Return whether exactly that process (pid and start time) still runs."""
     if not isinstance(pid, int) or not isinstance(ticks, int):
         return False
     found = read_stat(pid)
@@ -108,7 +108,7 @@ def die_with_parent(parent_pid: int) -> None:
 
 
 def environ_holds(pid: int, entry: str) -> bool:
-    """Say whether a process was started with an entry in its environment."""
+    """Return whether a process was started with an entry in its environment."""
     try:
         raw = (PROC / str(pid) / "environ").read_bytes()
     except OSError:

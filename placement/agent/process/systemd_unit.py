@@ -61,7 +61,8 @@ def command(order: Order, *, driver: Path = DRIVER) -> list[str]:
                 memory_bytes=memory_ceiling_bytes(
                     order.limits.memory_bytes,
                     machine_bytes=_memory_bytes(),
-                    gpus=len(order.gpu_uuids),
+                    # A workspace without Gpus gets the memory of one.
+                    gpus=max(1, len(order.gpu_uuids)),
                     machine_gpus=len(minors),
                 ),
                 tasks=order.limits.processes,

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import os
+import pwd
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+
+from placement.protocol.process_commands import (
+    LOWEST_UID,
+    NOBODY_UID,
+    terminal_text,
+)
 
 DEV = Path("/dev")
 FLAGS = os.O_WRONLY | os.O_NOCTTY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -22,6 +29,20 @@ def terminals_of(uid: int, dev: Path = DEV) -> Iterator[Path]:
             continue  # closed this moment
         if found.st_uid == uid and stat.S_ISCHR(found.st_mode):
             yield path
+
+
+def tell_account(name: str, text: str, dev: Path = DEV) -> int:
+    """Write a text to the terminals of a person's account. Return their number.
+
+    An account of the system, and one that is not on this node, is told nothing.
+    """
+    try:
+        uid = pwd.getpwnam(name).pw_uid
+    except KeyError:
+        return 0
+    if uid < LOWEST_UID or uid == NOBODY_UID:
+        return 0
+    return write_to_user(uid, terminal_text(text), dev)
 
 
 def write_to_user(uid: int, text: str, dev: Path = DEV) -> int:

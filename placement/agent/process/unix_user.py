@@ -47,7 +47,7 @@ def identity_of(order: Order, *, allow_scripts: bool) -> UnixIdentity | None:
     Raises:
         OrderRefused: ``unix_user`` (no such account, or not a student's) or
             ``isolation`` (a script, a recipe that runs its owner's code, or models
-            served by root, without a user of its own).
+            served by root, without a separate user).
     """
     root = os.geteuid() == 0
     if root and order.unix_user:

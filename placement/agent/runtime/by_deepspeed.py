@@ -1,4 +1,4 @@
-"""The same training with DeepSpeed: ZeRO 1, 2 and 3, offload, its 1F1B pipeline.
+"""Training with DeepSpeed as in `trainer.py`: ZeRO 1 to 3, offload, 1F1B pipeline.
 
 Run with the JSON of ``placement.planner.launch.files.deepspeed``, which is
 ds_config.json in the Job's folder. Data, log lines and checkpoints are those of the

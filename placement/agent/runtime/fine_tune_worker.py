@@ -4,9 +4,9 @@
     '{...}' [PLAN]
 
 The first argument are the settings of recipe ``fine-tune``. A plan.json decides how the
-model is replicated or sharded. Without one each process has a replica. Prints the lines
-of ``placement.agent.runtime.plan_worker``, and of each evaluation ``eval_loss``: the
-mean loss of the held-out tokens.
+model is replicated, sharded or cut. Without one each process has a replica. Prints the
+lines of ``placement.agent.runtime.plan_worker``, and of each evaluation ``eval_loss``:
+the mean loss of the held-out tokens.
 
 With each checkpoint, the folder ``model`` of the output folder has the model in Hugging
 Face's format: ``from_pretrained`` loads it. Only .safetensors files are read, no code
@@ -57,14 +57,16 @@ from placement.agent.runtime.token_blocks import (
     divided,
     write_tokens,
 )
+from placement.agent.runtime.tp_plan import cut_by_family, packed_names, unpacked
 from placement.agent.runtime.trainer import Trainer, inner_optimizers
 from placement.agent.runtime.training_checkpoint import put_in_place
 from placement.planner.launch.execution import (
     Execution,
     NotRunnable,
-    execution_of_pretrained,
+    execution_on_node,
 )
 from placement.planner.values.errors import LaunchInvalid
+from placement.planner.values.plan import Plan
 
 OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
 LOCAL: Mapping[str, bool] = {"local_files_only": True, "trust_remote_code": False}
@@ -180,10 +182,13 @@ class FineTuneTrainer(OwnTrainer):
         self.autocast = None if how.shares_out else LOWER.get(how.precision)
 
         def placed() -> nn.Module:
-            model = self.first_model()
+            model = base = self.first_model()
+            self.packed = packed_names(base)
             blocks = blocks_of(model)
             if self.settings.get("lora_rank"):
-                model = with_adapters(model, self.settings)
+                model = with_adapters(base, self.settings)
+            if how.tensor_degree > 1:
+                cut_by_family(base, ranks.along("tensor"), along=how.sequence_parallel)
             if how.shares_out:
                 share_out(model, how, ranks.along("replica"), blocks=blocks)
             else:
@@ -243,11 +248,10 @@ class FineTuneTrainer(OwnTrainer):
         for group in (*wrapper, *(group for groups in inner for group in groups)):
             group["lr"] = rate
         if settings["clip_norm"]:
-            shared = self.ranks.group("replica") if self.how.shares_out else None
             clip_gradients(
                 self.trained,
                 settings["clip_norm"],
-                group=shared,
+                ranks=self.how.ranks,
                 device=self.ranks.device,
             )
 
@@ -264,6 +268,16 @@ class FineTuneTrainer(OwnTrainer):
             return kept
         trained = {name for name, p in part.named_parameters() if p.requires_grad}
         return {name: value for name, value in kept.items() if name in trained}
+
+    def held(self, *, to_read: bool) -> dict[str, torch.Tensor]:
+        """Return this rank's weights and optimizer state by name."""
+        found = super().held(to_read=to_read)
+        names = {f"model.{name}" for name in self.packed}
+        stems = tuple(f"optimizer.{name}." for name in self.packed)
+        return {
+            name: unpacked(value) if name in names or name.startswith(stems) else value
+            for name, value in found.items()
+        }
 
     def _output(self, inputs: torch.Tensor) -> torch.Tensor:
         logits: torch.Tensor = self.model(inputs, use_cache=False).logits
@@ -305,7 +319,7 @@ class FineTuneTrainer(OwnTrainer):
         """Write the model and its tokenizer, and replace the previous ones."""
         model: Any = self.parts[0]
         adapters = bool(self.settings.get("lora_rank"))
-        if self.how.shares_out:
+        if self.how.shares_out or self.how.tensor_degree > 1:
             whole = StateDictOptions(
                 full_state_dict=True, cpu_offload=True, ignore_frozen_params=adapters
             )
@@ -343,10 +357,13 @@ def main(argv: list[str]) -> int:
     """Train with the settings in argv[1], by the Plan in argv[2] where there is one."""
     settings = json.loads(argv[1])
 
+    def execution(plan: Plan) -> Execution:
+        return execution_on_node(plan, settings)
+
     def trainer(how: Execution, ranks: RankGroups) -> Trainer:
         return FineTuneTrainer(how, settings, ranks)
 
-    return run(argv, settings["model"], execution_of_pretrained, trainer)
+    return run(argv, settings["model"], execution, trainer)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import distributed
+from torch.distributed.tensor import DTensor
 
 from placement.agent.runtime.loss_scale import local
 
@@ -43,28 +44,42 @@ def clip_gradients(
     params: Sequence[torch.Tensor],
     most: float,
     *,
-    group: distributed.ProcessGroup | None,
+    ranks: int,
     device: torch.device,
 ) -> float:
     """Scale the gradients so that their common norm is at most a limit.
 
+    A gradient that several ranks have in whole counts once.
+
     Args:
         params: of this rank.
         most: the limit.
-        group: the ranks that each hold a shard of every gradient; None: they are whole.
+        ranks: all of the training.
         device: of the sum.
 
     Returns:
         The norm before.
     """
-    grads = [local(p.grad) for p in params if p.grad is not None]
+    grads = [p.grad for p in params if p.grad is not None]
+    parts = [_parts_of(grad) for grad in grads]
+    is_cut = any(count > 1 for count in parts)
     total = torch.zeros((), device=device)
-    for grad in grads:
-        total += grad.float().square().sum().to(device)
-    if group is not None:
-        distributed.all_reduce(total, group=group)
+    for grad, count in zip(grads, parts, strict=True):
+        square = local(grad).float().square().sum().to(device)
+        # The sum over all ranks has it once for each rank that has the same part.
+        total += square * count / ranks if is_cut else square
+    if is_cut:
+        distributed.all_reduce(total)
     norm = float(total.sqrt())
     if norm > most:
         for grad in grads:
-            grad.mul_(most / norm)
+            local(grad).mul_(most / norm)
     return norm
+
+
+def _parts_of(grad: torch.Tensor) -> int:
+    """Return the number of ranks that together have a gradient once."""
+    if not isinstance(grad, DTensor):
+        return 1
+    sizes = zip(grad.placements, grad.device_mesh.shape, strict=True)
+    return math.prod(size for place, size in sizes if not place.is_replicate())

@@ -165,7 +165,7 @@ class OwnTrainer(Trainer):
 
 
 class DeepSpeedOwnTrainer(ByDeepSpeed, OwnTrainer):
-    """The same with DeepSpeed."""
+    """An `OwnTrainer` that trains with DeepSpeed."""
 
 
 def main(argv: list[str]) -> int:

@@ -26,8 +26,9 @@ from placement.agent.runtime.fine_tune_worker import (
 from placement.agent.runtime.own_worker import run
 from placement.agent.runtime.rank_groups import RankGroups
 from placement.agent.runtime.trainer import Trainer
-from placement.planner.launch.execution import Execution, execution_of_pretrained
+from placement.planner.launch.execution import Execution, execution_on_node
 from placement.planner.values.errors import LaunchInvalid
+from placement.planner.values.plan import Plan
 
 
 def random_model(folder: Path, how: Execution, seed: int) -> nn.Module:
@@ -67,10 +68,13 @@ def main(argv: list[str]) -> int:
     """Train with the settings in argv[1], by the Plan in argv[2] where there is one."""
     settings: Mapping[str, Any] = json.loads(argv[1])
 
+    def execution(plan: Plan) -> Execution:
+        return execution_on_node(plan, settings)
+
     def trainer(how: Execution, ranks: RankGroups) -> Trainer:
         return PreTrainer(how, settings, ranks)
 
-    return run(argv, settings["model"], execution_of_pretrained, trainer)
+    return run(argv, settings["model"], execution, trainer)
 
 
 if __name__ == "__main__":

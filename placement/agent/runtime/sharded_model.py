@@ -86,15 +86,23 @@ def _split_sequence(model: TinyTransformer, mesh: DeviceMesh) -> None:
     whole = model.through_blocks
 
     def through_blocks(x: torch.Tensor) -> torch.Tensor:
-        x = _placed(x, mesh, Replicate(), Shard(1))
-        return _placed(whole(x), mesh, Shard(1), Replicate())
+        x = placed(x, mesh, Replicate(), Shard(1))
+        return placed(whole(x), mesh, Shard(1), Replicate())
 
     model.through_blocks = through_blocks  # type: ignore[method-assign]
 
 
-def _placed(
+def placed(
     x: torch.Tensor, mesh: DeviceMesh, old: Shard | Replicate, new: Shard | Replicate
 ) -> torch.Tensor:
+    """Return this rank's part of a tensor that the ranks of a mesh divide otherwise.
+
+    Args:
+        x: this rank's part now.
+        mesh: the ranks.
+        old: how they divide it now.
+        new: how they are to divide it.
+    """
     whole = DTensor.from_local(x, mesh, [old], run_check=False)
     return whole.redistribute(mesh, [new]).to_local()
 

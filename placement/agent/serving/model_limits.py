@@ -26,7 +26,7 @@ from pathlib import Path
 SLACK_BYTES = 2**30
 """Memory of the process besides its models: libraries, requests, answers."""
 CUDA_SLACK_BYTES = 6 * 2**30
-"""The same with CUDA's libraries and its host buffers."""
+"""`SLACK_BYTES` with CUDA's libraries and its host buffers."""
 OBEY_SECONDS = 3.0
 """From the request to end a run until the process is killed."""
 _HEAD = struct.Struct("dH")

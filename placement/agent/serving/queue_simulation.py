@@ -128,12 +128,12 @@ class SimulatedRun:
 
 @dataclass(frozen=True, slots=True)
 class SimulationChange:
-    """What a newcomer changed in a walk."""
+    """The changes that a new request made in a walk."""
 
     keep: int
     """The steps that stayed."""
     old: list[SimulatedRun]
-    """Those that were made anew, as they were."""
+    """Those that were replaced, as they were before."""
 
 
 class QueueSimulation:
@@ -157,7 +157,7 @@ class QueueSimulation:
         self.loaded = tuple(loaded)
         self.steps: list[SimulatedRun] = []
         self.late = 0
-        """Steps that somebody would be late with."""
+        """Steps that would miss a deadline."""
         self._taken: dict[Group, int] = {}
 
     def simulate_rest(

@@ -35,7 +35,7 @@ MOST_AT_ONCE = 128
 
 
 class JobServer(uvicorn.Server):
-    """Uvicorn without signal handlers of its own."""
+    """Uvicorn that installs no signal handlers."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Any:

@@ -42,7 +42,7 @@ class Guard:
         self.leaving = False
 
     def run(self) -> int:
-        """Serve until SIGTERM or until the server ends by itself; its exit code."""
+        """Serve until SIGTERM or until the server ends. Return its exit code."""
         signal.signal(signal.SIGTERM, self._terminate_server)
         quick = 0
         while True:

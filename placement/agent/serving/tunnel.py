@@ -6,7 +6,7 @@ down one of them and their answers go up the same one. A call names a Job; only 
 serves here just now is asked, over its own Unix socket (see
 ``agent/process/serving_socket.py``).
 
-One thread of the node worker, with an event loop of its own. See
+One thread of the node worker, with a separate event loop. See
 docs/design/placement.md#tunnel.
 """
 
@@ -152,7 +152,7 @@ class ServeTunnels:
                         continue
                     call = checked_call(head, body)
                 except FrameInvalid as error:
-                    logger.warning("a message of the tunnel is none: %s", error)
+                    logger.warning("invalid message of the tunnel: %s", error)
                     continue
                 task = asyncio.create_task(self._answer(socket, call))
                 self.calls[call.call] = task

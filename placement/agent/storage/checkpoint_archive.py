@@ -20,7 +20,7 @@ from placement.agent.storage.results_reader import FILE, entries
 
 DONE, NONE, TOO_LARGE, UNSAFE, NO_ROOM = 0, 3, 4, 5, 6
 TAR_BYTES = 4096
-"""What a file's head and padding take at most, beside its own bytes."""
+"""Most bytes of a file's head and padding, in addition to its content."""
 
 
 def pack(folder: str, most_bytes: int) -> int:

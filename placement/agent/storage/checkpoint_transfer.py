@@ -73,7 +73,7 @@ class CheckpointTransfer:
                     logger.error("checkpoint of job %s: %s", folder.name, error)
 
     def _due(self, folder: JobFolder) -> bool:
-        """Say whether it has ended, and whether there may be room by now."""
+        """Return whether it has ended, and whether there may be room by now."""
         ended = folder.read("status").get("event") in ENDS
         return ended and time.monotonic() >= self._again_at.get(folder.name, 0.0)
 
@@ -112,7 +112,7 @@ class CheckpointTransfer:
         folder.write("carry", {**asked, "done": True})
 
     def _announce(self, folder: JobFolder, packed: Path, why: str, outcome: str) -> int:
-        """Say what there is; return how much the web has of it."""
+        """Announce the archive to the web. Return how many bytes the web has of it."""
         body: dict[str, Any] = {"problem": why, "outcome": outcome}
         if not why:
             with packed.open("rb") as file:

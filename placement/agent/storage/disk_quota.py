@@ -29,7 +29,7 @@ LOOK_SECONDS = 10.0
 RUNNING_SECONDS = 30.0
 """How old the size of a running Job's folder may be."""
 ENDED_SECONDS = 600.0
-"""The same after the end: its user can still write there, from a login by ssh."""
+"""How old it may be after the end. The user can still write there, by ssh."""
 MOST_NAMED = 3
 """Folders that a refusal names."""
 SIZE = "size"

@@ -124,7 +124,7 @@ def complain(text: str) -> None:
 
 
 def disk_full_text(folder: Path) -> str:
-    """Say that the disk of a folder is full; "" where it is not."""
+    """Return a sentence if the disk of a folder is full; "" if it is not."""
     disk = os.statvfs(folder)
     if disk.f_bavail * disk.f_frsize >= FULL_BYTES:
         return ""

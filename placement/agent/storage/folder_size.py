@@ -77,7 +77,7 @@ class FolderWatch:
 
 
 def size_bytes(path: Path) -> int:
-    """What a folder's files take on the disk; 0 where there is no such folder.
+    """Return the bytes that a folder's files take on the disk; 0 without a folder.
 
     Raises:
         FoldersTooDeep: see MOST_DEPTH.
@@ -103,7 +103,7 @@ def _open_and_walk(path: Path, counted: Count) -> int:
 
 
 def _disk_bytes(info: os.stat_result, seen: set[tuple[int, int]]) -> int:
-    """What one entry takes on the disk; 0 for a further name of a file."""
+    """Return the bytes that one entry takes; 0 for a further name of a file."""
     if info.st_nlink > 1 and not stat.S_ISDIR(info.st_mode):
         if (info.st_dev, info.st_ino) in seen:
             return 0
@@ -112,7 +112,7 @@ def _disk_bytes(info: os.stat_result, seen: set[tuple[int, int]]) -> int:
 
 
 def _file_bytes(info: os.stat_result, _seen: set[tuple[int, int]]) -> int:
-    """What one entry holds, under each of its names: a copy has all of them."""
+    """Return the size of an entry's content. A copy has one for each name."""
     return info.st_size if stat.S_ISREG(info.st_mode) else 0
 
 

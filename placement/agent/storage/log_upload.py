@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 class Upload(Protocol):
-    """What the keeper knows of one folder."""
+    """The keeper's facts on one folder."""
 
     folder: JobFolder
 
@@ -47,7 +47,7 @@ class Uploader:
     def __init__(self, node: NodeView) -> None:
         self.node = node
         self._sizes: dict[str, int] = {}
-        """What the web has of each log, as it said last."""
+        """Bytes of each log that the web has, by its last answer."""
         self._back_off = BackOff(BACK_OFF_SECONDS)
 
     def run(self, stop: threading.Event, todo: Callable[[], Sequence[Upload]]) -> None:

@@ -38,7 +38,7 @@ class Ready:
 
 
 def allowed() -> bool:
-    """Say whether the site allows transfers of checkpoints."""
+    """Return whether the site allows transfers of checkpoints."""
     return PlacementPolicy.current().checkpoint_bytes > 0
 
 
@@ -123,7 +123,7 @@ def handed_back(job: Job) -> Job:
 
 
 def travels(job: Job) -> bool:
-    """Say whether a Job's checkpoint has to come from nodes other than its own."""
+    """Return whether a Job's checkpoint has to come from nodes other than its own."""
     before = job.resume_from
     if before is None:
         return False

@@ -23,6 +23,7 @@ from placement.protocol.events import Running
 from placement.protocol.job_parts import gpus_by_node
 from placement.protocol.launchers import Launcher
 from placement.protocol.process_commands import ProcessOrder
+from placement.protocol.user_messages import UserMessage
 from placement.rules.sweep import variables
 from reservations.models import SitePolicy
 from telemetry.models import Gpu, Node
@@ -170,8 +171,13 @@ def send_process_order(order: ProcessOrder, *, now: datetime) -> bool:
 
 
 def send_gate_order(order: GateOrder) -> bool:
-    """The same for the state of a node's device gate."""
+    """Sign and queue the state of a node's device gate. False: no broker."""
     return _send(order, order.payload(), about="the device gate")
+
+
+def send_user_message(message: UserMessage) -> bool:
+    """Sign and queue a text for a user's terminals. False: no broker."""
+    return _send(message, message.payload(), about=f"user {message.unix_user}")
 
 
 def _send(order: Addressed, payload: str, *, about: str) -> bool:
@@ -207,6 +213,8 @@ def planned_uuids(job: Job) -> list[str]:
 
 def _gpus_of(job: Job) -> list[Gpu]:
     """Return the Gpus that a Job got (or would get), in its own order."""
+    if not job.uses_gpus:
+        return []
     held = held_gpus(job)
     by_pk = {gpu.pk: gpu for gpu in held}
     by_uuid = {gpu.uuid: gpu for gpu in held}
@@ -224,6 +232,8 @@ def _claim(job: Job, node: Node) -> dict[str, Any]:
     """Return what the Job occupies on simulated Gpus."""
     if not node.simulated:
         return {}
+    if not job.uses_gpus:
+        return {"simulated": True}
     if job.recipe in KNOWN_RECIPES:
         taken = claim_bytes(job.recipe_settings)
         util_pct = float(job.recipe_settings["simulated_util_pct"])

@@ -245,8 +245,10 @@ def _exit_text(fact: JobFact) -> str:
 
 
 def _check_in(job: Job, now: datetime) -> None:
-    """Check in the holder by a running Job. A co-user's Job does not count."""
-    if job.owner_id != job.reservation.user_id:
+    """Check in the holder by a running Job. A co-user's Job does not count, nor does
+    one without Gpus.
+    """
+    if job.owner_id != job.reservation.user_id or not job.uses_gpus:
         return
     if job.reservation.checked_in_at is None:
         check_in(reservation_id=job.reservation_id, now=now, by="job")

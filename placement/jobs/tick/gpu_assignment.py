@@ -3,6 +3,9 @@
 Jobs of one Reservation on one node wait in line. The first gets its Plan's Gpus, or as
 many as it needs in the order of their index, once no other Job and no stranger is on
 them. No Job overtakes, so that small Jobs do not starve a large one.
+
+A terminal shares the Gpus with the other Jobs of its Reservation. It waits for none of
+them, and none of them waits for it.
 """
 
 from collections.abc import Sequence
@@ -12,12 +15,15 @@ from django.db.models import Q
 
 from placement.jobs.predecessor import FREE
 from placement.jobs.site_clock import clock_text
-from placement.models import Job, JobPart
+from placement.models import USES_GPUS, Job, JobPart
+from placement.planner.launch.workspace_apps import TERMINAL
 from reservations.booking.unclean_start import FOREIGN_RULES
 from telemetry.models import Alert, Gpu
 from telemetry.protocol.sentences import sentence
 
 ON_NODE = tuple(sorted(Job.State.on_node()))
+SHARES_GPUS = Q(workspace__app=TERMINAL)
+"""Jobs that share the Gpus with the other Jobs of their Reservation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +43,13 @@ def gpus_for_due_job(job: Job, planned: Sequence[str]) -> JobTurn:
         planned: UUIDs of the Gpus of its Plan, by rank. Empty: it needs ``gpu_count``
             Gpus, or all of the Reservation on its node.
     """
+    if not job.uses_gpus:
+        return JobTurn()
     held = {gpu.uuid: gpu.pk for gpu in held_gpus(job)}
     if job.gpu_count is not None and job.gpu_count > len(held):
         return JobTurn(waits=_too_few(job, len(held)))
-    ahead = _ahead(job)
+    shares = Job.objects.filter(SHARES_GPUS, pk=job.pk).exists()
+    ahead = None if shares else _ahead(job)
     if ahead is not None:
         return JobTurn(
             waits=sentence(
@@ -50,7 +59,7 @@ def gpus_for_due_job(job: Job, planned: Sequence[str]) -> JobTurn:
     before = Job.objects.filter(moves__next_job=job, state__in=ON_NODE).first()
     if before is not None:
         return JobTurn(waits=_waits_for(before))
-    taken = _jobs_on_gpus(job, set(held.values()))
+    taken = _jobs_on_gpus(job, set(held.values()), shares)
     wanted = [held[uuid] for uuid in planned if uuid in held] or list(held.values())
     strangers = _intruders(wanted)
     free = [pk for pk in wanted if pk not in taken and pk not in strangers]
@@ -125,10 +134,12 @@ def _ahead(job: Job) -> int | None:
         Job.objects.filter(
             earlier,
             FREE,
+            USES_GPUS,
             _on_nodes(job.node_ids()),
             reservation_id=job.reservation_id,
             state=Job.State.QUEUED,
         )
+        .exclude(SHARES_GPUS)
         .order_by("created_at", "pk")
         .values_list("pk", flat=True)
         .first()
@@ -146,12 +157,17 @@ def _intruders(gpu_ids: Sequence[int]) -> dict[int, str]:
     return {row.gpu_id: str(row.gpu) for row in found if row.gpu_id is not None}
 
 
-def _jobs_on_gpus(job: Job, held: set[int]) -> dict[int, int]:
-    """Return the Job on each of these Gpus, of any Reservation."""
+def _jobs_on_gpus(job: Job, held: set[int], shares: bool) -> dict[int, int]:
+    """Return the Job on each of these Gpus, of any Reservation.
+
+    Jobs that share the Gpus with this one are left out.
+    """
     found: dict[int, int] = {}
+    beside = Q(reservation_id=job.reservation_id)
     others = (
-        Job.objects.filter(_on_nodes(job.node_ids()), state__in=ON_NODE)
+        Job.objects.filter(_on_nodes(job.node_ids()), USES_GPUS, state__in=ON_NODE)
         .exclude(pk=job.pk)
+        .exclude(beside if shares else beside & SHARES_GPUS)
         .prefetch_related("reservation__allocations")
     )
     for other in others:

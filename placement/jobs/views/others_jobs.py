@@ -39,7 +39,7 @@ def others_jobs(user: User) -> list[OtherJob]:
             state=row.state,
             who=str(row.owner if names else row.reservation.membership.account),
             node=row.node.name,
-            gpus=len(row.gpu_ids) or row.gpu_count or row.held,
+            gpus=(len(row.gpu_ids) or row.gpu_count or row.held) * row.uses_gpus,
             since=row.started_at or row.created_at,
         )
         for row in rows

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from placement.planner.launch.backends import DEEPSPEED, TORCH, why_not_deepspeed
+from placement.planner.launch.tensor_families import why_not_tensor
 from placement.planner.values.errors import PlanInvalid
 from placement.planner.values.plan import Plan
 from placement.planner.values.strategies import (
@@ -24,7 +25,7 @@ from placement.planner.values.strategies import (
     Strategy,
     strategy_of,
 )
-from telemetry.protocol.sentences import sentence
+from telemetry.protocol.sentences import joined, sentence
 
 RUNNABLE_STRATEGIES = tuple(
     one.key for one in STRATEGIES.values() if TORCH in one.backends
@@ -264,26 +265,70 @@ def execution_of_own(plan: Plan, backend: str = TORCH) -> Execution:
     return execution_of(plan, {**WHOLE, "backend": backend})
 
 
-def execution_of_pretrained(plan: Plan) -> Execution:
-    """Return the Execution for a Hugging Face model, whose layers are not cut.
+def execution_of_pretrained(
+    plan: Plan, settings: Mapping[str, Any], spec: Mapping[str, Any] | None = None
+) -> Execution:
+    """Return the Execution for a Hugging Face model. Its layers may be cut.
+
+    Args:
+        plan: the Plan.
+        settings: seq of the recipe.
+        spec: the Plan's ModelSpec (as JSON). None: the node checks the model itself.
 
     Raises:
-        NotRunnable: the Plan cuts the model into stages or parts of layers.
+        NotRunnable: the Plan cuts the model in a way that the recipe does not.
+        PlanInvalid: its ranks do not form a grid.
     """
-    if not strategy_of(plan.strategy).keeps_model_whole:
-        whole = (
-            one.title
-            for one in STRATEGIES.values()
-            if one.keeps_model_whole and one.key in RUNNABLE_STRATEGIES
-        )
+    launch = plan.launch
+    width = int(launch.get("tensor_degree", 1))
+    if launch.get("schedule"):
+        raise NotRunnable(sentence("the recipe cannot cut this model into stages"))
+    if width > 1 and int(launch.get("zero_stage", 0)) >= 2:
         raise NotRunnable(
             sentence(
-                "the recipe keeps every layer of the model on one GPU; "
-                "choose a plan of: {whole}",
-                whole=", ".join(whole),
+                "the recipe cannot cut the layers of this model and also share out "
+                "its gradients"
             )
         )
-    return execution_of(plan, WHOLE)
+    if width > 1 and spec is not None:
+        shape = spec.get("shape") or {}
+        heads = int(shape.get("heads", 1))
+        family, kv_heads = str(spec.get("family")), int(shape.get("kv_heads", heads))
+        if why := why_not_tensor(family, heads, kv_heads, width):
+            raise NotRunnable(why)
+    return execution_of(plan, {**WHOLE, "heads": width, "seq": settings["seq"]})
+
+
+def execution_on_node(plan: Plan, settings: Mapping[str, Any]) -> Execution:
+    """Return the Execution for a Hugging Face model where no Plan can be made.
+
+    Args:
+        plan: the Plan.
+        settings: seq of the recipe.
+
+    Raises:
+        NotRunnable: as `execution_of_pretrained`, with the Plans that can be chosen.
+    """
+    try:
+        return execution_of_pretrained(plan, settings)
+    except NotRunnable as error:
+        raise not_cut(str(error)) from error
+
+
+def not_cut(why: str) -> NotRunnable:
+    """Return the refusal of a Plan that cuts a model, with the Plans that do not."""
+    whole = (
+        one.title
+        for one in STRATEGIES.values()
+        if one.keeps_model_whole and one.key in RUNNABLE_STRATEGIES
+    )
+    return NotRunnable(
+        sentence(
+            "{why}; choose a plan of: {whole}",
+            why=why,
+            whole=joined(whole, ", "),
+        )
+    )
 
 
 def execution_without_plan(replicas: int, *, layers: int = 1) -> Execution:

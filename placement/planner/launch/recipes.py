@@ -96,7 +96,8 @@ class RecipeSetting:
     help: str = ""
     reads: str = ""
     """Kind of free text: `entry` (module:callable), `folder` (absolute, or empty),
-    `model` (absolute folder, or a name in the cache), `dataset` (absolute file),
+    `home` (folder, absolute or in the home), `model` (absolute folder, or a name in
+    the cache), `dataset` (absolute file),
     `column` (of a data set) or `layers` (names of linear layers).
     """
 
@@ -574,6 +575,13 @@ WORKSPACE = Recipe(
             choices=(*WORKSPACE_APPS, TERMINAL),
             help=sentence("the program, from the environment of its owner"),
         ),
+        RecipeSetting(
+            "folder",
+            str,
+            "",
+            help=sentence("the folder that it shows, from the home of its owner"),
+            reads="home",
+        ),
         *_SIMULATED,
     ),
     needs_isolation=True,
@@ -630,6 +638,12 @@ def checked_settings(name: str, given: Mapping[str, object]) -> dict[str, Any]:
     if problems:
         raise LaunchInvalid(problems)
     return checked
+
+
+def runs_without_gpus(name: str | None, settings: Mapping[str, object]) -> bool:
+    """Return whether a recipe is a workspace's program that uses no Gpu."""
+    app = WORKSPACE_APPS.get(str(settings.get("app")))
+    return name == WORKSPACE.name and app is not None and not app.uses_gpus
 
 
 def recipe_command(
@@ -771,6 +785,8 @@ def _text(setting: RecipeSetting, value: object) -> str:
         return _data_path(value.strip())
     if setting.reads == "layers":
         return _layer_names(value)
+    if setting.reads == "home":
+        return value.strip()
     if setting.reads == "column":
         if not value.strip():
             raise ValueError(sentence("name the column that has the text"))

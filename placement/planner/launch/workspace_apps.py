@@ -1,9 +1,10 @@
 """The programs of workspaces: interactive servers such as Jupyter.
 
 Each is started from the student's own environment. It listens on a Unix socket in a
-folder that only the student can enter, and it gets a random token in its environment.
-The job's first process adds the token to each request (see
-``placement/agent/access/workspace_host.py``), so no address holds it.
+folder that only the student can enter. Jupyter and marimo also ask for a random
+token, which the job's first process adds to each request (see
+``placement/agent/access/workspace_host.py``), so no address holds it. TensorBoard has
+no token. The folder protects it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,18 @@ from telemetry.protocol.sentences import sentence
 
 
 @dataclass(frozen=True, slots=True)
+class AppPlace:
+    """The paths that a program is started with."""
+
+    socket: str
+    """Where it is to listen."""
+    token_file: str
+    """A file with its token."""
+    folder: str
+    """What it shows."""
+
+
+@dataclass(frozen=True, slots=True)
 class WorkspaceApp:
     """One program that a workspace can run."""
 
@@ -25,31 +38,46 @@ class WorkspaceApp:
     """Its name on the PATH of the environment."""
     package: str
     """The package that ``pip install`` installs."""
-    arguments: Callable[[str, str], tuple[str, ...]]
-    """Its arguments, from the path of its socket and the folder that it shows."""
-    root_arguments: tuple[str, ...]
+    arguments: Callable[[AppPlace], tuple[str, ...]]
+    start_path: str
+    """The path that the browser opens first."""
+    root_arguments: tuple[str, ...] = ()
     """More arguments where it runs as root. It does so only where the operator lets
     scripts run without isolation.
     """
-    token_variable: str
-    """The variable of its environment with its token."""
-    authorization: str
-    """The value of the header Authorization, with ``{token}``."""
-    start_path: str
-    """The path that the browser opens first."""
+    authorization: str = ""
+    """The value of the header Authorization, with ``{token}``; "": it has no token."""
+    token_variable: str = ""
+    """The variable of its environment with its token; "": it reads the file."""
+    server: str = ""
+    """A file beside the job's first process that the Python of the environment runs
+    instead of the program; "": the program itself can listen on a Unix socket.
+    """
+    needs_folder: bool = False
+    """Whether its owner must enter a folder. Else the home is shown."""
+    uses_gpus: bool = True
+    """False: it runs beside the jobs that have the reservation's GPUs."""
 
 
-def _jupyter_arguments(socket: str, folder: str) -> tuple[str, ...]:
+def _jupyter_arguments(place: AppPlace) -> tuple[str, ...]:
     return (
         "--no-browser",
-        f"--ServerApp.sock={socket}",
+        f"--ServerApp.sock={place.socket}",
         "--ServerApp.sock_mode=0600",
-        f"--ServerApp.root_dir={folder}",
+        f"--ServerApp.root_dir={place.folder}",
         # The portal has checked the host and the origin of each request.
         "--ServerApp.allow_remote_access=True",
         # It ends with its job, and not from a menu.
         "--ServerApp.quit_button=False",
     )
+
+
+def _marimo_arguments(place: AppPlace) -> tuple[str, ...]:
+    return (place.socket, place.folder, place.token_file)
+
+
+def _tensorboard_arguments(place: AppPlace) -> tuple[str, ...]:
+    return (place.socket, place.folder)
 
 
 JUPYTER_LAB = WorkspaceApp(
@@ -58,12 +86,33 @@ JUPYTER_LAB = WorkspaceApp(
     program="jupyter-lab",
     package="jupyterlab",
     arguments=_jupyter_arguments,
-    root_arguments=("--allow-root",),
-    token_variable="JUPYTER_TOKEN",
-    authorization="token {token}",
     start_path="/lab",
+    root_arguments=("--allow-root",),
+    authorization="token {token}",
+    token_variable="JUPYTER_TOKEN",
 )
-WORKSPACE_APPS = {app.name: app for app in (JUPYTER_LAB,)}
+MARIMO = WorkspaceApp(
+    name="marimo",
+    title="marimo",
+    program="marimo",
+    package="marimo",
+    arguments=_marimo_arguments,
+    start_path="/",
+    authorization="Bearer {token}",
+    server="marimo_server.py",
+)
+TENSORBOARD = WorkspaceApp(
+    name="tensorboard",
+    title="TensorBoard",
+    program="tensorboard",
+    package="tensorboard",
+    arguments=_tensorboard_arguments,
+    start_path="/",
+    server="tensorboard_server.py",
+    needs_folder=True,
+    uses_gpus=False,
+)
+WORKSPACE_APPS = {app.name: app for app in (JUPYTER_LAB, MARIMO, TENSORBOARD)}
 """The programs by their names. The operator chooses among them (WORKSPACE_APPS)."""
 TERMINAL: Final = "terminal"
 """The name of the terminal in the page. It needs no program and no separate origin."""

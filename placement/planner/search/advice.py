@@ -10,7 +10,11 @@ from placement.planner.model.adaptation import ALL_LINEAR, with_lora, with_quant
 from placement.planner.model.sharding import Sharding
 from placement.planner.model.spec import ModelSpec
 from placement.planner.search.candidates.data_parallel import data_parallel, single
+from placement.planner.search.candidates.hybrid import hybrid
+from placement.planner.search.candidates.pipeline import pipeline
 from placement.planner.search.candidates.search_context import Caches, SearchContext
+from placement.planner.search.candidates.tensor_parallel import tensor
+from placement.planner.search.link_bandwidth import BYTES_PER_SECOND, UNKNOWN
 from placement.planner.search.memory_savings import Setting, Weights
 from placement.planner.values.errors import SpecInvalid
 from placement.planner.values.gpu_availability import GpuOffer
@@ -25,6 +29,10 @@ on it.
 """
 MOST_GPUS = 2**15
 """Numbers of Gpus that are tried."""
+CALL_GPUS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+"""Numbers of Gpus that are tried for inference."""
+GPUS_PER_NODE = 8
+"""Gpus of a node of which nothing is known."""
 
 
 def advice(context: SearchContext, usable: Sequence[GpuOffer]) -> str:
@@ -111,9 +119,11 @@ def _more_gpus(context: SearchContext, usable: Sequence[GpuOffer]) -> int:
     """Return how many Gpus like the roomiest one hold the model sharded over all of
     them.
 
-    0: not even `MOST_GPUS` do.
+    0: not even `MOST_GPUS` do, or `CALL_GPUS` for inference.
     """
     card = _roomiest(usable)
+    if not context.asked.trains:
+        return _more_for_a_call(context, card, len(usable))
     one_card = replace(context, offers=(card,), links={})
     workload = context.asked
     if workload.trains and context.limits.checkpointing:
@@ -128,3 +138,45 @@ def _more_gpus(context: SearchContext, usable: Sequence[GpuOffer]) -> int:
             return count
         count *= 2
     return 0
+
+
+def _more_for_a_call(context: SearchContext, card: GpuOffer, there: int) -> int:
+    """Return how many Gpus hold the weights of a model that only answers calls."""
+    limits = replace(
+        context.limits, strategies=(), max_gpus=None, offload=False, quantization=False
+    )
+    for count in CALL_GPUS:
+        if count <= there:
+            continue
+        offers = tuple(_like(card, number) for number in range(count))
+        more = replace(
+            context,
+            offers=offers,
+            limits=limits,
+            caches=Caches(),
+            links={},
+            tight=False,
+            _room=None,
+            _near=None,
+            _fast=None,
+        )
+        for search in (tensor, pipeline, hybrid):
+            found = search(more)
+            if isinstance(found, list) and any(not one.absurd for one in found):
+                return count
+    return 0
+
+
+def _like(card: GpuOffer, number: int) -> GpuOffer:
+    """Return another Gpu like a card, in a row of nodes of `GPUS_PER_NODE`."""
+    node, index = divmod(number, GPUS_PER_NODE)
+    return replace(
+        card,
+        uuid=f"{card.uuid}-{number}",
+        node=f"{card.node}-{node}",
+        index=index,
+        link_group=card.link_group and f"{card.link_group}-{node}",
+        links=(),
+        network_bytes_per_second=card.network_bytes_per_second
+        or BYTES_PER_SECOND[UNKNOWN],
+    )

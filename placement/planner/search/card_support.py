@@ -4,7 +4,7 @@ The table of cards has the facts (`telemetry/protocol/gpu_cards.py`). A card tha
 in the table is never refused.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from placement.planner.model.spec import ModelSpec
@@ -42,6 +42,35 @@ def missing_support(card: GpuCard | None, workload: Workload) -> str:
         capability=card.compute_capability,
         reasons=", ".join(reasons),
     )
+
+
+def workload_defaults(
+    cards: Iterable[GpuCard | None], asked: Workload | None = None
+) -> dict[str, str]:
+    """Return the precision and the attention for cards that cannot run the usual ones.
+
+    torch's scaled_dot_product_attention also takes the efficient kernel where the flash
+    kernel does not run, so the change needs no other code.
+
+    Args:
+        cards: the cards that there are; None: one that is not in the table.
+        asked: the usual workload; None: the default one.
+
+    Returns:
+        Fields of a Workload. {}: some card runs the usual ones.
+    """
+    usual = asked or Workload()
+    there = list(cards)
+    if not there or not all(missing_support(card, usual) for card in there):
+        return {}
+    changes: dict[str, str] = {}
+    if usual.precision in BF16_PRECISIONS and any(
+        card and not card.bf16_flops for card in there
+    ):
+        changes["precision"] = "autocast_fp16"
+    if any(card and not card.has_flash_attention for card in there):
+        changes["attention"] = "efficient"
+    return changes
 
 
 def supported(offers: Sequence[GpuOffer], workload: Workload) -> list[GpuOffer]:

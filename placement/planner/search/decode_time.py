@@ -104,8 +104,9 @@ def rank_seconds(
     weights, cache = read_bytes(costs, spec, sequences, sharding)
     spent = (weights + cache) / bandwidth(offer)
     if workload.offload_parameters:
-        # The weights are read from the node's memory for every token.
-        spent = weights / PCIE_BYTES_PER_SECOND + cache / bandwidth(offer)
+        # Whole layers come from the node's memory for every token, unused experts too.
+        streamed = sum(cost.gathered_bytes for cost in costs)
+        spent = streamed / PCIE_BYTES_PER_SECOND + cache / bandwidth(offer)
     degree = sharding.data_degree
     if sharding.stage == 3 and degree > 1:
         spent += weights * (degree - 1) / degree / link.bytes_per_second

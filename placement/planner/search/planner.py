@@ -54,7 +54,7 @@ from placement.planner.values.calibration import UNCORRECTED, Corrections
 from placement.planner.values.errors import SpecInvalid, WorkloadInvalid
 from placement.planner.values.gpu_availability import GpuOffer, check_offers
 from placement.planner.values.humanize import either, gib
-from placement.planner.values.objective import Objective, rank_key
+from placement.planner.values.objective import Objective, concession, rank_key
 from placement.planner.values.plan import LeftOut, Plan, PlanSet, RejectedStrategy
 from placement.planner.values.strategies import (
     DDP,
@@ -80,7 +80,8 @@ MOST_OFFERS = 1024
 FEW_ACROSS = 16
 """Up to this many Gpus of several Nodes, stages of unequal length are searched too."""
 MOST_NODES = 8
-"""Most unlike Nodes that are searched one by one."""
+"""Most unlike Nodes that are searched one by one, and most Nodes of one call of
+inference."""
 Quantize = Callable[[ModelSpec, Weights], ModelSpec]
 Found = list[Plan] | RejectedStrategy | StrategyUnfit
 Rival = Plan | RejectedStrategy | None
@@ -282,8 +283,39 @@ def _everywhere(
                 search_order(across_nodes=True),
             )
             plans += [one for one in made if one.spans_nodes]
+        elif not base.asked.trains:
+            plans += _call_over_nodes(base, list(by_node.values()))
         plans += cluster_grids(replace(base, offers=tuple(usable), links={}))
     return plans, refusals
+
+
+def _call_over_nodes(
+    base: SearchContext, nodes: Sequence[Sequence[GpuOffer]]
+) -> list[Plan]:
+    """Return Plans of inference on the fewest Nodes that hold the weights as they are.
+
+    Stages on more Nodes do not make a call shorter.
+    """
+    largest = sorted(
+        nodes,
+        key=lambda here: (
+            -sum(offer.free_bytes for offer in here),
+            -sum(offer.peak_flops * offer.share_ratio for offer in here),
+            here[0].node,
+        ),
+    )
+    plans: list[Plan] = []
+    for count in range(2, min(len(largest), MOST_NODES) + 1):
+        offers = _in_place(offer for here in largest[:count] for offer in here)
+        made, _ = plan_among(
+            replace(base, offers=tuple(offers), links={}),
+            search_order(across_nodes=True),
+        )
+        made = [one for one in made if one.spans_nodes]
+        plans += made
+        if any(one.fit == "comfortable" and not concession(one) for one in made):
+            break
+    return plans
 
 
 def _unlike_nodes(

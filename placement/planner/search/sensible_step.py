@@ -5,6 +5,7 @@ step takes so long, or leaves its Gpus idle for so much of it, that no expert wo
 start it. Such a Plan has a note and ranks below every other.
 """
 
+from placement.planner.search.decode_time import DecodeTime
 from placement.planner.search.step_time import StepTime
 from placement.planner.values.humanize import duration
 from placement.planner.values.workload import Workload
@@ -20,13 +21,21 @@ LEAST_COMPUTE_RATIO = 0.05
 NOTICED_SECONDS = 1.0
 """A step or a call shorter than this is sensible, even if much of it is waiting."""
 
+LEAST_TOKENS_PER_SECOND = 1.0
+"""A model that generates less, all sequences together, is not used sensibly. People
+read 3 to 5 words a second (Brysbaert, Journal of Memory and Language 109, 2019).
+"""
 
-def why_absurd(workload: Workload, time: StepTime) -> str:
+
+def why_absurd(
+    workload: Workload, time: StepTime, decode: DecodeTime | None = None
+) -> str:
     """Return why such a step is not worth waiting for, or "" if it is sensible.
 
     Args:
         workload: the workload; only training has many steps.
         time: seconds of one step or one call.
+        decode: the time of one more token; None: the model generates none.
     """
     total = time.total_seconds
     training_seconds = SHORT_TRAINING_STEPS * total
@@ -36,6 +45,11 @@ def why_absurd(workload: Workload, time: StepTime) -> str:
             step=duration(total),
             steps=f"{SHORT_TRAINING_STEPS:,}",
             training=duration(training_seconds),
+        )
+    if decode and decode.tokens_per_second < LEAST_TOKENS_PER_SECOND:
+        return sentence(
+            "One more token of every sequence takes {token}.",
+            token=duration(decode.seconds),
         )
     if total > NOTICED_SECONDS and time.compute_seconds < LEAST_COMPUTE_RATIO * total:
         return sentence(

@@ -120,9 +120,9 @@ class Plan(JsonValue):
     disturbance: float = 0.0
     """Computing processes of others on its Gpus, and their utilization (0 to 1)."""
     host_memory_bytes: int = 0
-    """What its fullest node keeps in its own memory (offload); 0: nothing."""
+    """Bytes that its fullest node keeps in its own memory (offload)."""
     host_disk_bytes: int = 0
-    """The same on its drive."""
+    """Bytes that its fullest node keeps on its drive."""
     troubled: int = 0
     """Number of its Gpus with a problem. The notes name the problems."""
     wait_seconds: float = 0.0

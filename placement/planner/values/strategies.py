@@ -75,7 +75,7 @@ class Strategy:
     slow_link_place: int = 0
     """Between Plans that are otherwise equal, the lowest comes first."""
     fast_link_place: int = 0
-    """The same if all GPUs of the Plan are joined by fast links."""
+    """The order if all GPUs of the Plan are joined by fast links."""
     on_request: bool = False
     """It is searched only if the request names it."""
     across_nodes: bool = False

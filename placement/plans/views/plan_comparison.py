@@ -186,7 +186,7 @@ def _lower(x: float, y: float) -> int:
 
 
 def _same_work(a: Plan, b: Plan) -> bool:
-    """Say whether a step of both Plans does the same work."""
+    """Return whether a step of both Plans does the same work."""
     works = [
         (p.model, p.workload.task, p.workload.batch, p.workload.sequence_length)
         for p in (a, b)

@@ -14,12 +14,15 @@ from placement.jobs.views.viewer import reader, usable_reservations
 from placement.models import RegisteredModel
 from placement.planner.model.adaptation import adapted, usual_targets
 from placement.planner.model.spec import ModelSpec
+from placement.planner.search.card_support import workload_defaults
 from placement.planner.values.errors import BadInput
 from placement.planner.values.workload import Workload
 from placement.plans.model_registry import chosen_spec, parse_model
 from reservations.rules.errors import TooFast
 from reservations.web.rate_limits import check_rate
+from telemetry.models import Gpu
 from telemetry.protocol.coded_error import CodedError
+from telemetry.protocol.gpu_cards import card_of
 from telemetry.web.error_answers import message_of
 from telemetry.web.recognition import shown
 
@@ -82,13 +85,16 @@ def plan_form(request: HttpRequest, values: Mapping[str, object]) -> PlanForm:
 
 
 def first_values(asked: Mapping[str, str]) -> dict[str, object]:
-    """Return the defaults, replaced by values in the address."""
+    """Return the defaults for the site's Gpus, replaced by values in the address."""
     values = {
         name: field.initial
         for name, field in PlanForm.base_fields.items()
         if field.initial is not None
     }
-    return values | {k: v for k, v in asked.items() if k in PlanForm.base_fields}
+    names = Gpu.objects.filter(present=True, retired=False).values_list("name")
+    here = workload_defaults(card_of(name) for (name,) in names.order_by().distinct())
+    given = {k: v for k, v in asked.items() if k in PlanForm.base_fields}
+    return values | here | given
 
 
 def address_of(form: PlanForm, **changes: object) -> str:

@@ -57,7 +57,7 @@ class EditsRead:
     edits: Sequence[Edit] = ()
     problems: Sequence[str] = ()
     source: Any = None
-    """What they were read from, for the template and for the sentence after saving."""
+    """The source of the edits, for the template and for the sentence after saving."""
 
 
 class EditsPage(ReviewPage):

@@ -67,7 +67,7 @@ def read_shares(text: str) -> int:
 
 
 def read_hours(text: str) -> int | None:
-    """Read credits as weighted GPU-seconds. Empty: no quota of its own."""
+    """Read credits as weighted GPU-seconds. Empty: no quota is set."""
     if not text:
         return None
     try:
@@ -273,7 +273,7 @@ class _Reader:
 
 
 def mail_valid(text: str) -> bool:
-    """Say whether an address has the form of a mail address."""
+    """Return whether an address has the form of a mail address."""
     name, at, domain = text.rpartition("@")
     plain = text.isprintable() and not set(text) & set(' ,;<>()[]\\"')
     return bool(name and at and "." in domain.strip(".") and plain and len(text) <= 254)

@@ -90,6 +90,16 @@ def idle_warning(told: NoticeValues) -> str:
     )
 
 
+def unbooked_use(told: NoticeValues) -> str:
+    """Say which GPUs are used without a booking. detail: where."""
+    return sentence(
+        "Your processes run on {where} without a booking. Anybody can book these GPUs "
+        "now. Book what you use with one click on the page Alerts, or end the "
+        "processes.",
+        where=str(told.detail["where"]),
+    )
+
+
 def refunded(told: NoticeValues) -> str:
     """Return the text on a refund. detail: reason, refund_gpu_seconds."""
     back = told.hours("refund_gpu_seconds")

@@ -69,6 +69,9 @@ FORMS: dict[str, NoticeForm] = {
         to_group=True,
         stale_seconds=3600,
     ),
+    "unbooked_use": NoticeForm(
+        symbol="alert", words=booking_text.unbooked_use, stale_seconds=3600
+    ),
     "ending_soon": NoticeForm(
         symbol="clock",
         words=booking_text.ending_soon,

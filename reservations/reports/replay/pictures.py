@@ -36,7 +36,7 @@ class ReplayMeasure:
 
     @property
     def verdict(self) -> str:
-        """Say whether it improved, if it changed."""
+        """Return whether it improved, if it changed."""
         change = self.after - self.before
         if self.words[0] == self.words[1] or abs(change) < 5e-4 * max(
             1.0, abs(self.before)

@@ -432,7 +432,7 @@ def _sets_with_fewest_victims(
 def _sorted_first_is_best(
     group: Sequence[CalendarGpu], ways: Mapping[int, tuple[FlexInfo, ...]], count: int
 ) -> bool:
-    """Say whether the first Gpus of a sorted group are the best set, without a search.
+    """Return whether the first Gpus of a sorted group are surely the best set.
 
     They are if no Reservation is in the way on two Gpus of the group, and none of them
     has more than one in the way.
@@ -502,7 +502,7 @@ class FairTreeSums:
     def below(
         self, member_pk: int, more_gpu_seconds: int, flex: Iterable[FlexInfo]
     ) -> bool:
-        """Say whether a Membership with this much more is surely not above an owner.
+        """Return whether a Membership with this much more is surely not above an owner.
 
         The owners are those of this flex, once all of it is displaced.
         """

@@ -67,7 +67,7 @@ class PoolPromise:
 
     @property
     def kept(self) -> bool:
-        """Say whether every quota can be used in full
+        """Return whether every quota can be used in full
         (docs/design/fair-booking.md#i4).
         """
         return self.claims_gpu_seconds <= self.pool.week_gpu_seconds

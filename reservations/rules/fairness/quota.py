@@ -144,7 +144,7 @@ def headroom_gpu_seconds(info: QuotaInfo, window: Window) -> int:
 
 
 def fits(info: QuotaInfo, window: Window, *, rate: Rate) -> bool:
-    """Say whether the request fits into the quota."""
+    """Return whether the request fits into the quota."""
     peak = peak_with(info, window, rate=rate)
     return peak.held_gpu_seconds <= info.quota_gpu_seconds
 

@@ -17,7 +17,7 @@ const $ = (id) => document.getElementById(id);
 
 const board = new Board();
 const filters = new Filters(() => layout());
-const head = new HeadLine($("counts"), $("live"), filters);
+const head = new HeadLine($("counts"), $("live"), $("slurm-age"), filters);
 const announcer = new Announcer($("announcer"));
 const views = {
   cards: new CardsView($("gpus"), board),
@@ -94,7 +94,7 @@ const handlers = {
     takeMinute(board, soon);
     layout();
   },
-  holders: (message) => { board.takeHolders(message.holders); layout(); },
+  holders: (message) => { board.takeHolders(message.holders, message.silent); layout(); },
   detail: (message) => { board.takeDetail(message); soon(); },
 };
 

@@ -8,6 +8,8 @@ import { isSilent } from "../telemetry/states.js";
 import { clock, siteZone } from "../time.js";
 import { drawMemory, makeMemory } from "./memory.js";
 import { drawMine, makeMine } from "./mine.js";
+import { isSlurm } from "./slurm.js";
+import { drawQuick, makeQuick } from "./quick.js";
 import { drawSparkline, makeSparkline } from "./sparkline.js";
 import { energyWords, isBookable, isHeld, missingWords, noteWords, ownerOf, untilWords, whoWords } from "./words.js";
 import { gettext } from "../words.js";
@@ -41,7 +43,7 @@ function drawFigure(figure, text, part = null, title = null) {
 export class GpuCard {
   constructor(cell) {
     this.cell = cell;
-    this.root = el("article", { class: "card gpu", id: `gpu-${cell.id}`, "aria-label": gettext("GPU {name}, {gpu_class}", { name: cell.name, gpu_class: cell.info.gpu_class }) });
+    this.root = el("article", { class: isSlurm(cell.info) ? "card gpu is-slurm" : "card gpu", id: `gpu-${cell.id}`, "aria-label": gettext("GPU {name}, {gpu_class}", { name: cell.name, gpu_class: cell.info.gpu_class }) });
     this.built = false;
   }
 
@@ -63,6 +65,7 @@ export class GpuCard {
     this.energy = el("span", { class: "gpu-energy", title: gettext("energy of this booking so far") });
     this.details = el("a", { class: "btn btn-s", href: `/gpus/${id}/`, text: gettext("Details"), "aria-label": gettext("Details of {name}: {gpu_class}", { name, gpu_class: info.gpu_class }) });
     this.book = el("a", { class: "btn btn-s", href: `/calendar/?gpu=${id}`, text: gettext("Book"), "aria-label": gettext("Book {name}", { name }) });
+    this.quick = makeQuick(this.cell);
     this.root.append(
       el("header", { class: "gpu-head" },
         el("span", { class: "gpu-index", text: info.index }),
@@ -75,14 +78,14 @@ export class GpuCard {
       this.note, this.processes, this.mine.root,
       el("footer", { class: "gpu-foot" },
         el("div", { class: "gpu-booking" }, this.holder, this.next, this.energy),
-        this.details, this.book));
+        this.details, this.quick, this.book));
   }
 
   paint() {
     if (!this.built) this.build();
     const { cell } = this;
     const silent = isSilent(cell.state);
-    setClass(this.root, `card gpu is-${cell.state.key}${silent ? " is-silent" : ""}${cell.holder?.mine ? " is-mine" : ""}`);
+    setClass(this.root, `card gpu is-${cell.state.key}${silent ? " is-silent" : ""}${cell.holder?.mine ? " is-mine" : ""}${isSlurm(cell.info) ? " is-slurm" : ""}`);
     drawStateChip(this.chip, cell.state);
     setText(this.util, cell.row?.utilPct ?? UNKNOWN);
     setAttr(this.util, "title", (cell.row?.utilPct ?? null) === null ? missingWords(cell) : null);
@@ -135,6 +138,7 @@ export class GpuCard {
     drawMine(this.mine, cell);
     this.book.hidden = !isBookable(cell) || cell.state.key === "intruder";
     this.details.hidden = !this.book.hidden;
+    drawQuick(this.quick, cell);
     // The link of a held Gpu books it from the time at which it comes free.
     const from = isHeld(cell) ? cell.holder.free_from ?? cell.holder.until : null;
     setText(this.book, from ? gettext("Book from {time}", { time: clock(from) }) : gettext("Book"));

@@ -3,6 +3,7 @@
 import { el, place, setText } from "../dom.js";
 import { icon } from "../icons.js";
 import { GpuCard } from "./card.js";
+import { isSlurm, slurmAgeWords } from "./slurm.js";
 import { Visible } from "./watch.js";
 import { drainWords } from "./words.js";
 import { gettext } from "../words.js";
@@ -70,6 +71,11 @@ export class CardsView {
     const counts = Map.groupBy(members, (cell) => cell.info.gpu_class);
     const node = this.board.nodes.get(name) ?? {};
     const facts = [...counts].map(([gpuClass, some]) => `${some.length} × ${gpuClass}`);
+    if (isSlurm(node)) {
+      setText(section.facts, [...facts, gettext("Slurm gives them out"), this.board.silent.length ? slurmAgeWords(this.board) : ""].filter(Boolean).join("  ·  "));
+      section.members = members;
+      return;
+    }
     if (node.driver_version) facts.push(gettext("driver {version}", { version: node.driver_version }));
     if (node.isolation) facts.push(node.isolation === "none" ? gettext("no job isolation") : gettext("job isolation: {isolation}", { isolation: node.isolation }));
     if (GATES[node.gate]) facts.push(GATES[node.gate]());

@@ -2,6 +2,7 @@
 
 import { el, setAttr, setClass, setText } from "../dom.js";
 import { icon } from "../icons.js";
+import { drawSlurmAge } from "./slurm.js";
 import { BUCKETS } from "../telemetry/states.js";
 import { gettext } from "../words.js";
 
@@ -15,8 +16,9 @@ export function tellLate(seconds) {
 }
 
 export class HeadLine {
-  constructor(root, live, filters) {
-    Object.assign(this, { root, live, filters });
+  /** `slurm` shows the age of what Slurm said. It is hidden on a board without its GPUs. */
+  constructor(root, live, slurm, filters) {
+    Object.assign(this, { root, live, slurm, filters });
     this.socket = "connecting";
     this.chips = new Map(BUCKETS.map((bucket) => {
       const count = el("b", { class: "count-figure" });
@@ -45,6 +47,7 @@ export class HeadLine {
   /** "live, 0.8 s". Called each second, also without a new frame. */
   paintAge(board) {
     const silence = board.silenceSeconds();
+    drawSlurmAge(this.slurm, board);
     const late = this.socket === "open" && silence !== null && silence > LATE_SECONDS;
     tellLate(late && silence > BANNER_SECONDS ? silence : null);
     document.body.classList.toggle("is-late", late || (this.socket !== "open" && silence !== null && silence > LATE_SECONDS));

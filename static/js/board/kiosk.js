@@ -12,7 +12,7 @@ const $ = (id) => document.getElementById(id);
 
 const board = new Board();
 const filters = new Filters(() => layout());
-const head = new HeadLine($("counts"), $("live"), filters);
+const head = new HeadLine($("counts"), $("live"), $("slurm-age"), filters);
 const view = new WallView($("gpus"), board, filters, $("wall-page"));
 let shown = "";
 
@@ -34,7 +34,7 @@ function paint() {
 
 const handlers = {
   roster: (message) => { board.takeRoster(message); layout(); },
-  holders: (message) => { board.takeHolders(message.holders); layout(); },
+  holders: (message) => { board.takeHolders(message.holders, message.silent); layout(); },
 };
 
 connect(pageData("wall-socket").path, {

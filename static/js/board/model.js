@@ -2,6 +2,7 @@
 
 import { decode, readLayout, rosterIdOf, split } from "../telemetry/frame.js";
 import { stateOf } from "../telemetry/states.js";
+import { isSlurm } from "./slurm.js";
 
 export const HISTORY_SECONDS = 60;
 const UNKNOWN = 255;
@@ -50,6 +51,7 @@ export class Board {
     this.layout = null; // how to read the frames of this roster
     this.frameAt = null; // performance.now() of the newest frame
     this.holders = {};
+    this.silent = []; // clusters of Slurm that do not answer
     this.spent = {};
   }
 
@@ -75,8 +77,9 @@ export class Board {
     this.takeEnergy(this.spent);
   }
 
-  takeHolders(holders) {
+  takeHolders(holders, silent = this.silent) {
     this.holders = holders;
+    this.silent = silent;
     for (const cell of this.cells) cell.holder = holders[cell.id] ?? null;
   }
 
@@ -125,10 +128,22 @@ export class Board {
     return this.frameAt === null ? null : (performance.now() - this.frameAt) / 1000;
   }
 
-  /** Age of the shown figures: the median over the Gpus that report, plus the seconds since the newest frame. */
+  /** Age of what Slurm said of its Gpus. null if there are none, or before the first frame. */
+  slurmAgeSeconds() {
+    const ages = this.cells.filter((cell) => isSlurm(cell.info)).map((cell) => cell.row?.ageSeconds).filter((age) => age !== null && age !== undefined);
+    return ages.length && this.frameAt !== null ? Math.max(...ages) + this.silenceSeconds() : null;
+  }
+
+  /**
+   * Age of the shown figures: the median over the Gpus that report, plus the seconds since the newest frame.
+   * A board with Gpus of Slurm only has no figures: its age is that of the newest frame.
+   */
   ageSeconds() {
-    const ages = this.cells.map((cell) => cell.row?.ageSeconds).filter((age) => age !== null && age !== undefined && age < 3);
-    if (!ages.length || this.frameAt === null) return null;
+    if (this.frameAt === null) return null;
+    const reporting = this.cells.filter((cell) => !isSlurm(cell.info));
+    if (!reporting.length && this.cells.length) return this.silenceSeconds();
+    const ages = reporting.map((cell) => cell.row?.ageSeconds).filter((age) => age !== null && age !== undefined && age < 3);
+    if (!ages.length) return null;
     ages.sort((a, b) => a - b);
     return ages[Math.floor(ages.length / 2)] + this.silenceSeconds();
   }

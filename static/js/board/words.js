@@ -5,6 +5,7 @@ import { energy } from "../format.js";
 import { isSilent, throttleWords } from "../telemetry/states.js";
 import { clock, relative } from "../time.js";
 import { gettext, ngettext } from "../words.js";
+import { isSlurm, slurmNoteWords, slurmUntilWords } from "./slurm.js";
 
 const who = (name, account) => [name, account].filter(Boolean).join(", ") || gettext("another person");
 
@@ -21,7 +22,7 @@ const closedWords = (reason) => (reason ? gettext("no new bookings: {reason}", {
 const LITTLE_BYTES = 2 ** 30; // an idle card uses up to this much for its driver
 
 /** Returns true if a user holds it now. */
-export const isHeld = (cell) => Boolean(cell.holder?.until);
+export const isHeld = (cell) => Boolean(cell.holder?.until || cell.holder?.slurm?.held);
 
 /** "Alice, vision" or "". */
 export function whoWords(cell) {
@@ -32,11 +33,14 @@ export function whoWords(cell) {
 
 /** "Alice, vision until 14:00" or "". */
 export function holderWords(cell) {
-  return isHeld(cell) ? gettext("{who} until {time}", { who: whoWords(cell), time: clock(cell.holder.until) }) : "";
+  if (!isHeld(cell)) return "";
+  if (!cell.holder.until) return whoWords(cell);
+  return gettext("{who} until {time}", { who: whoWords(cell), time: clock(cell.holder.until) });
 }
 
 /** "until 14:00, then free until 18:00", "free until 18:00", "free, not booked". */
 export function untilWords(cell) {
+  if (isSlurm(cell.info)) return slurmUntilWords(cell);
   return isHeld(cell) ? gettext("until {time}, {next}", { time: clock(cell.holder.until), next: nextWords(cell) }) : nextWords(cell);
 }
 
@@ -55,6 +59,7 @@ export function energyFigure({ holder, spent }) {
 export function nextWords(cell) {
   const next = cell.holder?.next;
   const freeFrom = cell.holder?.free_from;
+  if (isSlurm(cell.info)) return isHeld(cell) ? "" : slurmUntilWords(cell);
   if (!isHeld(cell)) {
     if (cell.state.key !== "free" && cell.state.key !== "squatter") return "";
     return next ? gettext("free until {time}", { time: clock(next.start) }) : gettext("free, not booked");
@@ -74,6 +79,7 @@ export function runners(cell) {
 
 /** The one line that explains an unusual state; "" when all is well. */
 export function noteWords(cell) {
+  if (isSlurm(cell.info)) return slurmNoteWords(cell);
   const running = runners(cell).join(", ");
   const seen = cell.seenAt === null ? gettext("never seen") : gettext("last seen {time}", { time: relative(new Date(cell.seenAt)) });
   switch (cell.state.key) {
@@ -106,9 +112,10 @@ export function hardwareWords({ info, detail }) {
 /** Returns the reason why a figure is a dash. */
 export function missingWords(cell) {
   if (cell.state.key === "mig") return gettext("see the parts of this split GPU");
+  if (isSlurm(cell.info)) return gettext("Slurm does not report it");
   if (isSilent(cell.state)) return noteWords(cell) || gettext("no reading");
   return gettext("this GPU does not report it");
 }
 
 /** Returns true if the reader can book it. */
-export const isBookable = (cell) => !["lost", "maintenance", "mig", "foreign"].includes(cell.state.key) && cell.info.present !== false && !cell.info.draining;
+export const isBookable = (cell) => !["lost", "maintenance", "mig", "foreign"].includes(cell.state.key) && cell.info.present !== false && !cell.info.draining && !isSlurm(cell.info);

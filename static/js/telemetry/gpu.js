@@ -8,12 +8,13 @@ import { noteWords, untilWords, whoWords } from "../board/words.js";
 import { el, pageData, setClass, setText } from "../dom.js";
 import { UNKNOWN, ghz } from "../format.js";
 import { tellLate } from "../board/head.js";
+import { drawSlurmAge, isSlurm } from "../board/slurm.js";
 import { takeMinute } from "../board/minute.js";
 import { connect } from "../live.js";
 import { BookingUsage } from "./booking.js";
 import { Figures, instanceRows } from "./figures.js";
 import { processRow } from "./processes.js";
-import { liveWords } from "./states.js";
+import { isSilent, liveWords } from "./states.js";
 import { gettext } from "../words.js";
 
 const page = pageData("gpu-data");
@@ -50,6 +51,7 @@ function paintNow(cell) {
   const note = noteWords(cell);
   setText($("gpu-note"), note);
   $("gpu-note").hidden = !note;
+  setClass($("gpu-note"), isSlurm(info) && !isSilent(cell.state) ? "notice" : "notice notice-warn");
 }
 
 function paintProcesses(cell) {
@@ -69,16 +71,17 @@ function paintDetail(cell) {
 }
 
 function paintAge() {
+  tellLate(board.silenceSeconds() > 6 ? board.silenceSeconds() : null);
+  if (isSlurm(cellOf()?.info)) { drawSlurmAge($("gpu-live"), board); return; }
   const age = board.ageSeconds();
   const late = age === null || age > 5;
-  tellLate(board.silenceSeconds() > 6 ? board.silenceSeconds() : null);
   $("gpu-live").className = late ? "live live-late" : "live live-ok";
   setText($("gpu-live"), age === null ? gettext("connecting") : liveWords(late, age));
 }
 
 const handlers = {
   roster: (message) => { board.takeRoster(message); takeMinute(board, () => { if (cellOf()) paintNow(cellOf()); }); },
-  holders: (message) => board.takeHolders(message.holders),
+  holders: (message) => board.takeHolders(message.holders, message.silent),
   detail: (message) => {
     board.takeDetail(message);
     if (cellOf()) paintDetail(cellOf());

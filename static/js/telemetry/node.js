@@ -5,6 +5,7 @@ import { Board } from "../board/model.js";
 import { el, pageData, setText } from "../dom.js";
 import { UNKNOWN } from "../format.js";
 import { tellLate } from "../board/head.js";
+import { drawSlurmAge, isSlurm } from "../board/slurm.js";
 import { takeMinute } from "../board/minute.js";
 import { connect } from "../live.js";
 import { processRow } from "./processes.js";
@@ -45,16 +46,17 @@ function paintDetail(detail) {
 }
 
 function paintAge() {
+  tellLate(board.silenceSeconds() > 6 ? board.silenceSeconds() : null);
+  if (isSlurm(board.nodes.get(page.node))) { drawSlurmAge($("node-live"), board); return; }
   const age = board.ageSeconds();
   const late = age === null || age > 5;
-  tellLate(board.silenceSeconds() > 6 ? board.silenceSeconds() : null);
   $("node-live").className = late ? "live live-late" : "live live-ok";
   setText($("node-live"), age === null ? gettext("no fresh reading") : liveWords(late, age));
 }
 
 const handlers = {
   roster: (message) => { board.takeRoster(message); layout(); takeMinute(board, () => view.paint()); },
-  holders: (message) => { board.takeHolders(message.holders); layout(); },
+  holders: (message) => { board.takeHolders(message.holders, message.silent); layout(); },
   detail: (message) => {
     board.takeDetail(message);
     if (message.node === page.node) paintDetail(message);

@@ -109,7 +109,7 @@ class NvmlProbe:
 
     @property
     def refused(self) -> str:
-        """What the driver refuses because permissions are missing; "" for nothing."""
+        """A clause on what the driver refuses for lack of rights; "" if nothing."""
         cards = self._cards.values()
         closed = sorted(card.info.index for card in cards if card.processes_refused)
         if not closed:

@@ -87,8 +87,8 @@ class TestHolders:
         for gpu in make_gpus(30):
             make_reservation(alice, [gpu], **hours(-1, 1))
             make_reservation(alice, [gpu], **hours(2, 3))
-        # The rows, and the policy: no holder has come, so releases are near.
-        with django_assert_num_queries(2):
+        # The rows, the policy (no holder has come, so releases are near), and Slurm.
+        with django_assert_num_queries(3):
             board = load_board(timezone.now())
         assert len(board.holdings) == 30
         assert board.people == {alice.pk}

@@ -94,3 +94,47 @@ def test_jupyter_runs_a_cell_and_its_page_reaches_nothing_of_the_portal(
     expect(panel).to_contain_text("stopped")
     there.reload()
     expect(there.locator("body")).to_contain_text("The workspace has ended.")
+
+
+def test_marimo_runs_a_cell_and_tensorboard_runs_beside_it_without_gpus(
+    page: Page, lab, live_asgi, alice, tmp_path
+):
+    notes = tmp_path / "notes"
+    (notes / "run").mkdir(parents=True)
+    notebook = "import marimo\napp = marimo.App()\n@app.cell\ndef _():\n    return\n"
+    (notes / "cells.py").write_text(notebook)
+    portal = live_asgi.replace("127.0.0.1", "localhost")
+    session = elsewhere(signed_in, alice).cookies["sessionid"].value
+    cookie = {"name": site.SESSION_COOKIE_NAME, "value": session, "url": portal}
+    page.context.add_cookies([cookie])
+    page.goto(f"{portal}/reservations/{lab.held.pk}/")
+    panel = page.locator("#workspaces")
+    panel.get_by_label("Environment").fill(ENVIRONMENT)
+    panel.get_by_label("Folder").fill(str(notes))
+    panel.get_by_role("button", name="Start marimo").click()
+    expect(panel).to_contain_text("queued")
+    marimo = elsewhere(Workspace.objects.get)
+    elsewhere(lab.start, marimo)
+    with page.context.expect_page() as opening:
+        panel.get_by_role("button", name="Open marimo").click(timeout=WAIT_MS)
+    there = opening.value
+    with page.context.expect_page() as opening:
+        there.get_by_role("link", name="cells").first.click(timeout=START_MS)
+    notebook_page = opening.value
+    cell = notebook_page.locator(".cm-content").first
+    cell.fill("import os; os.environ['GPUPORTAL_GPU_COUNT'] + '!'", timeout=START_MS)
+    cell.press("Control+Enter")
+    expect(notebook_page.locator(".output").first).to_contain_text(
+        "2!", timeout=START_MS
+    )
+    panel.get_by_role("button", name="Start TensorBoard").click()
+    board = elsewhere(lambda: Workspace.objects.get(app="tensorboard"))
+    elsewhere(lab.start, board)
+    assert board.job.gpu_ids == [] and marimo.job.gpu_count is None
+    with page.context.expect_page() as opening:
+        panel.get_by_role("button", name="Open TensorBoard").click(timeout=WAIT_MS)
+    expect(opening.value.locator("tb-webapp")).to_contain_text(
+        "No dashboards are active", timeout=START_MS
+    )
+    for one in (marimo, board):
+        elsewhere(lab.end, one)

@@ -12,6 +12,7 @@ from placement.jobs import service as jobs
 from placement.models import Job
 from placement.planner.model.adaptation import target_names, with_lora
 from placement.planner.model.spec import ModelSpec
+from placement.planner.values.strategies import STRATEGIES, TITLES
 from reservations.rules.lifecycle import State
 from telemetry.models import Node
 from tests.factories import make_gpu, make_gpus, make_node, make_reservation
@@ -275,8 +276,42 @@ def test_a_plan_that_no_recipe_runs_is_refused_in_words(student, alice, redis_cl
     )
     answer = student.post("/jobs/new/", data)
     assert "not mixed_fp16" in answer.content.decode()
-    assert "script of your own" in answer.content.decode()
+    assert "The next best plan that it can run is: " in answer.content.decode()
     assert not Job.objects.exists()
+
+
+def test_where_a_model_cannot_be_cut_the_next_best_plan_is_one_press_away(
+    student, alice, redis_client, settings
+):
+    settings.ALLOW_UNISOLATED_SCRIPTS = True
+    gpus = make_lab()
+    send_frame(redis_client)
+    stored = plan_on(alice, "pipeline")
+    booked = make_reservation(alice, gpus, state=State.ACTIVE)
+    files = {"fine-tune.model": "org/tiny", "fine-tune.data": "/srv/rows.txt"}
+    data = launching(booked, what="fine-tune", plan=str(stored.pk), **files)
+    refused = student.post("/jobs/new/", data)
+    html = refused.content.decode()
+    assert refused.status_code == 422 and not Job.objects.exists()
+    assert "cannot cut this model into stages" in html
+    button = html.partition('name="strategy" value="')[2]
+    strategy, title = button.partition('"')[0], button.partition("Launch with this")[2]
+    assert f"that it can run is: {TITLES[strategy]}" in html
+    assert title.startswith(f" plan: {TITLES[strategy]}")
+    assert STRATEGIES[strategy].keeps_model_whole
+    # The press sends the form again with the name of the button.
+    assert student.post("/jobs/new/", data | {"strategy": strategy}).status_code == 302
+    job = Job.objects.get()
+    assert job.recipe_settings["strategy"] == strategy
+    assert job.plan.pk != stored.pk and job.plan.plan["strategy"] == strategy
+    assert {one["gpu_uuid"] for one in job.plan.plan["shards"]} <= {
+        gpu.uuid for gpu in gpus
+    }
+    gone = student.post("/jobs/new/", data | {"strategy": "hsdp"})
+    assert gone.status_code == 422
+    assert "no plan of strategy hsdp" in gone.content.decode()
+    stored.delete()
+    assert student.post("/jobs/new/", data | {"strategy": "fsdp"}).status_code == 422
 
 
 def test_a_pipeline_plan_is_launched_with_a_model_that_can_be_cut(

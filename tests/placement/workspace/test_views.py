@@ -1,10 +1,16 @@
 """The panel of workspaces on a reservation's page."""
 
 import pytest
+from django.utils import timezone
 
+from placement.jobs.nodes import command_queue, event_intake
+from placement.jobs.tick import job_tick
 from placement.models import Job, Workspace
+from placement.planner.launch.recipes import runs_without_gpus
+from placement.protocol.events import JobEventKind, JobFact
 from reservations.rules.lifecycle import State
 from telemetry.models import Node
+from telemetry.protocol.codec import to_plain
 from tests.factories import make_gpus, make_node, make_reservation
 
 pytestmark = pytest.mark.django_db
@@ -85,3 +91,74 @@ def test_the_panel_costs_a_fixed_number_of_queries(
     with django_assert_max_num_queries(26):
         shown = client.get(f"/reservations/{made.pk}/").content.decode()
     assert "Start JupyterLab" in shown
+
+
+@pytest.fixture
+def press(client, alice, made):
+    """Start a program on the page, as Alice does."""
+    Node.objects.update(isolation=Node.Isolation.ENFORCED)
+    alice.unix_user = "al"
+    alice.save()
+    client.force_login(alice)
+
+    def send(app, **fields):
+        return client.post(
+            f"/reservations/{made.pk}/workspaces/", {"app": app, **fields}
+        )
+
+    return send
+
+
+def test_tensorboard_runs_beside_a_workspace_that_has_every_gpu(press, made):
+    """It neither waits for Gpus, nor takes them, nor checks its owner in."""
+    now = timezone.now()
+    assert press("jupyter-lab").status_code == 302
+    assert press("tensorboard", folder="runs", gpu_count="1").status_code == 302
+    assert press("marimo", folder="/data/notes").status_code == 302
+    for _ in range(2):
+        job_tick.tick(now)
+    jobs = {one.app: one.job for one in Workspace.objects.select_related("job")}
+    assert {app: job.state for app, job in jobs.items()} == {
+        "jupyter-lab": Job.State.STARTING,
+        "tensorboard": Job.State.STARTING,
+        "marimo": Job.State.QUEUED,
+    }
+    board = jobs["tensorboard"]
+    assert (board.gpu_count, board.gpu_ids) == (0, [])
+    assert board.recipe_settings["folder"] == "runs"
+    assert "folder" not in jobs["jupyter-lab"].recipe_settings
+    assert str(jobs["jupyter-lab"].pk) in jobs["marimo"].reason
+    order = command_queue.start_order(board, now=now)
+    assert order.gpu_uuids == ()
+    fact = JobFact(board.pk, 1, JobEventKind.STARTED, now.timestamp(), key=board.key)
+    assert event_intake.record_fact(
+        "node1", {"v": 1, "kind": "job", **to_plain(fact)}, now
+    )
+    made.refresh_from_db()
+    assert made.checked_in_at is None
+
+
+@pytest.mark.parametrize(
+    ("app", "fields", "told"),
+    (
+        ("tensorboard", {}, "TensorBoard needs the folder of its logs"),
+        ("tensorboard", {"folder": "  "}, "TensorBoard needs the folder of its logs"),
+        ("marimo", {"folder": "a\x07b"}, "printable characters"),
+        ("marimo", {"folder": "a" * 301}, '<p class="error">'),
+        ("emacs", {"folder": "a"}, "jupyter-lab, marimo, tensorboard"),
+    ),
+)
+def test_a_bad_folder_is_refused_at_its_field(press, app, fields, told):
+    answer = press(app, **fields)
+    assert answer.status_code == 422
+    assert told in answer.content.decode()
+    assert not Job.objects.exists()
+
+
+def test_only_a_program_without_gpus_may_name_none(press):
+    assert press("jupyter-lab", gpu_count="0").status_code == 422
+    settings = {"app": "tensorboard", "folder": "runs"}
+    assert runs_without_gpus("workspace", settings)
+    assert not runs_without_gpus("burn-in", settings)
+    assert not runs_without_gpus("workspace", {"app": "marimo"})
+    assert not runs_without_gpus(None, settings)

@@ -478,7 +478,7 @@ class SearchContext:
                 *batch_norm_notes(self.spec, setting.workload),
             ),
             prior_step_seconds=prior_seconds if learned.ratio != 1 else 0.0,
-            absurd=why_absurd(setting.workload, time),
+            absurd=why_absurd(setting.workload, time, decode),
             activations_are_a_guess=self.spec.activations_are_a_guess,
             bound_by=bound,
             quota_gpu_seconds=sum(offer.weight for offer in offers) * total,

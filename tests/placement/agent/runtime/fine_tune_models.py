@@ -4,9 +4,9 @@
     python -m tests.placement.agent.runtime.fine_tune_models load FOLDER TOKENS
 
 ``make`` writes the folders ``llama`` and ``gpt2`` with random weights and a tokenizer,
-``qwen`` with a config.json and a tokenizer, and ``data.txt``. ``load`` prints, of a
-trained model, the loss that transformers itself computes on the held-out tokens, and
-the sum of its weights.
+``qwen`` and ``mixtral`` with a config.json and a tokenizer, and ``data.txt``. ``load``
+prints, of a trained model, the loss that transformers itself computes on the held-out
+tokens, and the sum of its weights.
 """
 
 import json
@@ -23,6 +23,7 @@ from transformers import (
     GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
+    MixtralConfig,
     PreTrainedTokenizerFast,
     Qwen3Config,
 )
@@ -80,7 +81,23 @@ def make(folder: Path) -> None:
         head_dim=8,
         max_position_embeddings=64,
     )
-    for name, model in (("llama", llama), ("gpt2", gpt2), ("qwen", qwen)):
+    mixtral = MixtralConfig(
+        vocab_size=len(vocabulary),
+        hidden_size=32,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        num_local_experts=4,
+        num_experts_per_tok=2,
+        max_position_embeddings=64,
+        tie_word_embeddings=True,
+    )
+    for name, model in (
+        *(("llama", llama), ("gpt2", gpt2)),
+        *(("qwen", qwen), ("mixtral", mixtral)),
+    ):
         model.save_pretrained(folder / name)
         tokenizer.save_pretrained(folder / name)
 

@@ -10,11 +10,8 @@ FILE: name -> results.
 
 import gc
 import json
-import multiprocessing
-import multiprocessing.connection
 import os
 import shutil
-import socket
 import sys
 import time
 from dataclasses import replace
@@ -36,6 +33,7 @@ from placement.agent.runtime.tiny_transformer import MarkovText, loss_of
 from placement.agent.runtime.trainer import whole_model
 from placement.agent.runtime.training_checkpoint import CHECKPOINT, resume, save
 from placement.planner.launch.execution import Execution, NotRunnable, RankPlace
+from tests.placement.agent.runtime.forked_ranks import fork_ranks
 from tests.placement.agent.runtime.strategies_memory import expected, measured
 
 STEPS = 3
@@ -417,31 +415,12 @@ def rank_main(names, path, environ):
 
 
 def main(names, path, ranks):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     if names == "deepspeed":
         import_deepspeed(torch.device("cpu"))
         # Its engines import these when they begin, on each rank.
         for name in ("torch._inductor.compile_fx", "deepspeed.runtime.zero.muon"):
             import_module(name)
-    gc.collect()
-    gc.freeze()
-    told = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": ranks}
-    context = multiprocessing.get_context("fork")
-    started = []
-    for rank in map(str, range(int(ranks))):
-        environ = told | {"RANK": rank, "LOCAL_RANK": rank}
-        started.append(
-            context.Process(target=rank_main, args=(names, path, environ), daemon=True)
-        )
-        started[-1].start()
-    # The first one that fails leaves the others waiting, so they end with it.
-    waiting = {process.sentinel: process for process in started}
-    while waiting:
-        for sentinel in multiprocessing.connection.wait(list(waiting)):
-            if code := waiting.pop(sentinel).exitcode:
-                sys.exit(f"a rank ended with {code}")
+    fork_ranks(rank_main, ranks, names, path)
 
 
 if __name__ == "__main__":

@@ -11,8 +11,11 @@ from pathlib import Path
 import pytest
 
 from placement.planner.launch.recipes import recipe_command
+from placement.planner.memory.estimate import estimate
 from placement.planner.model.adaptation import with_lora
 from placement.planner.model.families.config_json import parse_config
+from placement.planner.model.sharding import Sharding
+from placement.planner.values.workload import Workload
 from placement.rules.log_text import numbers_of
 from tests.placement.agent.runtime.fine_tune_models import SEQ
 from tests.placement.agent.runtime.test_recipes import plan_for
@@ -255,12 +258,19 @@ def test_lora_trains_what_was_planned_and_peft_loads_it(models, adapted, fork_se
 
 @pytest.mark.parametrize(
     ("family", "strategy", "output"),
-    [("llama", "", "adapters"), ("gpt2", "zero1", "merged")],
+    [
+        ("llama", "", "adapters"),
+        ("gpt2", "zero1", "merged"),
+        ("llama", "tensor", "merged"),
+        ("llama", "zero2", "adapters"),
+    ],
 )
 def test_two_ranks_train_the_adapters_that_one_process_trains(
     models, adapted, fork_server, tmp_path, family, strategy, output
 ):
     settings = settings_for(models, family, lora_output=output, **LORA)
+    if strategy == "tensor":
+        settings |= {"batch": 8}
     plan = plan_for(strategy, 2) if strategy else None
     if plan is not None:
         plan["launch"] |= {"precision": "fp32"}
@@ -328,3 +338,85 @@ def test_a_config_is_pre_trained_alone_and_shared_out_and_transformers_loads_it(
     check_same(others, rows)
     found = loaded(fork_server, two)
     assert found["loss"] == pytest.approx(evaluations[5], abs=ROUNDING)
+
+
+def test_layers_cut_over_two_ranks_learn_what_one_process_learns(
+    models, alone, fork_server, tmp_path
+):
+    settings = settings_for(models, "llama", batch=8, checkpoint_seconds=0.001)
+    plan = plan_for("tensor", 2)
+    plan["launch"] |= {"precision": "fp32", "checkpointing": "full"}
+    kill_after_a_checkpoint(fork_server, tmp_path, settings, plan)
+    rows, text = trained(fork_server, tmp_path, settings, 2, plan=plan)
+    assert "tensor, 2 process(es) on cpu" in text
+    assert "resuming after step 0, saved by 2 process(es), tensor" in text
+    folder, others, _ = alone["llama"]
+    check_same(rows, others)
+    found, same = loaded(fork_server, tmp_path), loaded(fork_server, folder)
+    assert found["loss"] == pytest.approx(same["loss"], abs=ROUNDING)
+    for name, total in same["weights"].items():
+        assert found["weights"][name] == pytest.approx(total, abs=1e-3), name
+    assert rows[0]["parameters"] == others[0]["parameters"]
+    planned = planned_state(models, Sharding(strategy="tensor", tensor_degree=2))
+    assert planned == pytest.approx(others[-2]["state_bytes_0"] / 2, rel=0.02)
+    for rank in (0, 1):
+        assert rows[-2][f"state_bytes_{rank}"] == pytest.approx(planned, rel=0.001)
+
+
+def planned_state(models, sharding):
+    """Return the planned bytes of weights, gradients and moments of one rank."""
+    config = json.loads((models / "llama" / "config.json").read_text())
+    found = estimate(parse_config(config), Workload(sequence_length=SEQ), sharding)
+    # All gradients have the size of the weights. At the peak only some are there.
+    return 2 * found.components["parameters"] + found.components["optimizer"]
+
+
+def test_four_ranks_cut_layers_and_sequences_and_share_the_moments_of_copies(
+    models, alone, fork_server, tmp_path
+):
+    plan = plan_for("hybrid", 4)
+    assert plan["launch"]["sequence_parallel"] and plan["launch"]["zero_stage"] == 1
+    assert (plan["launch"]["tensor_degree"], plan["launch"]["data_degree"]) == (2, 2)
+    plan["launch"] |= {"precision": "fp32", "checkpointing": "full"}
+    rows, text = trained(
+        fork_server, tmp_path, settings_for(models, "llama"), 4, plan=plan
+    )
+    assert "hybrid, 4 process(es) on cpu" in text
+    folder, others, _ = alone["llama"]
+    check_same(rows, others)
+    found, same = loaded(fork_server, tmp_path), loaded(fork_server, folder)
+    assert found["loss"] == pytest.approx(same["loss"], abs=ROUNDING)
+    sharding = Sharding(
+        strategy="hybrid",
+        tensor_degree=2,
+        data_degree=2,
+        zero_stage=1,
+        sequence_parallel=True,
+    )
+    parts = [rows[-2][f"state_bytes_{rank}"] for rank in range(4)]
+    # Each copy owns whole tensors, so its moments are not exactly a half.
+    planned = planned_state(models, sharding)
+    assert sum(parts) / 4 == pytest.approx(planned, rel=0.005)
+
+
+def test_experts_cut_over_two_ranks_go_on_whole_and_transformers_loads_them(
+    models, fork_server, tmp_path
+):
+    one, two = tmp_path / "one", tmp_path / "two"
+    settings = settings_for(
+        models, "mixtral", batch=8, learning_rate_schedule="constant", warmup_pct=0
+    )
+    rows, _ = trained(fork_server, one, settings, 1, recipe="pre-train")
+    plan = plan_for("tensor", 2)
+    plan["launch"] |= {"precision": "fp32"}
+    begun, _ = trained(
+        fork_server, two, settings | {"steps": 4}, 2, plan=plan, recipe="pre-train"
+    )
+    found = loaded(fork_server, two)
+    assert found["loss"] == pytest.approx(curves(begun)[1][3], abs=ROUNDING)
+    rest, text = trained(fork_server, two, settings, 1, recipe="pre-train")
+    assert "resuming after step 3, saved by 2 process(es), tensor" in text
+    check_same(rest, rows)
+    found, same = loaded(fork_server, two), loaded(fork_server, one)
+    for name, total in same["weights"].items():
+        assert found["weights"][name] == pytest.approx(total, abs=1e-3), name

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow
@@ -18,8 +19,13 @@ from placement.agent.runtime.fine_tune_inputs import (
     model_folder,
     texts_of,
 )
-from placement.planner.launch.execution import NotRunnable, execution_of_pretrained
+from placement.planner.launch.execution import (
+    NotRunnable,
+    execution_of_pretrained,
+    execution_on_node,
+)
 from placement.planner.launch.recipes import checked_settings
+from placement.planner.model.well_known import well_known_spec
 from placement.planner.values.errors import LaunchInvalid
 from placement.planner.values.plan import Plan
 from tests.placement import nodes
@@ -195,11 +201,32 @@ def test_the_job_ends_with_the_fields_before_torch_is_imported(given, tmp_path):
     assert "torch" not in done.stderr
 
 
-def test_a_plan_that_cuts_layers_is_refused_with_those_that_do_not():
-    with pytest.raises(NotRunnable, match=r"keeps every layer.*FSDP"):
-        execution_of_pretrained(Plan.from_json(plan_for("pipeline", 2)))
+def test_a_plan_that_the_model_cannot_follow_is_refused_with_those_that_it_can():
+    long = {"seq": 512}
+    staged = Plan.from_json(plan_for("pipeline", 2))
+    with pytest.raises(NotRunnable, match=r"into stages$"):
+        execution_of_pretrained(staged, long)
+    with pytest.raises(NotRunnable, match=r"into stages; choose a plan of: .*FSDP"):
+        execution_on_node(staged, long)
     plan = Plan.from_json(plan_for("fsdp", 2))
-    assert execution_of_pretrained(plan).zero_stage == 3
+    assert execution_of_pretrained(plan, long).zero_stage == 3
+    cut = Plan.from_json(plan_for("tensor", 2))
+    # Without its description the node looks at the model itself.
+    assert execution_of_pretrained(cut, long).tensor_degree == 2
+    spec = well_known_spec("llama-3.1-8b").to_json()
+    assert execution_of_pretrained(cut, long, spec).tensor_degree == 2
+    with pytest.raises(NotRunnable, match="the family gpt2 that"):
+        execution_of_pretrained(cut, long, well_known_spec("gpt2").to_json())
+    spec["shape"]["kv_heads"] = 3
+    with pytest.raises(NotRunnable, match="2 must divide the 32 heads and the 3 key"):
+        execution_of_pretrained(cut, long, spec)
+    along = Plan.from_json(plan_for("hybrid", 4))
+    assert execution_of_pretrained(along, long).sequence_parallel
+    with pytest.raises(NotRunnable, match="2 must divide the 511 tokens"):
+        execution_of_pretrained(along, {"seq": 511})
+    shared = replace(cut, launch=cut.launch | {"zero_stage": 2})
+    with pytest.raises(NotRunnable, match="also share out its gradients"):
+        execution_of_pretrained(shared, long)
 
 
 @pytest.mark.parametrize(

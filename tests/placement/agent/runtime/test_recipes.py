@@ -53,8 +53,9 @@ def start(folder, name, gpu_count=1, plan=None, server=None, **settings):
 
 
 def plan_for(strategy, gpus):
-    """Return the planner's own Plan for gpt2, as JSON."""
-    rows = [{"name": "NVIDIA A100 80GB", "free_bytes": 80 * 10**9}] * gpus
+    """Return the planner's own Plan for gpt2, as JSON. NVLink joins its GPUs."""
+    row = {"name": "NVIDIA A100 80GB", "free_bytes": 80 * 10**9, "link_group": "a"}
+    rows = [row] * gpus
     found = make_plans(
         well_known_spec("gpt2"),
         Workload(batch=16),

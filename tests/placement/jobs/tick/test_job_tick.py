@@ -10,6 +10,7 @@ from placement.jobs.tick import job_tick
 from placement.models import Job
 from placement.protocol.commands import OrderKind
 from placement.protocol.job_lifecycle import JobState
+from placement.workspace.service import open_workspace
 from reservations.models import Notice, Reservation
 from reservations.rules.lifecycle import State
 from telemetry.models import Alert
@@ -219,6 +220,52 @@ def test_narrow_jobs_share_the_gpus_and_none_overtakes_a_wide_one(
     job_tick.tick(NOW)
     (wide,) = orders()
     assert wide.job == jobs[1].pk and len(wide.gpu_uuids) == 2
+
+
+def test_a_terminal_shares_the_gpus_with_jobs_of_its_reservation_only(
+    orders, reservation, alice, settings
+):
+    settings.ALLOW_UNISOLATED_SCRIPTS = True
+
+    def burn_in(name, count=None):
+        return jobs_service.launch(
+            user=alice,
+            reservation_id=reservation.pk,
+            name=name,
+            kind="recipe",
+            recipe="burn-in",
+            gpu_count=count,
+            now=NOW,
+        )
+
+    running, waiting = burn_in("running"), burn_in("waiting")
+    job_tick.tick(NOW)
+    assert [order.job for order in orders()] == [running.pk]
+    terminal = open_workspace(
+        user=alice, reservation_id=reservation.pk, app="terminal", now=after(1)
+    ).job
+    job_tick.tick(after(1))
+    (order,) = orders()
+    assert order.job == terminal.pk and len(order.gpu_uuids) == 2
+    terminal.refresh_from_db()
+    running.refresh_from_db()
+    record(fact(terminal, "started"))
+    record(fact(running, "exited", exit_code=0))
+    job_tick.tick(after(2))
+    assert [order.job for order in orders()] == [waiting.pk]
+    # A terminal that still ends in the reservation before is in the way.
+    gpus = [row.gpu for row in reservation.allocations.all()]
+    earlier = make_reservation(
+        alice, gpus, start=NOW - timedelta(hours=1), end=NOW, state=State.ENDED
+    )
+    Job.objects.filter(pk=waiting.pk).update(state=JobState.STOPPED)
+    Job.objects.filter(pk=terminal.pk).update(
+        state=JobState.STOPPING, reservation=earlier
+    )
+    late = burn_in("late")
+    job_tick.tick(after(3))
+    late.refresh_from_db()
+    assert late.reason.startswith(f"waits for job {terminal.pk}, which uses ")
 
 
 def test_the_owner_is_warned_ten_minutes_and_one_minute_before_the_end(

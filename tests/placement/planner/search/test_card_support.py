@@ -4,11 +4,13 @@ from dataclasses import replace
 
 import pytest
 
+from placement.planner.search.card_support import missing_support, workload_defaults
 from placement.planner.search.memory_savings import PlanLimits
 from placement.planner.search.planner import plan
 from placement.planner.search.step_time import flops_per_second
 from placement.planner.values.calibration import OutcomeInfo, corrections_of
 from placement.planner.values.workload import Workload
+from telemetry.protocol.gpu_cards import card_of
 from tests.placement.planner.made import make_offer, tiny
 
 pytestmark = pytest.mark.pure
@@ -35,6 +37,24 @@ def test_fp16_with_efficient_attention_runs_on_it():
     assert plan(tiny(), workload, [card(0, "Tesla T4")]).plans
     flash = plan(tiny(), workload.replace(attention="flash"), [card(0, "Tesla T4")])
     assert "bf16" not in flash.left_out[0].reason
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["Tesla T4"], {"precision": "autocast_fp16", "attention": "efficient"}),
+        (["Tesla T4", "Tesla V100-SXM2-32GB"], {"precision", "attention"}),
+        (["Tesla T4", "NVIDIA A30"], {}),
+        (["Tesla T4", "Matrox G200"], {}),
+        ([], {}),
+    ],
+)
+def test_the_defaults_run_on_the_cards_that_there_are(names, expected):
+    cards = [card_of(name) for name in names]
+    found = workload_defaults(cards)
+    assert (found if isinstance(expected, dict) else set(found)) == expected
+    usual = Workload(**found)
+    assert not cards or not all(missing_support(one, usual) for one in cards)
 
 
 def test_other_cards_are_used_instead():

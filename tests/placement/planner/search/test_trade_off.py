@@ -1,5 +1,6 @@
 """The first Plan is the knee of time and cost, and no shown Plan beats another."""
 
+import re
 from itertools import permutations
 
 import pytest
@@ -13,6 +14,7 @@ from placement.planner.search.sensible_step import LEAST_COMPUTE_RATIO, why_absu
 from placement.planner.search.step_time import StepTime
 from placement.planner.search.trade_off import trade_told
 from placement.planner.values.gpu_list import offers_from_list
+from placement.planner.values.objective import concession
 from placement.planner.values.workload import Workload
 
 pytestmark = pytest.mark.pure
@@ -104,6 +106,35 @@ def test_the_advice_names_lora_where_it_fits():
 
     assert found.best is None or found.best.absurd
     assert "LoRA" in found.advice
+
+
+def test_inference_that_streams_its_weights_is_absurd_and_the_advice_works():
+    asked = Workload(task="infer", batch=1, sequence_length=4096, precision="bf16")
+    spec = well_known_spec("gpt-oss-20b")
+    found = plan(spec, asked, cards(1, "NVIDIA GeForce RTX 3090", 24))
+
+    assert found.best.absurd.startswith("One more token of every sequence takes ")
+    assert found.best.decode_tokens_per_second < 1
+    advised = int(re.search(r"take (\d+) GPUs", found.advice)[1])
+    enough = plan(spec, asked, cards(advised, "NVIDIA GeForce RTX 3090", 24))
+    assert not enough.best.absurd and not enough.advice
+    # Many sequences together make it worth while.
+    many = plan(
+        spec,
+        asked.replace(batch=8, sequence_length=512),
+        cards(1, "NVIDIA GeForce RTX 3090", 24),
+    )
+    assert many.best.decode_tokens_per_second > 1 and not many.best.absurd
+
+
+def test_inference_takes_the_fewest_of_many_nodes():
+    asked = Workload(task="infer", batch=8, sequence_length=4096, precision="bf16")
+    nodes = cards(40, "NVIDIA H100 80GB HBM3", nvlink=True)
+    found = plan(well_known_spec("deepseek-v3"), asked, nodes)
+
+    assert not found.best.absurd and concession(found.best) == 0
+    assert len(found.best.nodes) == 3
+    assert found.best.launch["tensor_degree"] == 8
 
 
 @pytest.mark.parametrize(

@@ -75,6 +75,17 @@ def test_the_page_opens_with_plans_for_the_gpus_as_they_are(student):
     assert student.head("/plan/").status_code == 200
 
 
+def test_a_site_of_old_cards_starts_with_what_they_can_run(student):
+    assert 'value="autocast_bf16" selected' in student.get("/plan/").content.decode()
+    Gpu.objects.update(name="NVIDIA GeForce RTX 2080 Ti")
+    html = student.get("/plan/").content.decode()
+    assert 'value="autocast_fp16" selected' in html
+    assert 'value="efficient" selected' in html
+    assert 'name="choose"' in html and "Left out" not in html
+    asked = student.get("/plan/?precision=fp32").content.decode()
+    assert 'value="fp32" selected' in asked
+
+
 def test_the_address_fills_the_form_and_nonsense_in_it_is_named(student):
     html = student.get("/plan/?known=llama-3-8b&batch=3").content.decode()
     assert 'value="llama-3-8b" selected' in html

@@ -8,7 +8,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('reservations', '0004_voucher'),
+        ('reservations', '0005_identity'),
     ]
 
     operations = [

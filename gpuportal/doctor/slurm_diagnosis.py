@@ -1,0 +1,215 @@
+"""Checks of a Slurm cluster, of the facts that `slurm_facts` read.
+
+What Slurm can hold for a booking follows from its version: GPUs in reservations since
+23.11 (`TRESPerNode` of scontrol(1)), and trustworthy since 25.05.3.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from gpuportal.doctor.diagnosis import CheckState, Diagnosis, note, problem, well
+from telemetry.protocol.units import format_duration
+from telemetry.rules.slurm_use import OLD_SECONDS
+from telemetry.slurm.slurm_commands import SlurmVersion
+
+OLDEST = (22, 5)
+GPU_RESERVATIONS = (23, 11)
+SOUND_GPU_RESERVATIONS = (25, 5, 3)
+OPERATORS = frozenset({"Operator", "Administrator", "Admin"})
+HIDING = frozenset({"all", "jobs", "nodes", "reservations"})
+"""Values of PrivateData that hide what the board shows."""
+MOST_NAMES = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlurmReading:
+    """The portal's last reading of the cluster."""
+
+    age_seconds: float | None
+    """None: Slurm never answered."""
+    failure: str
+    skipped: tuple[tuple[str, str], ...]
+    """(node, reason) of nodes that the board does not show."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlurmFacts:
+    """The state of a cluster, and what the portal makes of it."""
+
+    cluster: str
+    """SLURM_CLUSTER; "" if it is not set."""
+    version: SlurmVersion
+    """Of the commands on this machine."""
+    user: str
+    """The Unix user as which the portal asks."""
+    is_root: bool
+    failure: str = ""
+    """Why the cluster cannot be read; "" if it can."""
+    config: Mapping[str, str] = field(default_factory=dict)
+    """What ``scontrol show config`` printed."""
+    gpus: Mapping[str, int] = field(default_factory=dict)
+    """GPUs by type; "": without a type."""
+    gpu_nodes: int = 0
+    admin_level: str = ""
+    """The right of our user in slurmdbd; "" if there is none."""
+    reading: SlurmReading | None = None
+    shared_users: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Unix users that several people of the portal have, with their logins."""
+
+    @property
+    def database(self) -> bool:
+        """Whether the cluster has slurmdbd."""
+        return self.config.get("AccountingStorageType", "").endswith("/slurmdbd")
+
+    @property
+    def operator(self) -> bool:
+        """Whether our user may see and reserve everything."""
+        slurm_user = self.config.get("SlurmUser", "").partition("(")[0]
+        return self.is_root or self.user == slurm_user or self.admin_level in OPERATORS
+
+
+def slurm_report(facts: SlurmFacts) -> Iterator[Diagnosis]:
+    """Check everything. Without an answer of Slurm only what the portal knows."""
+    yield _version(facts)
+    if facts.failure:
+        yield problem(
+            "controller",
+            facts.failure,
+            "Check SLURM_CONF, that munge runs with the cluster's key, and that "
+            "`scontrol ping` works on this machine as the portal's user.",
+        )
+    else:
+        yield well("controller", "it answers")
+        yield _cluster(facts)
+        yield _accounting(facts)
+        yield from _gpus(facts)
+        yield _reservations(facts)
+        yield _rights(facts)
+    if facts.cluster:
+        yield from _reading(facts)
+    for name, logins in facts.shared_users.items():
+        yield problem(
+            f"Unix user {name}",
+            f"{len(logins)} people have it: {', '.join(logins[:MOST_NAMES])}",
+            "Give it to one person (Manage, People). Until then the board shows "
+            "the Unix name.",
+        )
+
+
+def _version(facts: SlurmFacts) -> Diagnosis:
+    found = f"Slurm {facts.version}"
+    if facts.version.since(*OLDEST):
+        return well("version", found)
+    return problem("version", f"{found} prints no JSON", "Use Slurm 22.05 or newer.")
+
+
+def _cluster(facts: SlurmFacts) -> Diagnosis:
+    name = facts.config.get("ClusterName", "")
+    if not facts.cluster:
+        return Diagnosis(
+            "cluster",
+            CheckState.NOTE,
+            f"{name}. SLURM_CLUSTER is not set, so the board does not show it",
+            f"Set SLURM_CLUSTER={name} in portal.env, and restart the portal.",
+        )
+    if facts.cluster != name:
+        return problem(
+            "cluster",
+            f"SLURM_CLUSTER is {facts.cluster}, and the cluster's name is {name}",
+            f"Set SLURM_CLUSTER={name}.",
+        )
+    return well("cluster", name)
+
+
+def _accounting(facts: SlurmFacts) -> Diagnosis:
+    if facts.database:
+        return well("slurmdbd", "the cluster has accounting")
+    kind = facts.config.get("AccountingStorageType") or "unknown"
+    return Diagnosis(
+        "slurmdbd",
+        CheckState.NOTE,
+        f"none ({kind}). The board needs none. Reservations of GPUs and usage do",
+        "Set up slurmdbd (slurm.schedmd.com/accounting.html).",
+    )
+
+
+def _gpus(facts: SlurmFacts) -> Iterator[Diagnosis]:
+    total = sum(facts.gpus.values())
+    if not total:
+        yield problem(
+            "GPUs",
+            "no node has any",
+            "Set GresTypes=gpu and Gres=gpu:TYPE:NUMBER of the nodes in slurm.conf.",
+        )
+        return
+    kinds = [f"{count} × {kind}" for kind, count in sorted(facts.gpus.items()) if kind]
+    untyped = facts.gpus.get("", 0)
+    parts = [*kinds, *([f"{untyped} without a type"] if untyped else [])]
+    yield well("GPUs", f"{total} on {facts.gpu_nodes} nodes: {', '.join(parts)}")
+    if untyped:
+        yield Diagnosis(
+            "types",
+            CheckState.NOTE,
+            f"{untyped} GPUs have no type, so nobody can ask for their model",
+            "Set Gres=gpu:TYPE:NUMBER in slurm.conf, and Type= in gres.conf.",
+        )
+
+
+def _reservations(facts: SlurmFacts) -> Diagnosis:
+    version = facts.version
+    tracked = "gres/gpu" in facts.config.get("AccountingStorageTRES", "")
+    if not version.since(*GPU_RESERVATIONS):
+        why = f"Slurm {version} reserves whole nodes only. 23.11 reserves GPUs"
+        fix = "Update Slurm, best to 25.05.3 or newer."
+    elif not facts.database:
+        why, fix = "GPUs cannot be reserved without slurmdbd", "Set up slurmdbd."
+    elif not tracked:
+        why = "AccountingStorageTRES has no gres/gpu, so GPUs cannot be reserved"
+        fix = "Add gres/gpu to AccountingStorageTRES in slurm.conf."
+    elif not version.since(*SOUND_GPU_RESERVATIONS):
+        why = f"Slurm {version} reserves GPUs, with errors that 25.05.3 has corrected"
+        fix = "Update to 25.05.3 or newer before GPUs are reserved."
+    else:
+        return well("reservations", "GPUs can be reserved")
+    return Diagnosis("reservations", CheckState.NOTE, why, fix)
+
+
+def _rights(facts: SlurmFacts) -> Diagnosis:
+    user = facts.user
+    private = facts.config.get("PrivateData", "none").split(",")
+    hidden = sorted(HIDING & {word.strip() for word in private})
+    if facts.operator:
+        return well("rights", f"{user} may see and reserve everything")
+    fix = f"sacctmgr modify user {user} set AdminLevel=Operator"
+    if hidden:
+        words = ", ".join(hidden)
+        return problem(
+            "rights", f"PrivateData hides from {user} what others have: {words}", fix
+        )
+    fact = f"{user} may see everything, and may not reserve"
+    return Diagnosis("rights", CheckState.NOTE, fact, fix if facts.database else "")
+
+
+def _reading(facts: SlurmFacts) -> Iterator[Diagnosis]:
+    found = facts.reading
+    fix = "systemctl status gpuportal-worker gpuportal-beat"
+    if found is None:
+        yield problem("board", "the portal has not read the cluster yet", fix)
+        return
+    age_seconds = found.age_seconds
+    if found.failure:
+        yield problem("board", f"the last reading failed: {found.failure}", fix)
+    elif age_seconds is None or age_seconds > OLD_SECONDS:
+        ago = "never" if age_seconds is None else f"{format_duration(age_seconds)} ago"
+        yield problem("board", f"the last reading was {ago}", fix)
+    else:
+        yield well("board", f"read {format_duration(age_seconds)} ago")
+    for node, why in found.skipped[:MOST_NAMES]:
+        yield problem(
+            f"node {node}",
+            f"the board does not show it: {why}",
+            "A node has one engine: rename it, or give it to one of the two.",
+        )
+    if len(found.skipped) > MOST_NAMES:
+        more = len(found.skipped) - MOST_NAMES
+        yield note("nodes", f"the board leaves out {more} more")

@@ -1,0 +1,98 @@
+"""Read the facts that the checks of a Slurm cluster need."""
+
+import os
+import pwd
+from collections import Counter
+from datetime import datetime
+
+from django.conf import settings
+from django.db.models import Count
+
+from gpuportal.doctor.slurm_diagnosis import SlurmFacts, SlurmReading
+from reservations.models import User
+from telemetry.models import SlurmCluster
+from telemetry.slurm.slurm_commands import SlurmCommands
+from telemetry.slurm.slurm_output import SlurmFailure
+
+MOST_SHARED = 20
+
+
+def slurm_facts(now: datetime) -> SlurmFacts:
+    """Ask Slurm once, with requests that only read.
+
+    Raises:
+        SlurmFailure: Slurm's commands are missing, or cannot be run.
+    """
+    commands = SlurmCommands(conf=settings.SLURM_CONF, folder=settings.SLURM_FOLDER)
+    version = commands.version()
+    user = _our_user()
+    common = {
+        "cluster": settings.SLURM_CLUSTER,
+        "version": version,
+        "user": user,
+        "is_root": os.geteuid() == 0,
+        "reading": _reading(now),
+        "shared_users": _shared_users(),
+    }
+    try:
+        commands.ping()
+        config = commands.config()
+        nodes = commands.nodes(version)
+        commands.jobs()
+        commands.reservations(version)
+    except SlurmFailure as error:
+        return SlurmFacts(**common, failure=str(error))
+    kinds: Counter[str] = Counter()
+    for node in nodes:
+        for one in node.gpus:
+            kinds[one.kind] += one.count
+    return SlurmFacts(
+        **common,
+        config=config,
+        gpus=dict(kinds),
+        gpu_nodes=sum(any(one.count for one in node.gpus) for node in nodes),
+        admin_level=_admin_level(commands, config, user),
+    )
+
+
+def _our_user() -> str:
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())
+
+
+def _admin_level(commands: SlurmCommands, config: dict[str, str], user: str) -> str:
+    if not config.get("AccountingStorageType", "").endswith("/slurmdbd"):
+        return ""
+    try:
+        return commands.admin_level(user)
+    except SlurmFailure:
+        return ""
+
+
+def _reading(now: datetime) -> SlurmReading | None:
+    found = SlurmCluster.objects.filter(name=settings.SLURM_CLUSTER).first()
+    if found is None:
+        return None
+    read_at = found.read_at
+    return SlurmReading(
+        age_seconds=None if read_at is None else (now - read_at).total_seconds(),
+        failure=found.failure,
+        skipped=tuple((str(node), str(why)) for node, why in found.skipped),
+    )
+
+
+def _shared_users() -> dict[str, tuple[str, ...]]:
+    """Return the Unix users that several people have, with their logins."""
+    rows = User.objects.exclude(unix_user="").order_by().values("unix_user")
+    shared = list(
+        rows.annotate(people=Count("pk"))
+        .filter(people__gt=1)
+        .values_list("unix_user", flat=True)[:MOST_SHARED]
+    )
+    found: dict[str, list[str]] = {}
+    people = User.objects.filter(unix_user__in=shared).order_by("username")
+    for name, login in people.values_list("unix_user", "username"):
+        found.setdefault(name, []).append(login)
+    return {name: tuple(logins) for name, logins in sorted(found.items())}

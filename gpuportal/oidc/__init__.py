@@ -1,0 +1,1 @@
+"""Sign-in with OpenID Connect: code flow with PKCE, state and nonce."""

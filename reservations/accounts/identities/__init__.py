@@ -1,0 +1,1 @@
+"""Logins at identity providers: settings, persons, and rights by groups."""

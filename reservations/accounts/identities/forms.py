@@ -1,0 +1,113 @@
+"""The table of what the values of a groups claim give."""
+
+from typing import Any
+
+from django import forms
+from django.utils.translation import gettext, gettext_lazy
+
+from reservations.accounts.identities.rules import LONGEST_VALUE, Mapped
+from reservations.models import Account, ClaimRole
+from telemetry.web.plain_forms import PlainForm
+
+MOST_MAPPINGS = 500
+EMPTY_ROWS = 5
+ROLES = [
+    (ClaimRole.MEMBER.value, gettext_lazy("member")),
+    (ClaimRole.HEAD.value, gettext_lazy("head")),
+    (ClaimRole.OPERATOR.value, gettext_lazy("admin of the portal")),
+]
+
+
+class MappingRowForm(PlainForm):
+    """One row of the table. A row without a value is left out."""
+
+    value = forms.CharField(
+        required=False,
+        max_length=LONGEST_VALUE,
+        label=gettext_lazy("Value of the claim"),
+        widget=forms.TextInput(
+            attrs={"class": "input", "list": "claim-values", "autocomplete": "off"}
+        ),
+    )
+    role = forms.ChoiceField(
+        choices=ROLES,
+        initial=ClaimRole.MEMBER.value,
+        label=gettext_lazy("Role"),
+        widget=forms.Select(attrs={"class": "select"}),
+    )
+    account = forms.TypedChoiceField(
+        required=False,
+        coerce=int,
+        empty_value=None,
+        label=gettext_lazy("Group"),
+        widget=forms.Select(attrs={"class": "select"}),
+    )
+
+    def __init__(self, *args: Any, accounts: list[tuple[int, str]], **named: Any):
+        super().__init__(*args, **named)
+        field = self.fields["account"]
+        assert isinstance(field, forms.TypedChoiceField)
+        field.choices = [("", "–"), *accounts]
+
+    def clean(self) -> dict[str, Any]:
+        """Require a value and a group where they are needed."""
+        data = super().clean() or self.cleaned_data
+        value, account, role = (data.get(x) for x in ("value", "account", "role"))
+        operator = role == ClaimRole.OPERATOR.value
+        if not value and "value" not in self.errors and (account or operator):
+            self.add_error("value", gettext("Fill this in, or remove the row."))
+        if value and "account" not in self.errors and operator == bool(account):
+            words = (
+                gettext("An admin is one of the whole portal. Choose no group.")
+                if operator
+                else gettext("Choose a group.")
+            )
+            self.add_error("account", words)
+        return data
+
+
+class MappingRows(forms.BaseFormSet):  # type: ignore[type-arg]
+    """All rows of a provider."""
+
+    def clean(self) -> None:
+        """Refuse the same value twice for a group."""
+        seen = set()
+        for row in self.forms:
+            data = getattr(row, "cleaned_data", {})
+            if not data.get("value") or data.get("DELETE"):
+                continue
+            key = (data["value"], data.get("account"))
+            if key in seen:
+                row.add_error("value", gettext("Another row has this value and group."))
+            seen.add(key)
+
+    def mappings(self) -> list[Mapped]:
+        """Return the rows that stay."""
+        rows = (form.cleaned_data for form in self.forms)
+        return [
+            Mapped(data["value"], data["account"], data["role"])
+            for data in rows
+            if data.get("value") and not data.get("DELETE")
+        ]
+
+
+def mapping_rows(data: Any, stored: list[Mapped]) -> Any:
+    """Return the table with the stored rows and some empty ones."""
+    kind = forms.formset_factory(
+        MappingRowForm,
+        formset=MappingRows,
+        extra=EMPTY_ROWS,
+        can_delete=True,
+        max_num=MOST_MAPPINGS,
+        absolute_max=MOST_MAPPINGS,
+        validate_max=True,
+    )
+    open_accounts = Account.objects.filter(archived_at=None).order_by("name")
+    accounts = [(one.pk, str(one)) for one in open_accounts]
+    initial = [
+        {"value": one.value, "role": one.role, "account": one.account_pk}
+        for one in stored
+    ]
+    return kind(
+        data, initial=initial, prefix="rows", form_kwargs={"accounts": accounts}
+    )

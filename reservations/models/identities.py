@@ -1,0 +1,101 @@
+"""How people sign in with an identity provider, and what its groups give them.
+
+An identity is the pair of issuer and subject of OpenID Connect (Core 1.0, section 2).
+A mail address never identifies a person.
+"""
+
+from django.db import models
+from django.utils import timezone
+
+from reservations.models.accounts import Account, User
+
+
+class Identity(models.Model):
+    """A person's login at one provider. A User may have several."""
+
+    user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="identities")
+    issuer = models.CharField(max_length=400)
+    subject = models.CharField(max_length=255)
+    groups = models.JSONField(
+        null=True,
+        blank=True,
+        help_text="Values of the groups claim at the last sign-in. Empty: none was "
+        "ever sent.",
+    )
+    created_at = models.DateTimeField(default=timezone.now)
+    seen_at = models.DateTimeField(default=timezone.now)
+
+    class Meta:
+        ordering = ["issuer", "pk"]
+        verbose_name_plural = "identities"
+        constraints = [
+            models.UniqueConstraint(
+                fields=["issuer", "subject"], name="one_identity_per_issuer_and_subject"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.subject} at {self.issuer}"
+
+
+class ClaimRole(models.TextChoices):
+    """What a value of the groups claim gives."""
+
+    MEMBER = "member"
+    HEAD = "head"
+    OPERATOR = "operator"
+
+
+class ClaimMapping(models.Model):
+    """What one value of a provider's groups claim gives: a role, in an Account."""
+
+    issuer = models.CharField(max_length=400)
+    value = models.CharField(max_length=255)
+    account = models.ForeignKey(
+        Account,
+        null=True,
+        blank=True,
+        on_delete=models.CASCADE,
+        related_name="claim_mappings",
+        help_text="Empty for operators.",
+    )
+    role = models.CharField(max_length=8, choices=ClaimRole.choices)
+
+    class Meta:
+        ordering = ["issuer", "value", "pk"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["issuer", "value", "account"],
+                name="one_role_per_claim_value_and_account",
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.value}: {self.role} of {self.account or 'the site'}"
+
+
+class ClaimGrant(models.Model):
+    """A right that an identity's groups gave, and that they may take away again.
+
+    A Membership without a grant was made by a person, and no claim ends it.
+    """
+
+    identity = models.ForeignKey(
+        Identity, on_delete=models.CASCADE, related_name="grants"
+    )
+    account = models.ForeignKey(
+        Account,
+        null=True,
+        blank=True,
+        on_delete=models.CASCADE,
+        related_name="claim_grants",
+        help_text="Empty for operators.",
+    )
+    role = models.CharField(max_length=8, choices=ClaimRole.choices)
+    created_at = models.DateTimeField(default=timezone.now)
+
+    class Meta:
+        ordering = ["pk"]
+
+    def __str__(self) -> str:
+        return f"{self.role} of {self.account or 'the site'} for {self.identity}"

@@ -1,0 +1,102 @@
+"""GPU time of Slurm's jobs, from what `sacct` printed.
+
+Source of the fields: sacct(1). With ``--duplicates`` a job that was requeued has one
+line for each of its runs, so a run is identified by cluster, job, submission and start.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from telemetry.slurm.gres import read_tres_gpus
+from telemetry.slurm.slurm_output import MOST_BYTES, MOST_SECONDS, SlurmOutputInvalid
+
+FIELDS = (
+    *("Cluster", "JobIDRaw", "Submit", "Start", "End"),
+    *("ElapsedRaw", "User", "Account", "AllocTRES"),
+)
+_UNKNOWN = frozenset({"", "Unknown", "None"})
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmRun:
+    """One run of a job with GPUs. Times are Unix seconds."""
+
+    cluster: str
+    job_id: int
+    submitted: int
+    start: int
+    end: int | None
+    """None: it still runs."""
+    elapsed_seconds: int
+    """Without the time in which it was suspended."""
+    user: str
+    account: str
+    gpus: int
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmUsage:
+    """What one user had under one account."""
+
+    account: str
+    user: str
+    runs: int
+    gpu_seconds: int
+
+
+def read_sacct(output: bytes) -> list[SlurmRun]:
+    """Read what ``sacct --parsable2 --noheader --allocations`` printed with `FIELDS`
+    and ``SLURM_TIME_FORMAT=%s``: the runs that had GPUs. Banners are left out.
+
+    Raises:
+        SlurmOutputInvalid: too much output, or a line of a job with an invalid number.
+    """
+    if len(output) > MOST_BYTES:
+        raise SlurmOutputInvalid(f"more than {MOST_BYTES // 2**20} MiB of output")
+    found = []
+    for line in output.decode("utf-8", errors="replace").splitlines():
+        fields = line.split("|")
+        if len(fields) != len(FIELDS):
+            continue
+        cluster, job_id, submit, start, end, elapsed, user, account, tres = fields
+        gpus = read_tres_gpus(tres)
+        if not gpus or start in _UNKNOWN:
+            continue
+        run = SlurmRun(
+            cluster=cluster,
+            job_id=_number(job_id, line),
+            submitted=_number(submit, line),
+            start=_number(start, line),
+            end=None if end in _UNKNOWN else _number(end, line),
+            elapsed_seconds=_number(elapsed, line),
+            user=user,
+            account=account,
+            gpus=gpus,
+        )
+        found.append(run)
+    return found
+
+
+def sum_usage(runs: Iterable[SlurmRun], *, start: int, end: int) -> list[SlurmUsage]:
+    """Return the GPU time in [start, end), Unix seconds, largest first.
+
+    Suspended time is not counted. Where it lies in a run is not known, so a run that
+    begins before the window may count up to that much more.
+    """
+    totals: dict[tuple[str, str], tuple[int, int]] = {}
+    for run in set(runs):
+        until = end if run.end is None else min(run.end, end)
+        seconds = min(until - max(run.start, start), run.elapsed_seconds)
+        if seconds <= 0:
+            continue
+        key = (run.account, run.user)
+        count, total = totals.get(key, (0, 0))
+        totals[key] = (count + 1, total + seconds * run.gpus)
+    found = [SlurmUsage(*key, *value) for key, value in totals.items()]
+    return sorted(found, key=lambda one: (-one.gpu_seconds, one.account, one.user))
+
+
+def _number(text: str, line: str) -> int:
+    if not text.isdecimal() or len(text) > 15 or int(text) > MOST_SECONDS * 1000:
+        raise SlurmOutputInvalid(f"sacct: no number {text[:30]!r} in {line[:120]!r}")
+    return int(text)

@@ -1,0 +1,197 @@
+"""Ask Slurm by its own commands, which only read.
+
+The commands run with a fixed environment: no locale, UTC, times in Unix seconds, and
+none of the variables by which a user changes what they print.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from telemetry.slurm.sacct_usage import FIELDS, SlurmRun, read_sacct
+from telemetry.slurm.slurm_output import MOST_BYTES, SlurmFailure, SlurmOutputInvalid
+from telemetry.slurm.slurm_records import (
+    SlurmJob,
+    SlurmNode,
+    SlurmReservation,
+    read_jobs,
+    read_nodes,
+    read_reservation_lines,
+    read_reservations,
+)
+
+TIMEOUT_SECONDS = 10.0
+PING_SECONDS = 5.0
+"""A controller whose machine does not answer must not occupy a worker for long."""
+SACCT_SECONDS = 120.0
+"""slurmdbd may read a month of jobs."""
+SCONTROL_JSON = (23, 2)
+"""From this version on `scontrol` prints JSON."""
+
+_VERSION = re.compile(r"\b(\d{2})\.(\d{2})(?:\.(\d+))?")
+_SETTING = re.compile(r"^(\w+)\s*= ?(.*)$")
+
+
+class SlurmSilent(SlurmFailure):
+    """No controller answers."""
+
+
+class SlurmNotInstalled(SlurmFailure):
+    """A command of Slurm or its slurm.conf is not on this machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmVersion:
+    """A version of Slurm: 22.05.8."""
+
+    year: int
+    month: int
+    patch: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.year}.{self.month:02}.{self.patch}"
+
+    def since(self, year: int, month: int, patch: int = 0) -> bool:
+        """Return whether it is that version or a later one."""
+        return (self.year, self.month, self.patch) >= (year, month, patch)
+
+
+def read_version(text: str) -> SlurmVersion:
+    """Read a version out of a text such as ``slurm-wlm 22.05.8``.
+
+    Raises:
+        SlurmOutputInvalid: there is none.
+    """
+    match = _VERSION.search(text)
+    if match is None:
+        raise SlurmOutputInvalid(f"no version of Slurm: {text.strip()[:80]!r}")
+    return SlurmVersion(int(match[1]), int(match[2]), int(match[3] or 0))
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmCommands:
+    """Slurm's commands on this machine."""
+
+    conf: str = ""
+    """Path of slurm.conf; "": Slurm's own default."""
+    folder: str = ""
+    """Folder of the commands; "": PATH."""
+    timeout_seconds: float = TIMEOUT_SECONDS
+
+    def version(self) -> SlurmVersion:
+        """Return the version of the commands. Sends nothing to the controller."""
+        return read_version(
+            self._run("scontrol", "--version").decode("utf-8", "replace")
+        )
+
+    def ping(self) -> None:
+        """Check that a controller answers.
+
+        It takes milliseconds. The other commands repeat their request for about ten
+        seconds while the controller is away.
+
+        Raises:
+            SlurmSilent: no controller answers.
+        """
+        try:
+            said = replace(self, timeout_seconds=PING_SECONDS)._run("scontrol", "ping")
+        except SlurmOutputInvalid as error:
+            raise SlurmSilent(str(error)) from error
+        if b" is UP" not in said:
+            raise SlurmSilent("no controller answers (scontrol ping)")
+
+    def nodes(self, version: SlurmVersion) -> list[SlurmNode]:
+        """Return all nodes."""
+        if version.since(*SCONTROL_JSON):
+            return read_nodes(self._run("scontrol", "show", "nodes", "--json"))
+        return read_nodes(self._run("sinfo", "--all", "--json"))
+
+    def jobs(self) -> list[SlurmJob]:
+        """Return the jobs that have GPUs now."""
+        return read_jobs(self._run("squeue", "--all", "--json"))
+
+    def reservations(self, version: SlurmVersion) -> list[SlurmReservation]:
+        """Return all reservations."""
+        if version.since(*SCONTROL_JSON):
+            output = self._run("scontrol", "show", "reservations", "--json")
+            return read_reservations(output)
+        output = self._run("scontrol", "--oneliner", "show", "reservations")
+        return read_reservation_lines(output)
+
+    def config(self) -> dict[str, str]:
+        """Return the settings of the controller, as ``scontrol show config`` prints
+        them."""
+        text = self._run("scontrol", "show", "config").decode("utf-8", "replace")
+        found = (_SETTING.match(line) for line in text.splitlines())
+        return {match[1]: match[2].strip() for match in found if match}
+
+    def runs(self, start: datetime, end: datetime) -> list[SlurmRun]:
+        """Return the runs with GPUs that were not over at the start, and began before
+        the end. The cluster needs slurmdbd."""
+        window = [
+            f"--{name}time={at.astimezone(UTC):%Y-%m-%dT%H:%M:%S}"
+            for name, at in (("start", start), ("end", end))
+        ]
+        options = ("--allusers", "--allocations", "--duplicates")
+        shape = ("--parsable2", "--noheader", f"--format={','.join(FIELDS)}")
+        slow = replace(self, timeout_seconds=SACCT_SECONDS)
+        return read_sacct(slow._run("sacct", *options, *shape, *window))
+
+    def admin_level(self, user: str) -> str:
+        """Return the right of a Slurm user in slurmdbd: None, Operator or
+        Administrator; "" if it does not know the user."""
+        options = ("--noheader", "--parsable2", "show", "user", user)
+        text = self._run("sacctmgr", *options, "format=AdminLevel")
+        lines = text.decode("utf-8", "replace").split()
+        return lines[-1] if lines else ""
+
+    def _run(self, program: str, *arguments: str) -> bytes:
+        path = shutil.which(program, path=self.folder or None)
+        if path is None:
+            where = self.folder or "PATH"
+            raise SlurmNotInstalled(f"{program} is not in {where}")
+        if self.conf and not Path(self.conf).is_file():
+            # Slurm would wait for it.
+            raise SlurmNotInstalled(f"there is no file {self.conf}")
+        # A file, because a pipe would have to be read without bounds.
+        with tempfile.TemporaryFile() as output:
+            try:
+                done = subprocess.run(
+                    [path, *arguments],
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.PIPE,
+                    env=self._environment(),
+                    timeout=self.timeout_seconds,
+                )
+            except subprocess.TimeoutExpired as error:
+                seconds = self.timeout_seconds
+                raise SlurmSilent(f"{program}: no answer in {seconds:.0f} s") from error
+            except OSError as error:
+                raise SlurmNotInstalled(f"{program}: {error.strerror}") from error
+            size = output.seek(0, os.SEEK_END)
+            output.seek(0)
+            said = output.read(min(size, MOST_BYTES + 1))
+        if done.returncode != 0:
+            why = done.stderr or said[-2000:]
+            raise SlurmOutputInvalid(f"{program}: {_one_line(why, done.returncode)}")
+        return said
+
+    def _environment(self) -> dict[str, str]:
+        found = {
+            "LC_ALL": "C",
+            "PATH": os.environ.get("PATH", os.defpath),
+            "SLURM_TIME_FORMAT": "%s",
+            "TZ": "UTC",
+        }
+        return found | ({"SLURM_CONF": self.conf} if self.conf else {})
+
+
+def _one_line(text: bytes, status: int) -> str:
+    words = " ".join(text[:2000].decode("utf-8", "replace").split())
+    return words[:300] or f"exit status {status}"

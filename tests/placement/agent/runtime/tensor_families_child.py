@@ -1,0 +1,144 @@
+"""Cut a tiny model of every known family over two ranks, and compare gradients.
+
+    python -m tests.placement.agent.runtime.tensor_families_child FILE
+
+Each family is compared with the same model in one process, over two microbatches. Rank
+0 writes FILE: family -> results.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import torch
+from torch import distributed
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor
+
+from placement.agent.runtime.fine_tune_worker import import_transformers
+from placement.agent.runtime.loss_scale import local
+from placement.agent.runtime.rank_groups import begin
+from placement.agent.runtime.tiny_transformer import loss_of
+from placement.agent.runtime.tp_plan import cut_by_family
+from placement.planner.launch.execution import NotRunnable
+from placement.planner.launch.tensor_families import TENSOR_FAMILIES
+from tests.placement.agent.runtime.forked_ranks import fork_ranks
+
+WORDS = 13
+"""Two ranks have unequal parts of the table."""
+SIZES = {
+    "vocab_size": WORDS,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": 64,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+EXPERTS = {
+    "num_experts": 4,
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "shared_expert_intermediate_size": 32,
+}
+MIXTURES = ("mixtral", "olmoe", "qwen2_moe", "qwen3_moe")
+UNTIED = ("llama", "mixtral", "phi3", "qwen3")
+REFUSED = {
+    "gpt2": {},
+    "gpt_oss": EXPERTS,
+    "llama": {
+        "hidden_size": 24,
+        "num_attention_heads": 3,
+        "num_key_value_heads": 3,
+    },
+    "mixtral": EXPERTS | {"intermediate_size": 33},
+}
+"""Family -> sizes with which it cannot be cut."""
+
+
+def model_of(family, **changes):
+    transformers = import_transformers()
+    torch.manual_seed(3)
+    config = transformers.AutoConfig.for_model(family, **SIZES | changes)
+    model = transformers.AutoModelForCausalLM.from_config(config).float()
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    return model
+
+
+def gradients(model):
+    """Return the loss of two microbatches and every whole gradient by name."""
+    draw = torch.Generator().manual_seed(0)
+    total = 0.0
+    for _ in range(2):
+        tokens = torch.randint(0, WORDS, (2, 9), generator=draw)
+        logits = model(tokens[:, :-1], use_cache=False).logits
+        loss = loss_of(logits.float(), tokens[:, 1:]) / 2
+        loss.backward()
+        total += loss.item()
+    found = {}
+    for name, param in model.named_parameters():
+        grad = param.grad
+        if isinstance(grad, DTensor):
+            assert grad.placements == param.placements, name
+            grad = grad.full_tensor()
+        if grad is not None:
+            found[name] = grad
+    return total, found
+
+
+def compared(family, mesh, *, along, **changes):
+    """Return how far a cut model is from a whole one, and a rank's part of it."""
+    whole, cut = model_of(family, **changes), model_of(family, **changes)
+    count = sum(p.numel() for p in whole.parameters())
+    cut_by_family(cut, mesh, along=along)
+    (loss, grads), (other, others) = gradients(whole), gradients(cut)
+    assert grads.keys() == others.keys(), family
+    far = max(
+        float((grad - others[name]).abs().max() / (grad.abs().max() + 1e-9))
+        for name, grad in grads.items()
+    )
+    own = sum(local(p.data).untyped_storage().nbytes() for p in cut.parameters())
+    return {"loss": abs(loss - other), "gradient": far, "part": own / (4 * count)}
+
+
+def refusal(family, mesh, **changes):
+    try:
+        cut_by_family(model_of(family, **changes), mesh)
+    except NotRunnable as error:
+        return str(error)
+    return ""
+
+
+def rank_main(path, environ):
+    os.environ |= environ
+    begin()
+    mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("tensor",))
+    seen = {}
+    for family in sorted(TENSOR_FAMILIES):
+        changes = EXPERTS if family in MIXTURES else {}
+        seen[family] = compared(
+            family, mesh, along=True, tie_word_embeddings=True, **changes
+        )
+        if family in UNTIED:
+            seen[f"{family} untied"] = compared(
+                family, mesh, along=False, tie_word_embeddings=False, **changes
+            )
+    refused = {
+        family: refusal(family, mesh, **changes) for family, changes in REFUSED.items()
+    }
+    if distributed.get_rank() == 0:
+        Path(path).write_text(json.dumps({"cut": seen, "refused": refused}))
+    distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    import_transformers()
+    fork_ranks(rank_main, "2", sys.argv[1])
