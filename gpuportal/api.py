@@ -21,15 +21,15 @@ from django.http.multipartparser import MultiPartParserError
 from django.urls import URLPattern, URLResolver
 from ninja import NinjaAPI
 from ninja.errors import AuthenticationError, HttpError, ValidationError
-from ninja.openapi.schema import OpenAPISchema
 from ninja.parser import Parser
 from ninja.renderers import JSONRenderer
 from ninja.security import HttpBearer, SessionAuth
 
 from gpuportal.http import problems
-from gpuportal.http.openapi import with_names, with_problems
+from gpuportal.http.openapi import ApiSchema, with_names, with_problems
 from gpuportal.http.token_auth import scopes_needed, user_of
 from reservations.models import User
+from reservations.web.rate_limits import with_rate_headers
 from telemetry.protocol.request_refusal import RequestRefused
 from telemetry.protocol.sentences import sentence
 from telemetry.web.error_answers import problem_response
@@ -149,9 +149,16 @@ class PortalAPI(NinjaAPI):
                 pattern.callback.login_required = False  # type: ignore[attr-defined]
         return patterns, app_name, namespace
 
-    def get_openapi_schema(self, **where: Any) -> OpenAPISchema:
+    def get_openapi_schema(
+        self,
+        *,
+        path_prefix: str | None = None,
+        path_params: dict[str, Any] | None = None,
+    ) -> ApiSchema:
         """Return the schema, with names and the problems that operations may return."""
-        schema = super().get_openapi_schema(**where)
+        if path_prefix is None:
+            path_prefix = self.get_root_path(path_params or {})
+        schema = ApiSchema(self, path_prefix)
         with_problems(with_names(schema))
         return schema
 
@@ -165,6 +172,7 @@ api = PortalAPI(
     parser=JsonParser(),
     renderer=WordsRenderer(),
 )
+api.add_decorator(with_rate_headers, mode="view")
 for _floor in ("telemetry", "reservations", "placement"):
     # An app without an `api` module has no router.
     if importlib.util.find_spec(f"{_floor}.api") is not None:

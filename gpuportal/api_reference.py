@@ -53,6 +53,8 @@ class ApiValue:
     required: bool
     default: str
     description: str
+    object_name: str = ""
+    """Name of the object that it has, or a list of. Empty: none."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,18 @@ class ApiOperation:
     """A command that calls it. $URL and $TOKEN are the reader's."""
     answers: tuple[int, ...]
     """Statuses of success."""
+    deprecated: bool
+    answer_objects: tuple[str, ...]
+    """Names of the objects that it answers: one of them. (): no JSON."""
+
+
+@dataclass(frozen=True)
+class ApiObject:
+    """An object in answers."""
+
+    name: str
+    description: str
+    fields: tuple[ApiValue, ...]
 
 
 def reference(schema: Json) -> dict[str, tuple[ApiOperation, ...]]:
@@ -82,6 +96,49 @@ def reference(schema: Json) -> dict[str, tuple[ApiOperation, ...]]:
             shown = _operation(schema, method.upper(), path, operation)
             found.setdefault(operation["tags"][0], []).append(shown)
     return {tag: tuple(rows) for tag, rows in found.items()}
+
+
+def answer_objects(schema: Json) -> tuple[ApiObject, ...]:
+    """Return the objects that answers contain, by name."""
+    found: set[str] = set()
+    for operations in schema["paths"].values():
+        for operation in operations.values():
+            found |= _object_names(_answers(operation))
+    queue = list(found)
+    schemas = schema["components"]["schemas"]
+    while queue:
+        inner = _object_names(schemas[queue.pop()].get("properties", {}))
+        queue += inner - found
+        found |= inner
+    return tuple(
+        ApiObject(
+            name=name,
+            description=schemas[name].get("description", ""),
+            fields=tuple(_fields(schema, schemas[name])),
+        )
+        for name in sorted(found)
+    )
+
+
+def _answers(operation: Json) -> list[Json]:
+    """Return the schemas of the JSON answers of success."""
+    return [
+        answer["content"]["application/json"]["schema"]
+        for status, answer in operation["responses"].items()
+        if int(status) < HTTPStatus.BAD_REQUEST
+        and "application/json" in answer.get("content", {})
+    ]
+
+
+def _object_names(part: Any) -> set[str]:
+    """Return the names of the objects to which a schema refers."""
+    if isinstance(part, list):
+        return set().union(*map(_object_names, part))
+    if not isinstance(part, Mapping):
+        return set()
+    if isinstance(part.get("$ref"), str):
+        return {part["$ref"].rsplit("/", 1)[1]}
+    return _object_names(list(part.values()))
 
 
 def _operation(schema: Json, method: str, path: str, operation: Json) -> ApiOperation:
@@ -108,6 +165,8 @@ def _operation(schema: Json, method: str, path: str, operation: Json) -> ApiOper
             for status in map(int, operation["responses"])
             if status < HTTPStatus.BAD_REQUEST
         ),
+        deprecated=operation.get("deprecated", False),
+        answer_objects=tuple(sorted(_object_names(_answers(operation)))),
     )
 
 
@@ -139,26 +198,36 @@ def _fields(schema: Json, body: Json) -> Iterator[ApiValue]:
 
 
 def _value(schema: Json, name: str, part: Json, required: bool) -> ApiValue:
-    default = part.get("default")
+    default, whole = part.get("default"), _resolved(schema, part)
     return ApiValue(
         name=name,
         kind=_kind(schema, part),
         required=required,
         default="" if default in (None, "") else json.dumps(default),
-        description=" ".join(_resolved(schema, part).get("description", "").split()),
+        description=_words(part.get("description") or whole.get("description", "")),
+        object_name=next(iter(sorted(_object_names(part))), ""),
     )
+
+
+def _words(markdown: str) -> str:
+    return " ".join(markdown.split()).replace("`", "")
 
 
 def _kind(schema: Json, part: Json) -> str:
     """Return a type in a few words: "integer, 1 to 64"."""
+    names = _object_names(part)
     part = _resolved(schema, part)
+    if "properties" in part and names:
+        return names.pop()
     if "anyOf" in part:
         return " | ".join(_kind(schema, one) for one in part["anyOf"])
     if "enum" in part:
         return " | ".join(json.dumps(word) for word in part["enum"])
     word = part.get("format") or part.get("type", "any")
     if word == "array":
-        word = f"[{_kind(schema, part.get('items', {}))}]"
+        # Of a tuple, ``items`` is False.
+        items = part.get("items") or {"anyOf": part.get("prefixItems", [{}])}
+        word = f"[{_kind(schema, items)}]"
     low, high = part.get("minimum"), part.get("maximum")
     if high is not None and high < 2**31 and low is not None:
         return f"{word}, {low} to {high}"
@@ -198,14 +267,15 @@ def _sample(schema: Json, part: Json) -> Any:
 
 
 @cache
-def _reference() -> dict[str, tuple[ApiOperation, ...]]:
-    return reference(api.get_openapi_schema())
+def _reference() -> tuple[dict[str, tuple[ApiOperation, ...]], tuple[ApiObject, ...]]:
+    schema = api.get_openapi_schema()
+    return reference(schema), answer_objects(schema)
 
 
 @require_safe
 def api_reference(request: HttpRequest) -> HttpResponse:
     """Show every operation, with its values and an example."""
-    found = _reference()
+    found, objects = _reference()
     sections = [
         {"tag": tag, "title": title, "operations": found[tag]}
         for tag, title in TAGS.items()
@@ -215,6 +285,7 @@ def api_reference(request: HttpRequest) -> HttpResponse:
         "gpuportal/pages/api_reference.html",
         {
             "sections": sections,
+            "objects": objects,
             "schema_url": reverse("api:openapi-json"),
             "site": request.build_absolute_uri("/").rstrip("/"),
         },

@@ -56,6 +56,7 @@ INSTALLED_APPS = [
 MIDDLEWARE = [
     # First, because every other middleware may use the address.
     "gpuportal.http.middleware.NullMiddleware",
+    "gpuportal.http.middleware.IsolatingHeadersMiddleware",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "csp.middleware.CSPMiddleware",

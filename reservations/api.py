@@ -8,9 +8,9 @@ import gzip
 import json
 from collections.abc import Collection
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypedDict
 
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest
 from django.utils import timezone
 from ninja import Query, Router, Status
 
@@ -22,13 +22,14 @@ from reservations.booking.overstay_api import router as rules_router
 from reservations.booking.release import UNDO_SECONDS, undo_cancel
 from reservations.booking.slot_search import find_slots
 from reservations.fairshare import service as standing_service
-from reservations.fairshare.rights_text import rights_json
+from reservations.fairshare.rights_text import RightsAnswer, rights_json
 from reservations.fairshare.service import MembershipStanding, QuotaStanding
 from reservations.models import Reservation, User
 from reservations.notifications.api import router as notices_router
 from reservations.presence import check_in
 from reservations.presence.api import router as presence_router
 from reservations.reports.history_api import router as history_router
+from reservations.rules.calendar import CalendarFlexRisk
 from reservations.rules.errors import InThePast, TooLong
 from reservations.rules.lifecycle import Kind
 from reservations.rules.policy import Policy
@@ -36,6 +37,8 @@ from reservations.series.api import router as series_router
 from reservations.sharing.api import router as people_router
 from reservations.store.booking_facts import own_holdings, site_policy
 from reservations.store.calendar_queries import (
+    CalendarEntry,
+    PlainCalendar,
     Reader,
     calendar_entry,
     calendar_page,
@@ -45,7 +48,10 @@ from reservations.store.foreign_use import SOON_SECONDS, foreign_gpus
 from reservations.store.membership_rights import payers
 from reservations.waitlist.api import calendar_extras, preview_chance
 from reservations.waitlist.api import router as waiting_router
+from reservations.waitlist.queries import ExpectedPlace
 from reservations.web.api_parts import (
+    BookingDecision,
+    FreeSlot,
     count_request,
     decision_json,
     hours_of,
@@ -53,6 +59,7 @@ from reservations.web.api_parts import (
     signed_in,
     slot_json,
 )
+from reservations.web.request_keys import repeatable
 from reservations.web.schemas import (
     BookIn,
     ChangeIn,
@@ -61,6 +68,7 @@ from reservations.web.schemas import (
     SlotsIn,
     SpanIn,
 )
+from telemetry.web.answer_schema import Content, EncodedAnswer, UtcInstant
 from telemetry.web.translation import translated_values
 
 router = Router(tags=["calendar"])
@@ -80,13 +88,131 @@ _ANY_POLICY = Policy()
 reservation that its holder reads."""
 
 
+class CalendarAnswer(PlainCalendar):
+    """The calendar between two instants."""
+
+    waiting: list[ExpectedPlace]
+    """Expected places of the caller's waiting requests."""
+
+
+class ReservationAnswer(CalendarEntry):
+    """One reservation with its cost."""
+
+    cost_credits: float
+    """Credits: weighted GPU-hours."""
+    checked_in: bool
+    keep_used: bool
+    """Whether Keep has been used. It works once for each reservation."""
+
+
+class UndoableReservation(ReservationAnswer):
+    """A reservation that was just booked or cancelled."""
+
+    undo_until: UtcInstant | None
+    """It can be undone until then. Null: it cannot."""
+
+
+class BookingPreview(BookingDecision):
+    """What a booking would be and cost, or why it is refused."""
+
+    chance: CalendarFlexRisk | None
+    """The risk of flex. Null: it cannot be taken."""
+    foreign_gpu_ids: list[int]
+    """GPUs that a process without a right to them uses now."""
+
+
+class LiveLimit(TypedDict):
+    """The caller's reservations, and how many are allowed."""
+
+    live: int
+    most: int
+
+
+class SlotList(TypedDict):
+    """Free times, the first one first."""
+
+    slots: list[FreeSlot]
+    full: LiveLimit | None
+    """If the limit is reached. Then only slots that extend a reservation are found."""
+
+
+class QuotaPoint(TypedDict):
+    """What is left of a quota at an instant."""
+
+    at: UtcInstant
+    left_credits: float
+
+
+class QuotaAnswer(TypedDict):
+    """One quota, in credits (weighted GPU-hours)."""
+
+    account: str
+    """Name of the group."""
+    own: bool
+    """Whether it is the caller's. Otherwise it is the group's."""
+    quota_credits: float
+    held_credits: float
+    left_credits: float
+    band: list[QuotaPoint]
+    """What is left in the next days."""
+
+
+class StandingLevel(TypedDict):
+    """One level of the tree of shares, from the outermost on."""
+
+    kind: str
+    name: str
+    title: str
+    shares: int | None
+    """Null: it shares with the level above."""
+    level_fs: float | None
+    """Share divided by usage, as Slurm's LevelFS. Null: infinite."""
+    usage_credits: float
+
+
+class MembershipAnswer(TypedDict):
+    """The rank and the quotas of one membership."""
+
+    id: int
+    account: str
+    """Name of the group."""
+    rank: int | None
+    """1 is served first."""
+    of: int
+    """Number of memberships."""
+    path: list[StandingLevel]
+    quotas: list[QuotaAnswer]
+
+
+class LedgerLine(TypedDict):
+    """One row of the ledger."""
+
+    at: UtcInstant
+    reservation: int | None
+    account: str | None
+    """Name of the group."""
+    kind: str
+    credits: float
+    """Weighted GPU-hours. Negative: returned."""
+    reason: str
+
+
+class StandingAnswer(RightsAnswer):
+    """The caller's rank, quotas and newest ledger rows."""
+
+    now: UtcInstant
+    memberships: list[MembershipAnswer]
+    ledger: list[LedgerLine]
+    """Newest first."""
+
+
 def _entry(
     user: User,
     reservation: Reservation,
     now: datetime,
     *,
     gpu_ids: Collection[int] | None = None,
-) -> dict[str, object]:
+) -> ReservationAnswer:
     """Return one Reservation as in the calendar, with a few more fields."""
     own = reservation.user_id == user.pk
     policy = _ANY_POLICY if own and reservation.kind == Kind.FIRM else site_policy()
@@ -105,7 +231,9 @@ def _entry(
 
 
 @router.get("/calendar")
-def calendar(request: HttpRequest, span: Query[SpanIn]) -> HttpResponse:
+def calendar(
+    request: HttpRequest, span: Query[SpanIn]
+) -> EncodedAnswer[CalendarAnswer]:
     """List the GPUs, and their reservations between two instants."""
     if span.end <= span.start:
         raise InThePast(end=span.end, now=span.start)
@@ -123,16 +251,17 @@ def calendar(request: HttpRequest, span: Query[SpanIn]) -> HttpResponse:
     for entry in page.reservations if chances else ():
         if entry["id"] in chances:
             entry["chance"] = chances[entry["id"]]
-    return _json(request, {**page.to_json(), "waiting": waiting})
+    content: CalendarAnswer = {**page.to_json(), "waiting": waiting}
+    return _json(request, content)
 
 
-def _json(request: HttpRequest, content: object) -> HttpResponse:
+def _json(request: HttpRequest, content: Content) -> EncodedAnswer[Content]:
     """Answer with JSON in the reader's language. It contains no secret.
 
     It is compressed if the client supports that.
     """
     body = json.dumps(translated_values(content), separators=(",", ":")).encode()
-    response = HttpResponse(content_type="application/json")
+    response = EncodedAnswer[Content](content_type="application/json")
     if len(body) >= _COMPRESS_FROM_BYTES:
         response["Vary"] = "Accept-Encoding"
         if "gzip" in request.headers.get("Accept-Encoding", ""):
@@ -145,7 +274,8 @@ def _json(request: HttpRequest, content: object) -> HttpResponse:
 
 
 @router.post("/reservations", response={201: dict[str, Any]})
-def book(request: HttpRequest, wish: BookIn) -> Status[dict[str, object]]:
+@repeatable
+def book(request: HttpRequest, wish: BookIn) -> Status[UndoableReservation]:
     """Book GPUs. A refusal is 409, with the rule, its numbers and the next slot."""
     user = signed_in(request)
     now = count_request(user, writes=True)
@@ -166,7 +296,7 @@ def book(request: HttpRequest, wish: BookIn) -> Status[dict[str, object]]:
 
 
 @router.post("/reservations/preview")
-def preview(request: HttpRequest, wish: PreviewIn) -> dict[str, object]:
+def preview(request: HttpRequest, wish: PreviewIn) -> BookingPreview:
     """Check a booking, or a change of ``ignoring``, without making it."""
     user = signed_in(request)
     now = count_request(user, writes=False)
@@ -189,7 +319,7 @@ def preview(request: HttpRequest, wish: PreviewIn) -> dict[str, object]:
 @router.patch("/reservations/{int:reservation_id}")
 def change(
     request: HttpRequest, reservation_id: int, wish: ChangeIn
-) -> dict[str, object]:
+) -> ReservationAnswer:
     """Change the time, the GPUs or the purpose of a reservation."""
     user = signed_in(request)
     now = count_request(user, writes=True)
@@ -210,7 +340,7 @@ def change(
 @router.post("/reservations/{int:reservation_id}/cancel")
 def cancel(
     request: HttpRequest, reservation_id: int, why: ReasonIn | None = None
-) -> dict[str, object]:
+) -> UndoableReservation:
     """Cancel a reservation before it starts. This can be undone for ten seconds."""
     user = signed_in(request)
     now = count_request(user, writes=True)
@@ -225,7 +355,7 @@ def cancel(
 
 
 @router.post("/reservations/{int:reservation_id}/undo")
-def undo(request: HttpRequest, reservation_id: int) -> dict[str, object]:
+def undo(request: HttpRequest, reservation_id: int) -> ReservationAnswer:
     """Undo a cancellation, unless the time is taken."""
     user = signed_in(request)
     now = count_request(user, writes=True)
@@ -234,7 +364,7 @@ def undo(request: HttpRequest, reservation_id: int) -> dict[str, object]:
 
 
 @router.post("/reservations/{int:reservation_id}/undo-booking")
-def undo_booking(request: HttpRequest, reservation_id: int) -> dict[str, object]:
+def undo_booking(request: HttpRequest, reservation_id: int) -> ReservationAnswer:
     """Undo a new booking at no cost. This works for ten seconds."""
     user = signed_in(request)
     now = count_request(user, writes=True)
@@ -245,7 +375,7 @@ def undo_booking(request: HttpRequest, reservation_id: int) -> dict[str, object]
 @router.post("/reservations/{int:reservation_id}/release")
 def release(
     request: HttpRequest, reservation_id: int, why: ReasonIn | None = None
-) -> dict[str, object]:
+) -> ReservationAnswer:
     """Release a running reservation now."""
     user = signed_in(request)
     now = count_request(user, writes=True)
@@ -261,7 +391,7 @@ def release(
 @router.post("/reservations/{int:reservation_id}/keep")
 def keep(
     request: HttpRequest, reservation_id: int, why: ReasonIn | None = None
-) -> dict[str, object]:
+) -> ReservationAnswer:
     """Keep an idle reservation. This works once for each reservation."""
     user = signed_in(request)
     now = count_request(user, writes=True)
@@ -275,7 +405,7 @@ def keep(
 
 
 @router.get("/slots")
-def slots(request: HttpRequest, wish: Query[SlotsIn]) -> dict[str, object]:
+def slots(request: HttpRequest, wish: Query[SlotsIn]) -> SlotList:
     """Find the first slots in which enough GPUs are free."""
     user = signed_in(request)
     now = count_request(user, writes=False)
@@ -297,12 +427,12 @@ def slots(request: HttpRequest, wish: Query[SlotsIn]) -> dict[str, object]:
     )
     live, most = len(own_holdings(user.pk)), site_policy().live_reservations
     # At the limit, only slots that extend one of the User's reservations are found.
-    full = {"live": live, "most": most} if live >= most else None
+    full: LiveLimit | None = {"live": live, "most": most} if live >= most else None
     return {"slots": [slot_json(slot) for slot in found], "full": full}
 
 
 @router.get("/standing")
-def standing(request: HttpRequest) -> dict[str, object]:
+def standing(request: HttpRequest) -> StandingAnswer:
     """Return the caller's rank, quotas and newest ledger rows."""
     found = standing_service.standing(user=signed_in(request), now=timezone.now())
     return {
@@ -323,7 +453,7 @@ def standing(request: HttpRequest) -> dict[str, object]:
     }
 
 
-def _standing_json(own: MembershipStanding) -> dict[str, object]:
+def _standing_json(own: MembershipStanding) -> MembershipAnswer:
     return {
         "id": own.membership.pk,
         "account": own.membership.account.name,
@@ -344,7 +474,7 @@ def _standing_json(own: MembershipStanding) -> dict[str, object]:
     }
 
 
-def _quota(quota: QuotaStanding) -> dict[str, object]:
+def _quota(quota: QuotaStanding) -> QuotaAnswer:
     return {
         "account": quota.account,
         "own": quota.own,

@@ -15,6 +15,7 @@ from reservations.rules.window import whole_second
 from reservations.store import usage
 from reservations.store.booking_facts import site_policy
 from reservations.waitlist import scheduler
+from reservations.web import request_keys
 from telemetry.live.broker_client import BROKER
 
 # Celery finds the tasks in this module, including those of capabilities.
@@ -82,8 +83,10 @@ def deliver() -> dict[str, int]:
 def roll_months() -> int:
     """Sum the months that are due, for the reports.
 
-    This also deletes old refusals, and deliveries that ended long ago.
+    This also deletes old refusals, deliveries that ended long ago, and old answers of
+    ``Idempotency-Key``.
     """
+    request_keys.forget_old(timezone.now())
     refusals.forget_old(timezone.now())
     delivery.forget_old(timezone.now())
     return reports.roll_months(timezone.now())

@@ -1,6 +1,7 @@
 """Telemetry's part of the JSON API: nodes, and the history of Gpus."""
 
-from typing import Any
+from datetime import datetime
+from typing import TypedDict
 
 from django.db.models import Count, Q
 from django.http import HttpRequest
@@ -9,15 +10,47 @@ from django.utils import timezone
 from ninja import Query, Router
 
 from telemetry.history import queries as history
-from telemetry.history.charts import answer_history
+from telemetry.history.charts import HistoryAnswer, answer_history
 from telemetry.history.schemas import HistoryIn
 from telemetry.models import Gpu, Node
+from telemetry.web.answer_schema import CsvAnswer
 
 router = Router(tags=["telemetry"])
 
 
+class LiveNode(TypedDict):
+    """One node."""
+
+    name: str
+    gpus: int
+    """Number of its GPUs that are present."""
+    simulated: bool
+    maintenance: bool
+    draining: bool
+    """Whether it takes no new bookings."""
+    engine: str
+    """The system that gives its GPUs out: portal or slurm."""
+    isolation: str
+    """How jobs are separated."""
+    gate: str
+    """How access to GPUs that a person has not booked is prevented."""
+    driver_version: str
+    cuda_version: str
+    ram_total_bytes: int | None
+    ram_free_bytes: int | None
+    disk_free_bytes: int | None
+    last_seen_at: datetime | None
+    """When it last reported. Null: never."""
+
+
+class NodeList(TypedDict):
+    """The nodes in service, by name."""
+
+    nodes: list[LiveNode]
+
+
 @router.get("/nodes")
-def nodes(request: HttpRequest) -> dict[str, list[dict[str, Any]]]:
+def nodes(request: HttpRequest) -> NodeList:
     """Every enrolled node."""
     present = Count("gpus", filter=Q(gpus__present=True, gpus__retired=False))
     return {
@@ -46,7 +79,9 @@ def nodes(request: HttpRequest) -> dict[str, list[dict[str, Any]]]:
 
 
 @router.get("/gpus/{int:gpu_id}/history")
-def gpu_history(request: HttpRequest, gpu_id: int, wish: Query[HistoryIn]) -> Any:
+def gpu_history(
+    request: HttpRequest, gpu_id: int, wish: Query[HistoryIn]
+) -> HistoryAnswer | CsvAnswer:
     """The history of one GPU: columns with min, mean and max, null where nothing is
     known. The running minute is not included."""
     gpu = get_object_or_404(Gpu.objects.select_related("node"), pk=gpu_id)
@@ -54,7 +89,9 @@ def gpu_history(request: HttpRequest, gpu_id: int, wish: Query[HistoryIn]) -> An
 
 
 @router.get("/nodes/{name}/history")
-def node_history(request: HttpRequest, name: str, wish: Query[HistoryIn]) -> Any:
+def node_history(
+    request: HttpRequest, name: str, wish: Query[HistoryIn]
+) -> HistoryAnswer | CsvAnswer:
     """The history of all GPUs of a node together."""
     node = get_object_or_404(Node, name=name)
     return answer_history(history.of_node(node), wish, now=timezone.now())

@@ -27,6 +27,7 @@ from django.db.backends.sqlite3.base import DatabaseOperations
 from pytest_django.plugin import DjangoDbBlocker
 
 from tests import early
+from tests.answers import answers_checked
 from tests.database import migrated_database
 from tests.migrated import copy_migrated
 from tests.nvml_sim.nvmlsim import NoCompiler, Sim
@@ -139,6 +140,13 @@ def django_db_setup(
         gc.collect()
         with django_db_blocker.unblock():
             stack.close()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def every_answer_is_as_documented() -> Iterator[None]:
+    """Compare the answers of the API in all tests with docs/openapi.json."""
+    with answers_checked():
+        yield
 
 
 @pytest.fixture(scope="session")

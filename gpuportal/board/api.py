@@ -3,7 +3,8 @@
 import json
 import time
 from dataclasses import fields
-from typing import Any
+from datetime import datetime
+from typing import TypedDict, cast
 
 from django.conf import settings
 from django.http import HttpRequest
@@ -11,9 +12,10 @@ from django.utils import timezone
 from ninja import Router
 from redis import Redis, RedisError
 
-from gpuportal.board.board_snapshot import holders_for, load_board, viewer_of
+from gpuportal.board.board_snapshot import GpuHolder, holders_for, load_board, viewer_of
 from reservations.models import SitePolicy, User
 from telemetry.inventory.queries import load_cluster, read_live
+from telemetry.live.broadcast import RosterGpu
 from telemetry.protocol.frame import FrameRow
 from telemetry.protocol.gpu_state import WORDS, GpuState
 from telemetry.protocol.units import MIB_BYTES
@@ -29,15 +31,43 @@ FIGURES = sorted(
 NOTHING_KNOWN = FrameRow(state=GpuState.UNKNOWN)
 
 
+class GpuReadings(TypedDict):
+    """The readings of a GPU. Null: unknown."""
+
+    state: str
+    """The state in a word, as on the board."""
+    memory_used_bytes: int | None
+    util_pct: int | None
+    temperature_celsius: int | None
+    power_watts: int | None
+    sm_clock_mhz: int | None
+    age_seconds: float | None
+    """Seconds since the newest sample arrived. Null: there is none."""
+
+
+class BoardGpu(RosterGpu, GpuReadings):
+    """One GPU: names, readings (null if unknown), holder."""
+
+    holder: GpuHolder | None
+    """Null: nobody holds it, and it has no next booking."""
+
+
+class GpuList(TypedDict):
+    """Every GPU now."""
+
+    now: datetime
+    gpus: list[BoardGpu]
+
+
 @router.get("/gpus")
-def gpus(request: HttpRequest) -> dict[str, Any]:
+def gpus(request: HttpRequest) -> GpuList:
     """Every GPU now: state, readings (null if unknown), holder, next booking."""
     user = request.user
     assert isinstance(user, User)
     rows = live_rows()
     viewer = viewer_of(user, names_visible=SitePolicy.current().names_visible)
     holders = holders_for(load_board(timezone.now()), viewer)
-    tags = json.loads(load_cluster().roster)["gpus"]
+    tags: list[RosterGpu] = json.loads(load_cluster().roster)["gpus"]
     return {
         "now": timezone.now(),
         "gpus": [
@@ -65,12 +95,15 @@ def live_rows() -> dict[str, FrameRow]:
     return {gpu.tag["uuid"]: gpu.row for gpu in found}
 
 
-def readings(row: FrameRow) -> dict[str, Any]:
+def readings(row: FrameRow) -> GpuReadings:
     """Return a frame's row in the API's units."""
     used = row.memory_used_mib
     values = {name: getattr(row, name) for name in FIGURES}
-    return {
-        "state": WORDS[row.state],
-        "memory_used_bytes": None if used is None else used * MIB_BYTES,
-        **values,
-    }
+    return cast(
+        GpuReadings,
+        {
+            "state": WORDS[row.state],
+            "memory_used_bytes": None if used is None else used * MIB_BYTES,
+            **values,
+        },
+    )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from operator import attrgetter
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from django.utils.translation import get_language
 
@@ -25,11 +25,12 @@ from gpuportal.board.slurm_holders import (
 from placement.models import Job
 from reservations.models import Allocation, User
 from reservations.presence.queries import PRESENCE_FIELDS, pending_releases
-from reservations.presence.release_warnings import PendingRelease
+from reservations.presence.release_warnings import PendingRelease, ReleaseWarning
 from reservations.rules.policy import LONGEST_POSSIBLE_SECONDS
 from reservations.store.co_users import co_user_pks
 from telemetry.live.broadcast import Detail, DetailProcess
 from telemetry.rules.command_line import short_command
+from telemetry.web.answer_schema import UtcInstant
 from telemetry.web.translation import translated_values
 
 HORIZON = timedelta(days=15)
@@ -200,7 +201,56 @@ def holding(bookings: list[LiveBooking], now: datetime) -> GpuHolding:
     )
 
 
-def holders_for(snapshot: BoardSnapshot, viewer: Viewer) -> dict[str, Any]:
+class NextBooking(TypedDict):
+    """The next booking of a GPU."""
+
+    user: str | None
+    """Name. Null: the caller may not see it."""
+    account: str | None
+    """The group. Null: Slurm gives the GPU out."""
+    start: UtcInstant
+    mine: bool
+    shared: bool
+    """Whether the caller shares it."""
+
+
+class GpuUnderSlurm(TypedDict):
+    """The use of a GPU that Slurm gives out."""
+
+    held: bool
+    """Whether a job or a reservation of Slurm has it."""
+    job: int | None
+    """Number of Slurm's job."""
+    reservation: str | None
+    """Name of Slurm's reservation."""
+    reason: str | None
+    """Why it cannot be used, as Slurm reports it."""
+
+
+class GpuHolder(TypedDict):
+    """The holder of a GPU, and the next booking."""
+
+    user: str | None
+    """Name. Null: nobody, or the caller may not see it."""
+    account: str | None
+    """The group. Null: nobody holds it."""
+    hue: int | None
+    """Colour of the group: the angle on the colour wheel, in degrees."""
+    until: UtcInstant | None
+    mine: bool
+    shared: bool
+    """Whether the caller shares it."""
+    reservation: int | None
+    looming: ReleaseWarning | None
+    """A coming release, for the holder only."""
+    next: NextBooking | None
+    free_from: UtcInstant | None
+    """When it is free. Null: now."""
+    slurm: NotRequired[GpuUnderSlurm]
+    """Only of a GPU that Slurm gives out."""
+
+
+def holders_for(snapshot: BoardSnapshot, viewer: Viewer) -> dict[str, GpuHolder]:
     """Return the `holders` of the board's message, as this viewer may see them."""
     slurm = {
         str(gpu_id): _slurm_holder(found, viewer)
@@ -212,7 +262,7 @@ def holders_for(snapshot: BoardSnapshot, viewer: Viewer) -> dict[str, Any]:
     }
 
 
-def _holder(found: GpuHolding, viewer: Viewer) -> dict[str, Any]:
+def _holder(found: GpuHolding, viewer: Viewer) -> GpuHolder:
     now, following = found.now, found.next
     return {
         "user": _name(now, viewer) if now else None,
@@ -239,7 +289,7 @@ def _holder(found: GpuHolding, viewer: Viewer) -> dict[str, Any]:
     }
 
 
-def _slurm_holder(found: SlurmHolding, viewer: Viewer) -> dict[str, Any]:
+def _slurm_holder(found: SlurmHolding, viewer: Viewer) -> GpuHolder:
     """Return the holder of a Gpu that Slurm gives out."""
     return {
         "user": _slurm_name(found.person, viewer),

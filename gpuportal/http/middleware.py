@@ -48,6 +48,29 @@ class NullMiddleware(MiddlewareMixin):
             )
 
 
+ISOLATING_HEADERS = {
+    # Another site cannot load an answer as its image or script.
+    "Cross-Origin-Resource-Policy": "same-origin",
+    # Pages use none of these, so a script that was slipped in cannot, either.
+    "Permissions-Policy": "camera=(), display-capture=(), geolocation=(), "
+    "microphone=(), payment=(), usb=()",
+    "X-Permitted-Cross-Domain-Policies": "none",
+}
+"""Headers that Django does not set: docs/design/security.md#headers."""
+
+
+class IsolatingHeadersMiddleware(MiddlewareMixin):
+    """Add the headers that separate the portal from other sites."""
+
+    def process_response(
+        self, request: HttpRequest, response: HttpResponse
+    ) -> HttpResponse:
+        """Add them, unless a view has set its own."""
+        for name, value in ISOLATING_HEADERS.items():
+            response.headers.setdefault(name, value)
+        return response
+
+
 class SignInMiddleware(LoginRequiredMiddleware):
     """Redirect a visitor to the sign-in page, and from there back to the previous page.
 

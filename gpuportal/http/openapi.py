@@ -4,7 +4,13 @@ import re
 from http import HTTPStatus
 from typing import Any
 
+from ninja.openapi.schema import OpenAPISchema
+from ninja.operation import Operation
+
+from reservations.web.request_keys import PARAMETER
 from telemetry.protocol.coded_error import PROBLEM_TYPE
+from telemetry.web.answer_schema import answer_schemas
+from telemetry.web.deprecation import Deprecation
 
 ALWAYS = {
     HTTPStatus.BAD_REQUEST: "The request cannot be read, or has a value that the "
@@ -15,7 +21,7 @@ ALWAYS = {
     HTTPStatus.METHOD_NOT_ALLOWED: "The address has no such method; see `Allow`.",
     HTTPStatus.CONFLICT: "A rule of the calendar or of the Jobs refuses it.",
     HTTPStatus.UNPROCESSABLE_ENTITY: "Some values are wrong; `fields` says which.",
-    HTTPStatus.TOO_MANY_REQUESTS: "Too many requests. `Retry-After` may say when.",
+    HTTPStatus.TOO_MANY_REQUESTS: "Too many requests. `Retry-After` says when.",
     HTTPStatus.SERVICE_UNAVAILABLE: "The database or the broker cannot be reached.",
 }
 WITH_BODY = {
@@ -53,6 +59,44 @@ PROBLEM: dict[str, Any] = {
         },
     },
 }
+
+
+class ApiSchema(OpenAPISchema):
+    """The schema of the API, with the fields of answers from return annotations."""
+
+    def operation_details(self, operation: Operation) -> dict[str, Any]:
+        """Return an operation as in the schema, marked if it is deprecated."""
+        found: dict[str, Any] = super().operation_details(operation)
+        told: Deprecation | None = getattr(operation.view_func, "deprecation", None)
+        if told is not None:
+            found["deprecated"] = True
+            found["description"] = f"{found.get('description', '')} {told.text}"
+        return found
+
+    def operation_parameters(self, operation: Operation) -> list[dict[str, Any]]:
+        """Return the parameters of an operation, with the headers that it reads."""
+        found: list[dict[str, Any]] = super().operation_parameters(operation)
+        if getattr(operation.view_func, "repeatable", False):
+            found.append(PARAMETER)
+        return found
+
+    def responses(self, operation: Operation) -> dict[int, dict[str, Any]]:
+        """Return the answers of success of an operation, with the schema of each.
+
+        Raises:
+            TypeError: an answer's annotation has no fields.
+            ValueError: two answers have the same name and different fields.
+        """
+        found = super().responses(operation)
+        content, named = answer_schemas(operation.view_func)
+        for answer in found.values():
+            answer.pop("content", None)
+            if content:
+                answer["content"] = content
+        for name, schema in named.items():
+            if self.schemas.setdefault(name, schema) != schema:
+                raise ValueError(f"two schemas are called {name}")
+        return found
 
 
 def operation_id(method: str, path: str) -> str:
@@ -93,6 +137,11 @@ def with_problems(schema: dict[str, Any]) -> dict[str, Any]:
         status.phrase.title().replace(" ", ""): _problem(words)
         for status, words in (ALWAYS | WITH_BODY).items()
     }
+    limited = components["responses"]["TooManyRequests"]
+    limited["headers"] = {
+        **RATE_HEADERS,
+        "Retry-After": _header("Seconds after which to send the request again."),
+    }
     for path in schema["paths"].values():
         for operation in path.values():
             told = ALWAYS | (WITH_BODY if "requestBody" in operation else {})
@@ -106,3 +155,20 @@ def with_problems(schema: dict[str, Any]) -> dict[str, Any]:
 def _problem(words: str) -> dict[str, Any]:
     content = {PROBLEM_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
     return {"description": words, "content": content}
+
+
+def _header(words: str) -> dict[str, Any]:
+    return {"description": words, "schema": {"type": "string"}}
+
+
+RATE_HEADERS = {
+    "RateLimit-Policy": _header(
+        'The limits for which the request counts: `"book";q=60;w=60` is 60 requests '
+        "in 60 seconds."
+    ),
+    "RateLimit": _header(
+        'What is left of them: `"book";r=58;t=21` is 58 requests, and all of them in '
+        "21 seconds."
+    ),
+}
+"""draft-ietf-httpapi-ratelimit-headers-10."""

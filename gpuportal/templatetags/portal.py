@@ -16,7 +16,7 @@ from gpuportal.alerts.text import title
 from gpuportal.pages.glossary import TERMS
 from gpuportal.pages.state_words import state_word
 from gpuportal.static_files import script as script_address
-from placement.jobs.job_broadcast import progress_facts
+from placement.jobs.job_broadcast import ProgressAnswer, progress_facts
 from placement.models import Job
 from placement.planner.values.humanize import error_words, seconds
 from reservations.rules.figures import credits_text, hours_text
@@ -89,7 +89,7 @@ def error_pct(ratio: float | None) -> str:
 
 
 @register.filter
-def progress(job: Job) -> dict[str, object] | None:
+def progress(job: Job) -> ProgressAnswer | None:
     """Return a live Job's progress from its log; None if it ended or reports none."""
     return None if job.ended_at else progress_facts(job)
 

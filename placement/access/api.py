@@ -1,6 +1,6 @@
 """Certificates for ssh: /api/v1/ssh-certificates."""
 
-from typing import Any
+from typing import Any, TypedDict
 
 from django.http import HttpRequest
 from django.utils import timezone
@@ -13,6 +13,7 @@ from reservations.accounts.ssh_keys.public_key import MOST_CHARACTERS
 from reservations.store.calendar_queries import iso
 from reservations.web.api_parts import signed_in
 from reservations.web.schemas import Key, Line
+from telemetry.web.answer_schema import UtcInstant
 
 router = Router(tags=["placement"])
 
@@ -27,10 +28,27 @@ class CertificateIn(Schema):
     """One of its nodes. Empty: the first."""
 
 
+class CertificateAnswer(TypedDict):
+    """A certificate for ssh, and how the node is recognised."""
+
+    certificate: str
+    """The line of a -cert.pub file."""
+    user: str
+    """Unix user on the node."""
+    node: str
+    until: UtcInstant
+    host_key_alias: str
+    """HostKeyAlias for ssh."""
+    hosts: str
+    """Pattern of the hosts that the authority signs."""
+    authority: str
+    """The @cert-authority line of a known_hosts file."""
+
+
 @router.post("/ssh-certificates", response={201: dict[str, Any]})
 def ssh_certificate(
     request: HttpRequest, body: CertificateIn
-) -> Status[dict[str, Any]]:
+) -> Status[CertificateAnswer]:
     """Make a certificate for one of the caller's keys, until the reservation ends."""
     made = issue_certificate(
         signed_in(request),

@@ -1,12 +1,12 @@
 """Jobs that run in gaps over the JSON API. POST /jobs queues one."""
 
-from typing import Any
+from typing import TypedDict
 
 from django.http import HttpRequest
 from django.utils import timezone
 from ninja import Router
 
-from placement.backfill.queries import gap_facts, gap_rows
+from placement.backfill.queries import GapAnswer, gap_facts, gap_rows
 from placement.backfill.service import queue_for_gaps, stop_in_gaps
 from placement.jobs.schemas import NewJob, StopReason
 from placement.models import Backfill
@@ -17,7 +17,26 @@ from telemetry.protocol.sentences import sentence
 router = Router(tags=["placement"])
 
 
-def gap_create(user: User, body: NewJob) -> dict[str, Any]:
+class QueuedGap(TypedDict):
+    """A new job that waits for a gap."""
+
+    backfill: GapAnswer
+
+
+class PlacedGap(GapAnswer):
+    """A job in gaps with its place among the waiting ones."""
+
+    place: int | None
+    """1 is the oldest. Null: it does not wait."""
+
+
+class GapList(TypedDict):
+    """Jobs in gaps that the caller may see."""
+
+    gaps: list[PlacedGap]
+
+
+def gap_create(user: User, body: NewJob) -> QueuedGap:
     """Queue a Job from ``POST /jobs`` for gaps. Return the answer.
 
     Raises:
@@ -46,17 +65,17 @@ def gap_create(user: User, body: NewJob) -> dict[str, Any]:
 
 
 @router.get("/jobs/gaps")
-def gap_list(request: HttpRequest, ended: bool = False) -> dict[str, Any]:
+def gap_list(request: HttpRequest, ended: bool = False) -> GapList:
     """Jobs in gaps that the caller may see, newest first. ``ended``: also ended
     ones.
     """
     now = timezone.now()
     rows = gap_rows(_user(request), live=not ended)
-    return {"gaps": [gap_facts(r.row, now=now) | {"place": r.place} for r in rows]}
+    return {"gaps": [{**gap_facts(r.row, now=now), "place": r.place} for r in rows]}
 
 
 @router.get("/jobs/gaps/{int:backfill_id}")
-def gap_one(request: HttpRequest, backfill_id: int) -> dict[str, Any]:
+def gap_one(request: HttpRequest, backfill_id: int) -> GapAnswer:
     """A job in gaps, with the numbers of its stretches."""
     rows = Backfill.objects.visible_to(_user(request))
     rows = rows.select_related("owner", "membership__account")
@@ -71,7 +90,7 @@ def gap_one(request: HttpRequest, backfill_id: int) -> dict[str, Any]:
 @router.post("/jobs/gaps/{int:backfill_id}/stop")
 def gap_stop(
     request: HttpRequest, backfill_id: int, body: StopReason | None = None
-) -> dict[str, Any]:
+) -> GapAnswer:
     """Stop a job in gaps. Its stretch gets TERM, its grace, KILL."""
     now = timezone.now()
     row = stop_in_gaps(

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TypedDict
 
 from django.db.models import F, OuterRef, Subquery
 
@@ -9,6 +10,7 @@ from placement.jobs.queries import iso
 from placement.models import Backfill, Job
 from placement.rules.backfill_rules import GapState
 from reservations.models import User
+from telemetry.web.answer_schema import UtcInstant
 
 MOST_ROWS = 100
 MOST_STRETCHES = 50
@@ -82,7 +84,37 @@ def gap_of(job: Job, *, now: datetime) -> GapOf | None:
     return GapOf(row, stretches, held)
 
 
-def gap_facts(row: Backfill, *, now: datetime) -> dict[str, object]:
+class GapAnswer(TypedDict):
+    """A job that runs in gaps between reservations."""
+
+    id: int
+    name: str
+    state: str
+    """queued, running, stopping, done, failed or stopped."""
+    reason: str
+    owner: str
+    """Login."""
+    account: str
+    """The group that pays."""
+    gpus: int
+    gpu_class: str
+    """Empty: any."""
+    min_memory_bytes: int
+    shortest_seconds: int
+    """The shortest useful stretch."""
+    total_seconds: int | None
+    """Of held time in total. Null: until it ends."""
+    used_seconds: int
+    attempt: int
+    likely_at: UtcInstant | None
+    """Estimated start of the next stretch. Null: unknown."""
+    jobs: list[int]
+    """Its stretches."""
+    created_at: UtcInstant | None
+    ended_at: UtcInstant | None
+
+
+def gap_facts(row: Backfill, *, now: datetime) -> GapAnswer:
     """Return one in the form for programs."""
     likely = row.likely_at if row.state == GapState.QUEUED else None
     return {

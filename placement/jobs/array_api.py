@@ -1,6 +1,6 @@
 """Arrays over the JSON API: launch a sweep, read it, stop it."""
 
-from typing import Any
+from typing import Any, TypedDict
 
 from django.http import HttpRequest
 from django.utils import timezone
@@ -13,6 +13,7 @@ from placement.models import Job, JobArray
 from placement.rules.sweep import checked_sweep
 from reservations.models import User
 from reservations.rules.errors import NotFound
+from reservations.web.request_keys import repeatable
 from telemetry.protocol.sentences import sentence
 
 router = Router(tags=["placement"])
@@ -24,8 +25,33 @@ class NewArray(NewJob):
     sweep: dict[str, list[Any]]
 
 
+class ArrayJob(snapshots.JobAnswer):
+    """A job of a sweep."""
+
+    parameters: dict[str, Any]
+    """Its values of the sweep."""
+
+
+class ArrayAnswer(TypedDict):
+    """A sweep with all its jobs."""
+
+    array: int
+    name: str
+    sweep: dict[str, list[Any]]
+    """The values by name."""
+    jobs: list[ArrayJob]
+
+
+class ArrayStopped(TypedDict):
+    """How many jobs of a sweep were stopped."""
+
+    array: int
+    stopped: int
+
+
 @router.post("/jobs/arrays", response={201: dict[str, Any]})
-def array_launch(request: HttpRequest, body: NewArray) -> Status[dict[str, Any]]:
+@repeatable
+def array_launch(request: HttpRequest, body: NewArray) -> Status[ArrayAnswer]:
     """Launch all jobs of a sweep, or none. Each gets ``gpus`` GPUs, default one."""
     array = launch_array(
         user=_user(request),
@@ -37,7 +63,7 @@ def array_launch(request: HttpRequest, body: NewArray) -> Status[dict[str, Any]]
 
 
 @router.get("/jobs/arrays/{int:array_id}")
-def array_one(request: HttpRequest, array_id: int) -> dict[str, Any]:
+def array_one(request: HttpRequest, array_id: int) -> ArrayAnswer:
     """An array with all its jobs."""
     user = _user(request)
     seen = Job.objects.visible_to(user).filter(array_id=array_id)
@@ -50,7 +76,7 @@ def array_one(request: HttpRequest, array_id: int) -> dict[str, Any]:
 @router.post("/jobs/arrays/{int:array_id}/stop")
 def array_stop(
     request: HttpRequest, array_id: int, body: StopReason | None = None
-) -> dict[str, Any]:
+) -> ArrayStopped:
     """Stop the jobs of an array that have not ended."""
     stopped = stop_array(
         array_id=array_id,
@@ -66,7 +92,7 @@ def _user(request: HttpRequest) -> User:
     return request.user
 
 
-def _facts(array: JobArray, user: User) -> dict[str, Any]:
+def _facts(array: JobArray, user: User) -> ArrayAnswer:
     rows = (
         Job.objects.visible_to(user)
         .filter(array=array)
@@ -79,6 +105,6 @@ def _facts(array: JobArray, user: User) -> dict[str, Any]:
         "name": array.name,
         "sweep": array.sweep,
         "jobs": [
-            snapshots.job_facts(job) | {"parameters": job.parameters} for job in rows
+            {**snapshots.job_facts(job), "parameters": job.parameters} for job in rows
         ],
     }

@@ -26,6 +26,7 @@ from placement.planner.memory.estimate import interval
 from placement.planner.values.workload import Workload
 from placement.rules.log_progress import ProgressCount, ProgressReading
 from placement.rules.log_text import clean
+from telemetry.web.answer_schema import UtcInstant
 
 MOST_LOG_BYTES = 64 * 1024
 CACHE_SECONDS = 10.0
@@ -54,12 +55,23 @@ class JobLog(TypedDict):
     """The part of a Job over several nodes that wrote it."""
 
 
+class ProgressAnswer(TypedDict):
+    """The progress of a running job, read from its log."""
+
+    done: float
+    """In the unit of the program, steps for example."""
+    total: float
+    at: UtcInstant | None
+    left_seconds: float | None
+    """Estimated. Null: unknown."""
+
+
 class JobProgress(TypedDict):
     """The progress of a Job, from its log."""
 
     type: Literal["job.progress"]
     job: int
-    progress: dict[str, object]
+    progress: ProgressAnswer
 
 
 class JobsChanged(TypedDict):
@@ -108,7 +120,7 @@ def last_progress(job: Job) -> ProgressReading | None:
     )
 
 
-def progress_facts(job: Job) -> dict[str, object] | None:
+def progress_facts(job: Job) -> ProgressAnswer | None:
     """Return the progress of a Job. None: its log has none, or it has not begun."""
     seen = last_progress(job)
     if seen is None:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from datetime import datetime, timedelta
+from typing import TypedDict
 
 from django.db.models import Q, QuerySet
 from django.utils import timezone
@@ -20,12 +21,146 @@ from telemetry.models import Alert
 from telemetry.protocol.sentences import sentence
 from telemetry.protocol.units import format_duration
 from telemetry.rules.alert_rules import SILENT, breaking_rules
+from telemetry.web.answer_schema import UtcInstant
 
 SILENT_SECONDS = 15.0
 _PATH = (Job.State.QUEUED, Job.State.STARTING, Job.State.RUNNING)
 
 
-def job_facts(job: Job) -> dict[str, object]:
+class JobReservation(TypedDict):
+    """The reservation of a job."""
+
+    id: int
+    start: UtcInstant
+    end: UtcInstant
+
+
+class JobStep(TypedDict):
+    """A step in the life of a job."""
+
+    word: str
+    at: UtcInstant | None
+    """Null: not reached."""
+    current: bool
+
+
+class JobAnswer(TypedDict):
+    """A job."""
+
+    id: int
+    name: str
+    kind: str
+    """recipe, script or serve."""
+    recipe: str
+    state: str
+    """queued, starting, running, stopping, moving, done, failed, stopped or lost."""
+    reason: str
+    """Why it is in this state. May be empty."""
+    waits: str
+    """What a queued job waits for. Empty: nothing."""
+    after: int | None
+    """The job that must be done before it."""
+    owner: str
+    """Login."""
+    node: str
+    attempt: int
+    exit_code: int | None
+    exit_signal: int | None
+    created_at: UtcInstant
+    started_at: UtcInstant | None
+    stop_at: UtcInstant | None
+    """When it was told to stop."""
+    ended_at: UtcInstant | None
+    log_bytes: int
+    """Size of its stored log."""
+    silent_since: UtcInstant | None
+    """Since when its node has not reported it. Null: it has."""
+    progress: job_broadcast.ProgressAnswer | None
+    """Null: its log has none."""
+    reservation: JobReservation
+    steps: list[JobStep]
+
+
+class JobPartAnswer(TypedDict):
+    """What a job over several nodes runs on one of them."""
+
+    part: int
+    node: str
+    ranks: str
+    state: str
+    reason: str
+    log_bytes: int
+
+
+class JobChange(TypedDict):
+    """A change of a job's state."""
+
+    at: UtcInstant
+    old: str
+    new: str
+    actor: str
+    reason: str
+
+
+class JobFile(TypedDict):
+    """A file in a job's results folder."""
+
+    id: int
+    path: str
+    size_bytes: int
+    received_bytes: int
+    """How much of it the portal has."""
+    sha256: str
+    state: str
+    """In words."""
+    reason: str
+    """Why it was left out. Empty: it was not."""
+
+
+class MoveAnswer(TypedDict):
+    """One review of a running job: predicted and actual gain."""
+
+    id: int
+    job: int
+    next_job: int | None
+    """The job that continued it elsewhere."""
+    at: UtcInstant
+    seen_at: UtcInstant
+    """The last review with the same result."""
+    looks: int
+    """Reviews with the same result."""
+    cause: str
+    state: str
+    reason: str
+    from_gpus: list[str]
+    """node:index, by rank."""
+    to_gpus: list[str]
+    step_seconds_now: float | None
+    step_seconds_new: float | None
+    steps_left: int | None
+    gain_seconds: float | None
+    cost_seconds: float | None
+    realised_step_seconds: float | None
+    realised_gain_seconds: float | None
+    realised_cost_seconds: float | None
+    automatic: bool
+    by: str | None
+    """Login of the person who answered."""
+    predicted: str
+    """In words."""
+    realised: str
+    """In words."""
+
+
+class MoveProposal(MoveAnswer):
+    """A proposed move that waits for an answer."""
+
+    words: str
+    """What would happen to the job."""
+    can_accept: bool
+
+
+def job_facts(job: Job) -> JobAnswer:
     """Return the facts that change while a Job lives, as JSON values."""
     reservation = job.reservation
     return {
@@ -42,7 +177,7 @@ def job_facts(job: Job) -> dict[str, object]:
         "attempt": job.attempt,
         "exit_code": job.exit_code,
         "exit_signal": job.exit_signal,
-        "created_at": iso(job.created_at),
+        "created_at": _utc(job.created_at),
         "started_at": iso(job.started_at),
         "stop_at": iso(job.stop_at),
         "ended_at": iso(job.ended_at),
@@ -51,10 +186,13 @@ def job_facts(job: Job) -> dict[str, object]:
         "progress": job_broadcast.progress_facts(job),
         "reservation": {
             "id": reservation.pk,
-            "start": iso(reservation.start),
-            "end": iso(reservation.end),
+            "start": _utc(reservation.start),
+            "end": _utc(reservation.end),
         },
-        "steps": [{**step, "at": iso(step["at"])} for step in job_steps(job)],  # type: ignore[arg-type]
+        "steps": [
+            {"word": word, "at": iso(at), "current": word == job.state}
+            for word, at in _step_times(job)
+        ],
     }
 
 
@@ -86,7 +224,7 @@ def waiting_reason(job: Job) -> str:
     )
 
 
-def job_parts(job: Job) -> list[dict[str, object]]:
+def job_parts(job: Job) -> list[JobPartAnswer]:
     """Return what runs on each node of a Job over several. []: it has one node."""
     return [
         {
@@ -117,6 +255,13 @@ def job_steps(job: Job) -> list[dict[str, object]]:
     """Return the steps of a Job: word, time (None: not reached), and whether it is
     now.
     """
+    return [
+        {"word": word, "at": at, "current": word == job.state}
+        for word, at in _step_times(job)
+    ]
+
+
+def _step_times(job: Job) -> list[tuple[str, datetime | None]]:
     times = {
         Job.State.QUEUED: job.created_at,
         Job.State.STARTING: job.started_at if job.attempt == 0 else _first_order(job),
@@ -134,9 +279,7 @@ def job_steps(job: Job) -> list[dict[str, object]]:
     if job.state in Job.State.ending() or (job.stop_at and not ended):
         last = Job.State.STOPPED.value
     words.append((last, job.ended_at if ended else None))
-    return [
-        {"word": word, "at": at, "current": word == job.state} for word, at in words
-    ]
+    return words
 
 
 def _first_order(job: Job) -> datetime | None:
@@ -145,12 +288,12 @@ def _first_order(job: Job) -> datetime | None:
     return times[-1] if times else None
 
 
-def job_events(job: Job) -> list[dict[str, object]]:
+def job_events(job: Job) -> list[JobChange]:
     """Return every state change of a Job as JSON values."""
     rows: QuerySet[JobEvent] = job.events.all()
     return [
         {
-            "at": iso(row.at),
+            "at": _utc(row.at),
             "old": row.old,
             "new": row.new,
             "actor": row.actor,
@@ -160,7 +303,7 @@ def job_events(job: Job) -> list[dict[str, object]]:
     ]
 
 
-def job_results(job: Job) -> list[dict[str, object]]:
+def job_results(job: Job) -> list[JobFile]:
     """Return the files in a Job's results folder: names, sizes, and states."""
     rows = job.results.filter(attempt=job.attempt)
     return [
@@ -188,7 +331,7 @@ def _result_state(row: ResultFile) -> str:
 MOST_MOVES = 50
 
 
-def job_moves(job: Job) -> list[dict[str, object]]:
+def job_moves(job: Job) -> list[MoveAnswer]:
     """Return the reviews of a Job, newest first, including the move that created it."""
     rows = (
         MoveDecision.objects.filter(Q(job=job) | Q(next_job=job))
@@ -198,7 +341,7 @@ def job_moves(job: Job) -> list[dict[str, object]]:
     return [_move_facts(row) for row in rows]
 
 
-def _move_facts(row: MoveDecision) -> dict[str, object]:
+def _move_facts(row: MoveDecision) -> MoveAnswer:
     """Return one decision: numbers for programs, words for people."""
     realised = None
     if row.realised_gain_seconds is not None:
@@ -207,8 +350,8 @@ def _move_facts(row: MoveDecision) -> dict[str, object]:
         "id": row.pk,
         "job": row.job_id,
         "next_job": row.next_job_id,
-        "at": iso(row.at),
-        "seen_at": iso(row.seen_at),
+        "at": _utc(row.at),
+        "seen_at": _utc(row.seen_at),
         "looks": row.looks,
         "cause": row.cause,
         "state": row.state,
@@ -262,12 +405,13 @@ RESTART_WORDS = {
 }
 
 
-def job_proposal(job: Job) -> dict[str, object] | None:
+def job_proposal(job: Job) -> MoveProposal | None:
     """Return the proposed move that waits for an answer, with its consequences."""
     row = job.moves.filter(state=MoveDecision.State.PROPOSED).first()
     if row is None:
         return None
-    return _move_facts(row) | {
+    return {
+        **_move_facts(row),
         "words": RESTART_WORDS[RestartMode(job.restart)],
         "can_accept": job.restart != RestartMode.NOT,
     }
@@ -310,7 +454,11 @@ def reservation_label(reservation: Reservation) -> str:
 
 def iso(at: datetime | None) -> str | None:
     """Return an instant in UTC with a Z."""
-    return at.isoformat().replace("+00:00", "Z") if at else None
+    return _utc(at) if at else None
+
+
+def _utc(at: datetime) -> str:
+    return at.isoformat().replace("+00:00", "Z")
 
 
 def gpu_troubles() -> dict[str, list[tuple[GpuTrouble, datetime]]]:

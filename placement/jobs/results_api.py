@@ -1,6 +1,6 @@
 """The API of Jobs' results and of the outcomes of their Plans."""
 
-from typing import Any
+from typing import TypedDict
 
 from django.http import FileResponse, HttpRequest
 from ninja import Router
@@ -16,8 +16,15 @@ from telemetry.protocol.sentences import sentence
 router = Router(tags=["placement"])
 
 
+class JobFiles(TypedDict):
+    """The files in a job's results folder."""
+
+    job: int
+    files: list[snapshots.JobFile]
+
+
 @router.get("/jobs/{int:job_id}/files")
-def job_files(request: HttpRequest, job_id: int) -> dict[str, Any]:
+def job_files(request: HttpRequest, job_id: int) -> JobFiles:
     """The files in a job's results folder. Only its owner may download them."""
     assert isinstance(request.user, User)
     job = Job.objects.visible_to(request.user).filter(pk=job_id).first()

@@ -1,8 +1,9 @@
 """The JSON API of models and Plans: read a model, plan it, save a Plan, its files."""
 
 import json
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.http import HttpRequest, HttpResponse
@@ -15,12 +16,12 @@ from placement.jobs import queries as snapshots
 from placement.jobs.forms import MOST_DAYS_AHEAD, most_days_ahead
 from placement.models import StoredPlan
 from placement.planner.launch.files import launch_files
-from placement.planner.memory.estimate import estimate
+from placement.planner.memory.estimate import Estimate, estimate
 from placement.planner.model.adaptation import adapted
 from placement.planner.model.spec import ModelSpec
 from placement.planner.values.errors import BadInput
 from placement.planner.values.objective import Objective
-from placement.planner.values.plan import Plan
+from placement.planner.values.plan import LeftOut, Plan, RejectedStrategy, Shard
 from placement.planner.values.workload import Workload
 from placement.plans import service as planning
 from placement.plans.model_registry import chosen_spec, parse_model
@@ -31,6 +32,8 @@ from reservations.rules.errors import NotFound
 from reservations.web.rate_limits import check_rate
 from reservations.web.schemas import in_utc
 from telemetry.protocol.sentences import sentence
+from telemetry.web.answer_schema import UtcInstant, ZipAnswer
+from telemetry.web.cursor_page import CURSOR, NextPage, cursor_page, link_next
 
 MOST_ROWS = 200
 PLANS_PER_MINUTE = 120
@@ -65,10 +68,153 @@ class NewPlan(Schema):
     """Which of the answer's plans to keep, counted from 0: it gets a number."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class ShardDocument(Shard):
+    """A shard as JSON."""
+
+    headroom_bytes: int = 0
+    """Free bytes beyond the likely need. Negative in a tight plan."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanDocument(Plan):
+    """A plan as JSON: one way to run a model on chosen GPUs."""
+
+    shards: tuple[ShardDocument, ...]
+    version: int
+    """Of the form of the document."""
+
+
+if TYPE_CHECKING:
+    # The values as their ``to_json`` returns them. Their classes are the schema.
+    EstimateJson: TypeAlias = dict[str, Any]
+    LeftOutJson: TypeAlias = dict[str, Any]
+    PlanJson: TypeAlias = dict[str, Any]
+    RejectedJson: TypeAlias = dict[str, Any]
+    WorkloadJson: TypeAlias = dict[str, Any]
+else:
+    EstimateJson, PlanJson, WorkloadJson = Estimate, PlanDocument, Workload
+    LeftOutJson, RejectedJson = LeftOut, RejectedStrategy
+
+
+class ModelSizes(TypedDict):
+    """What is known of a model."""
+
+    name: str
+    family: str
+    parameter_count: int
+    layers: int
+    """Number of layers."""
+    trainable_count: int
+    """Parameters that get a gradient."""
+    stored_bytes: int
+    """Bytes of its weights."""
+    dtype: str
+    """How the source stores the weights."""
+    source: str
+    """config.json, safetensors, onnx or well-known."""
+    quantized: bool
+    tied_groups: list[list[str]]
+    """Names of weights that share their storage."""
+    activations_are_a_guess: bool
+    notes: list[str]
+
+
+class ModelAnswer(ModelSizes):
+    """A stored model."""
+
+    id: int
+
+
+class PlanWindow(TypedDict):
+    """The time for which was planned."""
+
+    start: UtcInstant | None
+    end: UtcInstant | None
+
+
+class KeptPlan(TypedDict):
+    """The plan that was kept."""
+
+    id: int
+    address: str
+    """Path of its page."""
+
+
+class PlanSetAnswer(TypedDict):
+    """Plans, best first, and rejected strategies."""
+
+    spec: ModelSizes
+    estimate: EstimateJson
+    """Of one GPU with the whole model."""
+    window: PlanWindow
+    gpu_ids: dict[str, int]
+    """Number of each GPU, by its UUID."""
+    kept: KeptPlan | None
+    """The plan that ``keep`` names."""
+    model: str
+    workload: WorkloadJson
+    plans: list[PlanJson]
+    refusals: list[RejectedJson]
+    left_out: list[LeftOutJson]
+    """GPUs that no plan may use."""
+    notes: list[str]
+    wish: str
+    """The objective of the ranking. Empty: time times cost."""
+    advice: str
+    """An alternative if no plan is sensible."""
+    batch_choices: list[int]
+    """The nearest batches that more GPUs share evenly."""
+
+
+class PlanFacts(TypedDict):
+    """A kept plan, in short."""
+
+    id: int
+    title: str
+    created_at: UtcInstant | None
+    workload: WorkloadJson
+    address: str
+    """Path of its page."""
+
+
+class StoredPlanAnswer(PlanFacts):
+    """A kept plan."""
+
+    plan: PlanJson
+
+
+class PlanList(NextPage):
+    """Plans that the caller kept."""
+
+    count: int
+    """Of all pages."""
+    plans: list[PlanFacts]
+
+
+class PlanFile(TypedDict):
+    """A file to start a plan."""
+
+    name: str
+    text: str
+    about: str
+    command: str
+    """How it is started. Empty: another file uses it."""
+
+
+class PlanFiles(TypedDict):
+    """The files that start a plan."""
+
+    files: list[PlanFile]
+    left_out: dict[str, str]
+    """Launchers that cannot run it, and why."""
+    notes: list[str]
+
+
 @router.post("/models", response={201: dict[str, Any]})
 def model_upload(
     request: HttpRequest, file: File[list[UploadedFile]]
-) -> Status[dict[str, Any]]:
+) -> Status[ModelAnswer]:
     """Read a config.json, .safetensors (its header will do, also as .json), ONNX, or
     several files `file`: an index with its shards' headers. Keep the sizes only."""
     now = timezone.now()
@@ -76,11 +222,11 @@ def model_upload(
     check_rate("upload", user_pk=user.pk, per_minute=UPLOADS_PER_MINUTE, now=now)
     row = parse_model(user=user, upload=file, now=now)
     spec = ModelSpec.from_json(row.spec)
-    return Status(201, {"id": row.pk, "name": row.name, **_spec_facts(spec)})
+    return Status(201, {"id": row.pk, **_spec_facts(spec, row.name)})
 
 
 @router.post("/plans")
-def plan_make(request: HttpRequest, body: NewPlan) -> dict[str, Any]:
+def plan_make(request: HttpRequest, body: NewPlan) -> PlanSetAnswer:
     """Estimate a model's memory and rank the ways to run it on the GPUs."""
     now = timezone.now()
     user = _user(request)
@@ -120,8 +266,9 @@ def plan_make(request: HttpRequest, body: NewPlan) -> dict[str, Any]:
             max_gpus=body.max_gpus,
             objective=body.wish or None,
         )
+    told = found.to_json()
     return {
-        "spec": {"name": spec.name, **_spec_facts(spec)},
+        "spec": _spec_facts(spec, spec.name),
         "estimate": estimate(spec, workload).to_json(),
         "window": {
             "start": snapshots.iso(offered.start),
@@ -129,7 +276,15 @@ def plan_make(request: HttpRequest, body: NewPlan) -> dict[str, Any]:
         },
         "gpu_ids": dict(offered.ids),
         "kept": _kept_plan(user, spec, found.plans, body.keep, now),
-        **found.to_json(),
+        "model": told["model"],
+        "workload": told["workload"],
+        "plans": told["plans"],
+        "refusals": told["refusals"],
+        "left_out": told["left_out"],
+        "notes": told["notes"],
+        "wish": told["wish"],
+        "advice": told["advice"],
+        "batch_choices": told["batch_choices"],
     }
 
 
@@ -139,7 +294,7 @@ def _kept_plan(
     plans: tuple[Plan, ...],
     number: int | None,
     now: datetime,
-) -> dict[str, Any] | None:
+) -> KeptPlan | None:
     """Save the requested Plan; None: no Plan was requested.
 
     Raises:
@@ -162,20 +317,33 @@ def _kept_plan(
 @router.get("/plans")
 def plan_list(
     request: HttpRequest,
+    response: HttpResponse,
     limit: int = Query(50, ge=1, le=MOST_ROWS),
     offset: int = Query(0, ge=0, le=10**9),
-) -> dict[str, Any]:
+    cursor: str = CURSOR,
+) -> PlanList:
     """Plans that the caller kept, newest first."""
     rows = StoredPlan.objects.filter(owner=_user(request))
-    page = rows.defer("spec", "plan")[offset : offset + limit]
-    return {"count": rows.count(), "plans": [_saved_plan_facts(row) for row in page]}
+    page, following = cursor_page(
+        rows.defer("spec", "plan"),
+        by="created_at",
+        cursor=cursor,
+        limit=limit,
+        offset=offset,
+    )
+    link_next(request, response, following)
+    return {
+        "count": rows.count(),
+        "plans": [_saved_plan_facts(row) for row in page],
+        "next": following,
+    }
 
 
 @router.get("/plans/{int:plan_id}")
-def plan_one(request: HttpRequest, plan_id: int, key: str = "") -> dict[str, Any]:
+def plan_one(request: HttpRequest, plan_id: int, key: str = "") -> StoredPlanAnswer:
     """A kept plan that the caller may see. `key` is the one of its link."""
     row = _visible_plan(request, plan_id, key)
-    return _saved_plan_facts(row) | {"plan": row.plan}
+    return {**_saved_plan_facts(row), "plan": row.plan}
 
 
 @router.get("/plans/{int:plan_id}/files")
@@ -184,7 +352,7 @@ def plan_files(
     plan_id: int,
     key: str = "",
     form: Literal["json", "zip"] = "json",
-) -> Any:
+) -> PlanFiles | ZipAnswer:
     """The files that start a kept plan: as JSON, or `form=zip` as one archive."""
     row = _visible_plan(request, plan_id, key)
     made = launch_files(Plan.from_json(row.plan), ModelSpec.from_json(row.spec))
@@ -214,7 +382,7 @@ def _visible_plan(request: HttpRequest, plan_id: int, key: str) -> StoredPlan:
     return row
 
 
-def _saved_plan_facts(row: StoredPlan) -> dict[str, Any]:
+def _saved_plan_facts(row: StoredPlan) -> PlanFacts:
     return {
         "id": row.pk,
         "title": row.title,
@@ -224,8 +392,9 @@ def _saved_plan_facts(row: StoredPlan) -> dict[str, Any]:
     }
 
 
-def _spec_facts(spec: ModelSpec) -> dict[str, Any]:
+def _spec_facts(spec: ModelSpec, name: str) -> ModelSizes:
     return {
+        "name": name,
         "family": spec.family,
         "parameter_count": spec.parameter_count,
         "layers": len(spec.layers),

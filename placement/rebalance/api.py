@@ -1,6 +1,6 @@
 """Moves of running Jobs over the JSON API: list, permission, accept and decline."""
 
-from typing import Any
+from typing import TypedDict
 
 from django.http import HttpRequest
 from django.utils import timezone
@@ -25,8 +25,20 @@ class Allowance(Schema):
     restart: RestartMode = RestartMode.NOT
 
 
+class MovesAnswer(TypedDict):
+    """Whether a job may move, and its reviews."""
+
+    may_move: bool
+    restart: str
+    """fresh or resumes. Empty: not at all."""
+    proposal: snapshots.MoveProposal | None
+    """It waits for an answer."""
+    moves: list[snapshots.MoveAnswer]
+    """Newest first."""
+
+
 @router.get("/jobs/{int:job_id}/moves")
-def move_list(request: HttpRequest, job_id: int) -> dict[str, Any]:
+def move_list(request: HttpRequest, job_id: int) -> MovesAnswer:
     """The reviews of a job, newest first, with predicted and actual gain."""
     job = Job.objects.visible_to(reader(request)).filter(pk=job_id).first()
     if job is None:
@@ -35,7 +47,7 @@ def move_list(request: HttpRequest, job_id: int) -> dict[str, Any]:
 
 
 @router.post("/jobs/{int:job_id}/moves")
-def move_allow(request: HttpRequest, job_id: int, body: Allowance) -> dict[str, Any]:
+def move_allow(request: HttpRequest, job_id: int, body: Allowance) -> MovesAnswer:
     """Set whether the caller's job is reviewed, and how it may be restarted."""
     return _facts(
         allow_moves(
@@ -49,20 +61,20 @@ def move_allow(request: HttpRequest, job_id: int, body: Allowance) -> dict[str, 
 
 
 @router.post("/jobs/{int:job_id}/moves/{int:move_id}/accept")
-def move_accept(request: HttpRequest, job_id: int, move_id: int) -> dict[str, Any]:
+def move_accept(request: HttpRequest, job_id: int, move_id: int) -> MovesAnswer:
     """Accept a proposal. It is carried out within seconds."""
     return _decide(request, job_id, move_id, accept=True)
 
 
 @router.post("/jobs/{int:job_id}/moves/{int:move_id}/decline")
-def move_decline(request: HttpRequest, job_id: int, move_id: int) -> dict[str, Any]:
+def move_decline(request: HttpRequest, job_id: int, move_id: int) -> MovesAnswer:
     """Decline a proposal. It is not made again for an hour."""
     return _decide(request, job_id, move_id, accept=False)
 
 
 def _decide(
     request: HttpRequest, job_id: int, move_id: int, *, accept: bool
-) -> dict[str, Any]:
+) -> MovesAnswer:
     row = move_proposals.decide(
         job_id=job_id,
         move_id=move_id,
@@ -73,7 +85,7 @@ def _decide(
     return _facts(row.job)
 
 
-def _facts(job: Job) -> dict[str, Any]:
+def _facts(job: Job) -> MovesAnswer:
     return {
         "may_move": job.may_move,
         "restart": job.restart,

@@ -3,9 +3,9 @@
 Inference is not here: it is the Open Inference Protocol at /serve/<job>/v2/.
 """
 
-from typing import Any
+from typing import Any, TypedDict
 
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 from ninja import File, Query, Router, Schema, Status
 from ninja.files import UploadedFile
@@ -19,7 +19,9 @@ from placement.serving import service as serving
 from reservations.models import Membership, User
 from reservations.rules.errors import NotFound
 from reservations.web.rate_limits import check_rate
+from reservations.web.request_keys import repeatable
 from telemetry.protocol.sentences import sentence
+from telemetry.web.cursor_page import CURSOR, NextPage, cursor_page, link_next
 
 router = Router(tags=["serving"])
 NOTHING_BESIDE: list[UploadedFile] = []
@@ -58,8 +60,22 @@ class Admit(Schema):
     admits: str
 
 
+class ModelFileList(TypedDict):
+    """The caller's model files."""
+
+    files: list[show.ModelFileAnswer]
+
+
+class EndpointList(NextPage):
+    """Endpoints that the caller may see."""
+
+    count: int
+    """Of all pages."""
+    endpoints: list[show.EndpointAnswer]
+
+
 @router.get("/serve/files")
-def file_list(request: HttpRequest) -> dict[str, Any]:
+def file_list(request: HttpRequest) -> ModelFileList:
     """The caller's model files, newest first."""
     rows = model_store.own_files(_user(request))
     return {"files": [show.file_facts(row) for row in rows]}
@@ -70,7 +86,7 @@ def file_add(
     request: HttpRequest,
     file: File[UploadedFile],
     beside: File[list[UploadedFile]] = NOTHING_BESIDE,
-) -> Status[dict[str, Any]]:
+) -> Status[show.ModelFileAnswer]:
     """Store an ONNX model to serve: the .onnx file, with the files of its weights in
     `beside` if there are any, or a .zip or .tar of its folder.
     """
@@ -90,20 +106,27 @@ def file_drop(request: HttpRequest, file_id: int) -> Status[None]:
 @router.get("/serve")
 def endpoint_list(
     request: HttpRequest,
+    response: HttpResponse,
     limit: int = Query(50, ge=1, le=200),
     offset: int = Query(0, ge=0, le=10**9),
-) -> dict[str, Any]:
+    cursor: str = CURSOR,
+) -> EndpointList:
     """Endpoints that the caller may see, newest first."""
     rows = show.endpoints_of(_user(request))
-    page = rows[offset : offset + limit]
+    page, following = cursor_page(
+        rows, by="job__created_at", cursor=cursor, limit=limit, offset=offset
+    )
+    link_next(request, response, following)
     return {
         "count": rows.count(),
         "endpoints": [show.endpoint_facts(row) for row in page],
+        "next": following,
     }
 
 
 @router.post("/serve", response={201: dict[str, Any]})
-def endpoint_add(request: HttpRequest, body: Serve) -> Status[dict[str, Any]]:
+@repeatable
+def endpoint_add(request: HttpRequest, body: Serve) -> Status[show.EndpointAnswer]:
     """Serve a model on the best GPU of a reservation, or of a new one."""
     user = _user(request)
     job = serving.deploy(
@@ -119,13 +142,15 @@ def endpoint_add(request: HttpRequest, body: Serve) -> Status[dict[str, Any]]:
 
 
 @router.get("/serve/{int:job_id}")
-def endpoint_one(request: HttpRequest, job_id: int) -> dict[str, Any]:
+def endpoint_one(request: HttpRequest, job_id: int) -> show.EndpointAnswer:
     """One endpoint with its models. Their figures are at /serve/<job>/stats."""
     return show.endpoint_facts(_endpoint(request, job_id))
 
 
 @router.patch("/serve/{int:job_id}")
-def endpoint_admits(request: HttpRequest, job_id: int, body: Admit) -> dict[str, Any]:
+def endpoint_admits(
+    request: HttpRequest, job_id: int, body: Admit
+) -> show.EndpointAnswer:
     """Set whose models the caller's endpoint accepts."""
     serving.set_admits(
         user=_user(request), job_id=job_id, admits=body.admits, now=timezone.now()
@@ -134,14 +159,16 @@ def endpoint_admits(request: HttpRequest, job_id: int, body: Admit) -> dict[str,
 
 
 @router.post("/serve/{int:job_id}/move", response={201: dict[str, Any]})
-def endpoint_move(request: HttpRequest, job_id: int) -> Status[dict[str, Any]]:
+def endpoint_move(request: HttpRequest, job_id: int) -> Status[show.EndpointAnswer]:
     """Move the caller's endpoint to the best other GPU. Its address stays the same."""
     job = serve_moving.move_now(user=_user(request), job_id=job_id, now=timezone.now())
     return Status(201, show.endpoint_facts(_endpoint(request, job.pk)))
 
 
 @router.post("/serve/{int:job_id}/models", response={201: dict[str, Any]})
-def model_add(request: HttpRequest, job_id: int, body: Bring) -> Status[dict[str, Any]]:
+def model_add(
+    request: HttpRequest, job_id: int, body: Bring
+) -> Status[show.ServedModelAnswer]:
     """Add a model to an endpoint that accepts it."""
     row = serving.bring(
         user=_user(request),

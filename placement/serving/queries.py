@@ -1,16 +1,95 @@
 """Served models for pages and programs."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from django.urls import reverse
 
 from placement.jobs.queries import iso
 from placement.models import Endpoint, Job, ModelFile, ServedModel
 from reservations.models import User
+from telemetry.web.answer_schema import UtcInstant
 
 
-def file_facts(file: ModelFile) -> dict[str, Any]:
+class TensorAnswer(TypedDict):
+    """An input or an output of a model, as in the Open Inference Protocol."""
+
+    name: str
+    datatype: str
+    """FP32 or INT64, for example."""
+    shape: list[int]
+    """-1: any size."""
+
+
+class ModelFileAnswer(TypedDict):
+    """A stored model file."""
+
+    id: int
+    name: str
+    sha256: str
+    size_bytes: int
+    weight_bytes: int
+    """Bytes of its weights."""
+    inputs: list[TensorAnswer]
+    outputs: list[TensorAnswer]
+    created_at: UtcInstant | None
+
+
+class ServedModelAnswer(TypedDict):
+    """A model at an endpoint."""
+
+    name: str
+    file: int
+    by: str
+    """Login of the person who added it."""
+    memory_bytes: int
+    """Memory that it is expected to need."""
+    most_batch: int
+    """Rows in one batch."""
+    deadline_ms: int
+    """For requests without a deadline."""
+    state: str
+    note: str
+    inputs: list[TensorAnswer]
+    outputs: list[TensorAnswer]
+
+
+class EndpointMove(TypedDict):
+    """The move of an endpoint to another GPU. Empty: there is none."""
+
+    job: NotRequired[int]
+    """The job that takes over."""
+    gpu: NotRequired[str]
+    done: NotRequired[bool]
+
+
+class EndpointAnswer(TypedDict):
+    """A running server of models."""
+
+    job: int
+    name: str
+    state: str
+    """Of its job."""
+    reason: str
+    owner: str
+    """Login."""
+    gpu: str
+    """node:index"""
+    gpu_name: str
+    room_bytes: int
+    """Memory that its models may use together."""
+    admits: str
+    """Whose models it accepts: owner, account or anybody."""
+    ends_at: UtcInstant | None
+    address: str
+    """Path of the Open Inference Protocol."""
+    may_move: bool
+    """Whether it moves automatically if its GPU is lost or used by a stranger."""
+    moves: EndpointMove
+    models: list[ServedModelAnswer]
+
+
+def file_facts(file: ModelFile) -> ModelFileAnswer:
     """Return a stored file as JSON values."""
     return {
         "id": file.pk,
@@ -33,7 +112,7 @@ def tensor_text(tensors: Sequence[Mapping[str, Any]]) -> str:
     return ", ".join(told)
 
 
-def model_facts(row: ServedModel) -> dict[str, Any]:
+def model_facts(row: ServedModel) -> ServedModelAnswer:
     """Return a model at an endpoint."""
     return {
         "name": row.name,
@@ -53,7 +132,7 @@ def _number(endpoint: Endpoint) -> int:
     return int(endpoint.pk)
 
 
-def move_status(endpoint: Endpoint) -> dict[str, Any]:
+def move_status(endpoint: Endpoint) -> EndpointMove:
     """Return the move of an endpoint, for its page. {} without a move."""
     there = sorted(endpoint.successors.all(), key=_number)
     if not there:
@@ -68,7 +147,7 @@ def move_status(endpoint: Endpoint) -> dict[str, Any]:
     }
 
 
-def endpoint_facts(endpoint: Endpoint) -> dict[str, Any]:
+def endpoint_facts(endpoint: Endpoint) -> EndpointAnswer:
     """Return an endpoint with its models and its address."""
     job = endpoint.job
     rows = [row for row in endpoint.models.all() if row.removed_at is None]

@@ -40,6 +40,7 @@ from reservations.models import (
     Occurrence,
     Offer,
     RefusedRequest,
+    RequestKey,
     Reservation,
     Series,
     SitePolicy,
@@ -163,7 +164,7 @@ def _drop_own(user: User, now: datetime) -> None:
     """Delete what only this person had, and end their part in what others have."""
     Delivery.objects.filter(notice__user=user).delete()
     RefusedRequest.objects.filter(membership__user=user).delete()
-    own = (Notice, ApiToken, SshKey, Identity, Invitation, NoticeSettings)
+    own = (Notice, ApiToken, SshKey, RequestKey, Identity, Invitation, NoticeSettings)
     for model in (*own, CalendarFeed, Favourite):
         model._default_manager.filter(user=user).delete()
     Reservation.objects.filter(user=user).exclude(purpose="").update(purpose="")

@@ -5,7 +5,7 @@ from ninja import Router
 
 from reservations.booking.overstay import set_overstay
 from reservations.store.booking_facts import site_policy
-from reservations.store.calendar_queries import Reader, calendar_entry
+from reservations.store.calendar_queries import CalendarEntry, Reader, calendar_entry
 from reservations.web.api_parts import count_request, signed_in
 from reservations.web.schemas import OverstayIn
 
@@ -15,7 +15,7 @@ router = Router(tags=["calendar"])
 @router.post("/reservations/{int:reservation_id}/overstay")
 def overstay(
     request: HttpRequest, reservation_id: int, wish: OverstayIn | None = None
-) -> dict[str, object]:
+) -> CalendarEntry:
     """Stay on past the end while nobody claims the GPUs, or end that."""
     user = signed_in(request)
     now = count_request(user, writes=True)

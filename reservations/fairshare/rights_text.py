@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import TypedDict
 
 from django.utils import timezone
 
@@ -12,6 +13,7 @@ from reservations.store.calendar_queries import iso
 from reservations.store.vouchers import expires_at
 from telemetry.protocol.sentences import counted, known, sentence
 from telemetry.protocol.units import format_duration
+from telemetry.web.answer_schema import UtcInstant
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,39 @@ def rights_of(
     )
 
 
-def rights_json(found: FairshareStatus) -> dict[str, object]:
+class VoucherAnswer(TypedDict):
+    """A voucher that can be spent: it books beyond a horizon once."""
+
+    id: int
+    membership: int
+    account: str
+    """Name of the group."""
+    reason: str
+    given_for: int | None
+    """The reservation for whose loss it was given."""
+    given_at: UtcInstant
+    expires_at: UtcInstant
+
+
+class StrikeAnswer(TypedDict):
+    """The restriction after no-shows."""
+
+    no_shows: list[UtcInstant]
+    until: UtcInstant
+    horizon_hours: float
+    """How far ahead can be booked until then."""
+
+
+class RightsAnswer(TypedDict):
+    """The vouchers that can be spent, and the strike in force."""
+
+    vouchers: list[VoucherAnswer]
+    no_shows: list[UtcInstant]
+    """Bookings that were not used."""
+    strike: StrikeAnswer | None
+
+
+def rights_json(found: FairshareStatus) -> RightsAnswer:
     """Return the Vouchers that can be spent, and the strike in force."""
     strike = found.strike
     return {

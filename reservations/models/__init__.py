@@ -26,6 +26,7 @@ from reservations.models.reports import (
     RefusedRequest,
     RolledMonth,
 )
+from reservations.models.request_key import RequestKey
 from reservations.models.sharing import (
     CalendarFeed,
     CoUser,
@@ -71,6 +72,7 @@ __all__ = [
     "PoolRule",
     "RefusedDemand",
     "RefusedRequest",
+    "RequestKey",
     "Reservation",
     "RolledMonth",
     "Series",

@@ -21,7 +21,11 @@ from django.utils import timezone
 from reservations.models import Reservation
 from reservations.notifications.queries import NoticeInfo
 from reservations.rules.policy import Policy
-from reservations.store.calendar_queries import Reader, calendar_entry
+from reservations.store.calendar_queries import (
+    CalendarEntry,
+    Reader,
+    calendar_entry,
+)
 from telemetry.live.broker_client import BROKER
 
 NAMED = "reservations.calendar.named"
@@ -46,7 +50,7 @@ class ReservationChanged(TypedDict):
     """Sent to both groups; the handler is ``reservation_changed``."""
 
     type: Literal["reservation.changed"]
-    reservation: dict[str, object] | ReservationGone
+    reservation: CalendarEntry | ReservationGone
 
 
 class NoticeTold(TypedDict):
@@ -72,8 +76,8 @@ def publish_reservation(
 ) -> None:
     """Publish a Reservation to all pages once the transaction is committed."""
     now = timezone.now()
-    named: dict[str, object] | ReservationGone
-    plain: dict[str, object] | ReservationGone
+    named: CalendarEntry | ReservationGone
+    plain: CalendarEntry | ReservationGone
     if gone:
         named = plain = ReservationGone(id=reservation.pk, gone=True)
     else:

@@ -10,10 +10,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Literal
+from typing import Literal, TypedDict
 
 from reservations.rules.policy import Policy
 from telemetry.protocol.sentences import sentence
+
+
+class ReleaseWarning(TypedDict):
+    """A coming release of a reservation that nobody uses."""
+
+    kind: str
+    """no_show or idle."""
+    release_at: str
+    """ISO 8601 in UTC."""
+    text: str
+    unless: str
+    """The action that prevents it."""
+    keep: bool
+    """Whether Keep may still be pressed. It works once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +61,7 @@ class PendingRelease:
             return sentence("unless work starts or you press “Keep (once)”")
         return sentence("unless work starts")
 
-    def to_json(self) -> dict[str, object]:
+    def to_json(self) -> ReleaseWarning:
         """Return it as the board and the API send it."""
         return {
             "kind": self.kind,

@@ -1,7 +1,7 @@
 """Charts and sums of the Gpus of an Account or a Reservation: /api/v1/..."""
 
 from datetime import UTC, datetime
-from typing import Any
+from typing import TypedDict
 
 from django.http import HttpRequest
 from django.shortcuts import get_object_or_404
@@ -19,16 +19,31 @@ from reservations.store.gpu_history import (
     of_reservation,
     reservation_usage,
 )
-from telemetry.history.charts import answer_history, requested_range, usage_entry
+from telemetry.history.charts import (
+    HistoryAnswer,
+    UsageAnswer,
+    answer_history,
+    requested_range,
+    usage_entry,
+)
 from telemetry.history.schemas import HistoryIn
+from telemetry.web.answer_schema import CsvAnswer
 
 router = Router(tags=["history"])
+
+
+class ReservationUsage(TypedDict):
+    """The summary of a reservation."""
+
+    reservation: int
+    usage: UsageAnswer | None
+    """Null: unknown."""
 
 
 @router.get("/accounts/{int:account_id}/history")
 def account_history(
     request: HttpRequest, account_id: int, wish: Query[HistoryIn]
-) -> Any:
+) -> HistoryAnswer | CsvAnswer:
     """The use of GPUs while a group, or a group below it, held them.
 
     For its members, its heads and the operator.
@@ -46,18 +61,18 @@ def account_history(
 @router.get("/reservations/{int:reservation_id}/history")
 def reservation_history(
     request: HttpRequest, reservation_id: int, wish: Query[HistoryIn]
-) -> Any:
+) -> HistoryAnswer | CsvAnswer:
     """The use of a reservation's GPUs while it held them."""
     subject = of_reservation(_reservation(request, reservation_id))
     return answer_history(subject, wish, now=timezone.now())
 
 
 @router.get("/reservations/{int:reservation_id}/usage")
-def reservation_summary(request: HttpRequest, reservation_id: int) -> dict[str, Any]:
+def reservation_summary(request: HttpRequest, reservation_id: int) -> ReservationUsage:
     """The summary of a reservation, so far if it is running. Null: unknown."""
     found = _reservation(request, reservation_id)
     usage = reservation_usage(found, now=timezone.now())
-    return {"reservation": found.pk, "usage": usage and usage_entry(usage)}
+    return {"reservation": found.pk, "usage": usage_entry(usage) if usage else None}
 
 
 def _reservation(request: HttpRequest, pk: int) -> Reservation:

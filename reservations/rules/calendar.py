@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 from reservations.rules.lifecycle import Kind
 from reservations.rules.window import (
@@ -511,3 +511,19 @@ class CalendarGpu:
     def label(self) -> str:
         """Return its name for people."""
         return f"{self.node}:{self.index}"
+
+
+class CalendarFlexRisk(TypedDict):
+    """The risk that a flex reservation is taken before its freeze."""
+
+    ratio: float
+    """The chance that a waiting request displaces it, 0 to 1."""
+    waiting: int
+    """Requests of others that could use one of its GPUs then."""
+    above: int
+    """Those of them that may displace it."""
+    members_above: int
+    """Memberships that rank above its holder's now."""
+    members: int
+    text: str
+    """The same in a sentence."""

@@ -482,6 +482,8 @@ class TooFast(CodedError):
     title = sentence("Too many requests")
     status = HTTPStatus.TOO_MANY_REQUESTS
     per_minute: int
+    retry_seconds: int = 0
+    """Until the next minute begins."""
 
     def text(self, zone: tzinfo = UTC) -> str:
         return sentence(

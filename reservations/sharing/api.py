@@ -1,10 +1,11 @@
 """Co-users, Offers, and partial returns: /api/v1/..."""
 
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 from django.db.models import Q
-from django.http import HttpRequest
-from ninja import Router, Status
+from django.http import HttpRequest, HttpResponse
+from msgspec import Meta
+from ninja import Query, Router, Status
 from pydantic import Field, StrictBool, StrictInt
 
 from reservations.booking import favourites, partial_release
@@ -12,10 +13,19 @@ from reservations.booking.favourites import favourite_gpus
 from reservations.models import Offer, User
 from reservations.sharing import co_use, inquiry, offers
 from reservations.store.booking_facts import site_policy
-from reservations.store.calendar_queries import Reader, iso
+from reservations.store.calendar_queries import CalendarCoUser, Reader, iso
 from reservations.store.co_users import taker_name
-from reservations.web.api_parts import count_request, decision_json, hours_of, signed_in
+from reservations.web.api_parts import (
+    BookingDecision,
+    count_request,
+    decision_json,
+    hours_of,
+    signed_in,
+)
+from reservations.web.request_keys import repeatable
 from reservations.web.schemas import GpuIds, Key, Line, _Strict
+from telemetry.web.answer_schema import UtcInstant
+from telemetry.web.cursor_page import CURSOR, NextPage, cursor_page, link_next
 
 router = Router(tags=["people"])
 MOST_OFFERS = 100
@@ -37,6 +47,94 @@ class OfferIn(_Strict):
     message: Line = Field("", max_length=200)
 
 
+class CoUserRemoved(TypedDict):
+    """The result of removing a co-user."""
+
+    id: int
+    """Of the person."""
+    removed: bool
+    """False: the person was no co-user."""
+
+
+_FromText = Annotated[
+    str | None,
+    Meta(description="Name of its maker. Null: the caller may not see it."),
+]
+_OfferFrom = TypedDict("_OfferFrom", {"from": _FromText})  # a word of Python
+
+
+class OfferAnswer(_OfferFrom):
+    """An offer of a reservation, as a gift or as a swap."""
+
+    id: int
+    state: str
+    """open, accepted, declined, withdrawn or expired."""
+    swap: bool
+    """Whether it is in exchange for another reservation."""
+    to_me: bool
+    """Whether the caller decides about it."""
+    to: str
+    """Name of the recipient, or of the recipient's group."""
+    account: str
+    """Name of the group that would pay."""
+    reservation: int
+    wanted: int | None
+    """The reservation that is wanted in exchange."""
+    given: int | None
+    """The recipient's new reservation, once it is accepted."""
+    given_back: int | None
+    """The maker's new reservation, once a swap is accepted."""
+    terms: dict[str, Any]
+    """What the maker was shown: kind, cost and refund of each side."""
+    message: str
+    made_at: UtcInstant
+    expires_at: UtcInstant
+
+
+class OfferList(NextPage):
+    """Offers to and from the caller."""
+
+    offers: list[OfferAnswer]
+
+
+class FavouritesAnswer(TypedDict):
+    """The caller's favourites."""
+
+    gpu_ids: list[int]
+
+
+class AskedReservation(TypedDict):
+    """The reservation whose holder got the message."""
+
+    reservation: int
+
+
+class NothingKnown(TypedDict):
+    """The decision about the other side, which the caller may not see."""
+
+
+class PartialPrice(TypedDict):
+    """What giving a part back returns and costs."""
+
+    end: UtcInstant
+    """Of what is left."""
+    gpu_ids: list[int]
+    """That are left."""
+    returned_credits: float
+    """Credits: weighted GPU-hours."""
+    late_credits: float
+    """Credits that are charged because it is given back late."""
+
+
+class PartialRelease(TypedDict):
+    """What is left of a reservation."""
+
+    id: int
+    end: UtcInstant
+    version: int
+    """Number of the last change. A change names it."""
+
+
 class AcceptIn(_Strict):
     """The kind that the taker was shown. "firm": nothing less is accepted."""
 
@@ -48,7 +146,7 @@ class AcceptIn(_Strict):
 )
 def share(
     request: HttpRequest, reservation_id: int, who: ShareIn
-) -> Status[dict[str, object]]:
+) -> Status[CalendarCoUser]:
     """Let a member of the same group use the caller's reservation."""
     user = signed_in(request)
     now = count_request(user, writes=True)
@@ -59,9 +157,7 @@ def share(
 
 
 @router.delete("/reservations/{int:reservation_id}/co-users/{int:user_id}")
-def unshare(
-    request: HttpRequest, reservation_id: int, user_id: int
-) -> dict[str, object]:
+def unshare(request: HttpRequest, reservation_id: int, user_id: int) -> CoUserRemoved:
     """Remove a co-user, or leave a reservation that is shared with the caller."""
     user = signed_in(request)
     now = count_request(user, writes=True)
@@ -72,7 +168,13 @@ def unshare(
 
 
 @router.get("/offers")
-def listed(request: HttpRequest, open_only: bool = True) -> dict[str, object]:
+def listed(
+    request: HttpRequest,
+    response: HttpResponse,
+    open_only: bool = True,
+    limit: int = Query(MOST_OFFERS, ge=1, le=MOST_OFFERS),
+    cursor: str = CURSOR,
+) -> OfferList:
     """Offers to and from the caller, newest first."""
     user = signed_in(request)
     rows = Offer.objects.filter(Q(taker__user=user) | Q(made_by=user))
@@ -85,7 +187,9 @@ def listed(request: HttpRequest, open_only: bool = True) -> dict[str, object]:
         "reservation__membership__account",
         "wanted",
     )
-    return {"offers": [_offer(one, user) for one in rows[:MOST_OFFERS]]}
+    page, following = cursor_page(rows, by="made_at", cursor=cursor, limit=limit)
+    link_next(request, response, following)
+    return {"offers": [_offer(one, user) for one in page], "next": following}
 
 
 class StarIn(_Strict):
@@ -97,7 +201,7 @@ class StarIn(_Strict):
 
 
 @router.put("/favourites")
-def star(request: HttpRequest, what: StarIn) -> dict[str, object]:
+def star(request: HttpRequest, what: StarIn) -> FavouritesAnswer:
     """Make a GPU or a class a favourite, or end that. Favourites come first."""
     user = signed_in(request)
     count_request(user, writes=True)
@@ -117,7 +221,7 @@ class AskIn(_Strict):
 @router.post("/reservations/{int:reservation_id}/ask", response={201: dict[str, Any]})
 def ask(
     request: HttpRequest, reservation_id: int, what: AskIn
-) -> Status[dict[str, object]]:
+) -> Status[AskedReservation]:
     """Send the holder of a reservation a message, as a notice."""
     user = signed_in(request)
     now = count_request(user, writes=True)
@@ -128,7 +232,8 @@ def ask(
 
 
 @router.post("/offers", response={201: dict[str, Any]})
-def make(request: HttpRequest, what: OfferIn) -> Status[dict[str, object]]:
+@repeatable
+def make(request: HttpRequest, what: OfferIn) -> Status[OfferAnswer]:
     """Offer the caller's reservation, as a gift or as a swap."""
     user = signed_in(request)
     made = offers.offer(
@@ -144,7 +249,7 @@ def make(request: HttpRequest, what: OfferIn) -> Status[dict[str, object]]:
 
 
 @router.post("/offers/{int:offer_id}/preview")
-def preview(request: HttpRequest, offer_id: int) -> dict[str, object]:
+def preview(request: HttpRequest, offer_id: int) -> BookingDecision | NothingKnown:
     """Check what accepting an offer would mean, without accepting it."""
     user = signed_in(request)
     sides = offers.outlook(
@@ -159,7 +264,7 @@ def preview(request: HttpRequest, offer_id: int) -> dict[str, object]:
 @router.post("/offers/{int:offer_id}/accept")
 def accept(
     request: HttpRequest, offer_id: int, shown: AcceptIn | None = None
-) -> dict[str, object]:
+) -> OfferAnswer:
     """Accept an offer. Both sides are judged again and exchanged, or nothing
     changes.
     """
@@ -174,14 +279,14 @@ def accept(
 
 
 @router.post("/offers/{int:offer_id}/decline")
-def decline(request: HttpRequest, offer_id: int) -> dict[str, object]:
+def decline(request: HttpRequest, offer_id: int) -> OfferAnswer:
     """Decline an offer to the caller, or withdraw the caller's offer."""
     user = signed_in(request)
     now = count_request(user, writes=True)
     return _offer(offers.decline(offer_id=offer_id, user=user, now=now), user)
 
 
-def _offer(row: Offer, user: User) -> dict[str, object]:
+def _offer(row: Offer, user: User) -> OfferAnswer:
     reader = Reader.of(user, site_policy())
     to_me = row.taker.user_id == user.pk
     # The maker revealed their own name, and the maker named the recipient.
@@ -219,7 +324,7 @@ class GiveBackIn(PartIn):
 
 
 @router.post("/reservations/{int:reservation_id}/give-back/preview")
-def price(request: HttpRequest, reservation_id: int, part: PartIn) -> dict[str, object]:
+def price(request: HttpRequest, reservation_id: int, part: PartIn) -> PartialPrice:
     """Return the credits that giving a part back would return, and its price."""
     user = signed_in(request)
     found = partial_release.price(
@@ -240,7 +345,7 @@ def price(request: HttpRequest, reservation_id: int, part: PartIn) -> dict[str, 
 @router.post("/reservations/{int:reservation_id}/give-back")
 def give_back(
     request: HttpRequest, reservation_id: int, part: GiveBackIn
-) -> dict[str, object]:
+) -> PartialRelease:
     """Give a part of a reservation back. The rest continues."""
     user = signed_in(request)
     left = partial_release.give_back_part(

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import TypedDict
 
 from reservations.models import Closure
 from reservations.rules.calendar import CalendarGpu
@@ -11,18 +12,32 @@ from reservations.store.booking_facts import closures_between
 from reservations.store.gpu_rows import barred_pools
 from telemetry.models import Gpu
 from telemetry.protocol.sentences import joined, sentence
+from telemetry.web.answer_schema import UtcInstant
 
 NEAR = timedelta(hours=24)
 """From this long before its start, every page announces maintenance."""
 
 
+class CalendarClosure(TypedDict):
+    """Time in which GPUs are closed, or reserved for teaching."""
+
+    id: int
+    kind: str
+    """maintenance, blackout or teaching."""
+    start: UtcInstant
+    end: UtcInstant
+    reason: str
+    gpu_ids: list[int]
+    account: str | None
+    """Name of the group that may book in it. Null: none."""
+    open: bool
+    """Whether it is a teaching slot in which the caller may book."""
+
+
 def closures_page(
     start: datetime, end: datetime, gpus: Sequence[CalendarGpu], *, user_pk: int
-) -> list[dict[str, object]]:
-    """Return the closures of a span in the form of the calendar's API.
-
-    ``open``: it is a teaching slot in which the reader may book.
-    """
+) -> list[CalendarClosure]:
+    """Return the closures of a span in the form of the calendar's API."""
     found = closures_between(start, end)
     if not found:
         return []

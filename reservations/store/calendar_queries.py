@@ -3,16 +3,17 @@
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import NotRequired, TypedDict
 
 from django.utils import timezone
 
 from reservations.models import Allocation, Reservation, User
-from reservations.rules.calendar import CalendarGpu
+from reservations.rules.calendar import CalendarFlexRisk, CalendarGpu
 from reservations.rules.lifecycle import Kind, State
 from reservations.rules.overstay_terms import is_gap
 from reservations.rules.policy import LONGEST_POSSIBLE_SECONDS, Policy
 from reservations.store.account_tree import headed_accounts
-from reservations.store.announced_closures import closures_page
+from reservations.store.announced_closures import CalendarClosure, closures_page
 from reservations.store.co_users import OwnExtras, own_extras
 from reservations.store.drains import drain_reasons, gpu_drain_reasons
 from reservations.store.gpu_rows import (
@@ -22,6 +23,7 @@ from reservations.store.gpu_rows import (
     short_reason,
 )
 from telemetry.protocol.sentences import joined, sentence
+from telemetry.web.answer_schema import UtcInstant
 
 SHOWN = State.holding()
 _FIELDS = (
@@ -81,6 +83,97 @@ class Reader:
         return user_pk == self.user_pk or self.is_operator or account_pk in self.headed
 
 
+class CalendarCoUser(TypedDict):
+    """A person who shares a reservation."""
+
+    id: int
+    user: str
+    """Name."""
+
+
+class CalendarEntry(TypedDict):
+    """One reservation."""
+
+    id: int
+    gpu_ids: list[int]
+    start: UtcInstant
+    end: UtcInstant
+    kind: str
+    """firm or flex."""
+    state: str
+    """confirmed, active, ended, released, cancelled, displaced or refunded."""
+    mine: bool
+    """Whether the caller holds it."""
+    user: str | None
+    """Name of the holder. Null: the caller may not see it."""
+    account: str
+    """Name of the group that pays."""
+    hue: int
+    """Colour of the group: the angle on the colour wheel, in degrees."""
+    purpose: str
+    """Empty if the caller may not see it."""
+    frozen: bool
+    """Whether nobody can take this flex reservation any more."""
+    gap: bool
+    """Whether a job holds an unbooked gap, which yields to every booking."""
+    overstay: UtcInstant | None
+    """Start of the time past its booked end, which others may claim. Null: none."""
+    stays_on: bool
+    """Whether the caller asked to stay on past the end."""
+    version: int
+    """Number of the last change. A change names it."""
+    editable: bool
+    """Whether the caller may change it now."""
+
+
+class CalendarPageEntry(CalendarEntry):
+    """One reservation in the calendar."""
+
+    shared: NotRequired[bool]
+    """Whether another person shares it with the caller."""
+    co_users: NotRequired[list[CalendarCoUser]]
+    """The people with whom the caller shares it."""
+    series: NotRequired[int | None]
+    """Its series."""
+    chance: NotRequired[CalendarFlexRisk]
+    """Only for the caller's flex reservations that can be taken."""
+
+
+class CalendarGpuEntry(TypedDict):
+    """One GPU of the calendar."""
+
+    id: int
+    node: str
+    index: int
+    name: str
+    gpu_class: str
+    memory_total_bytes: int
+    bookable: bool
+    out: str
+    """Why it cannot be booked, in few words. Empty: it can."""
+    out_reason: str
+    """The same in a sentence."""
+    weight: float
+    """Credits for one hour."""
+    foreign: bool
+    """Whether a process without a right to it uses it now."""
+    favourite: bool
+    """Whether it is a favourite of the caller."""
+
+
+class PlainCalendar(TypedDict):
+    """GPUs and their reservations between two instants."""
+
+    gpus: list[CalendarGpuEntry]
+    reservations: list[CalendarPageEntry]
+    closures: list[CalendarClosure]
+    now: UtcInstant
+    grid_seconds: int
+    """Reservations begin and end at multiples of it."""
+    timezone: str
+    """The portal's, an IANA name."""
+
+
 def iso(at: datetime) -> str:
     """Return an instant as ISO 8601 in UTC, to the second, with Z."""
     return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -93,7 +186,7 @@ def calendar_entry(
     reader: Reader,
     policy: Policy,
     now: datetime,
-) -> dict[str, object]:
+) -> CalendarEntry:
     """Return one loaded Reservation in the form of the calendar."""
     user, account = reservation.user, reservation.membership.account
     return _entry(
@@ -129,7 +222,7 @@ def _entry(
     reader: Reader,
     freeze: timedelta,
     now: datetime,
-) -> dict[str, object]:
+) -> CalendarPageEntry:
     (
         pk,
         _gpu,
@@ -179,13 +272,13 @@ def _entry(
 class CalendarPage:
     """The calendar between two instants."""
 
-    gpus: list[dict[str, object]]
-    reservations: list[dict[str, object]]
-    closures: list[dict[str, object]]
+    gpus: list[CalendarGpuEntry]
+    reservations: list[CalendarPageEntry]
+    closures: list[CalendarClosure]
     now: datetime
     grid_seconds: int
 
-    def to_json(self) -> dict[str, object]:
+    def to_json(self) -> PlainCalendar:
         """Return it as the API sends it."""
         return {
             "gpus": self.gpus,
@@ -204,7 +297,7 @@ def calendar_page(
     known, foreign = gpus_seen_by(reader.user_pk)
     reasons = drain_reasons(gpu.node for gpu in known if gpu.out)
     own_reasons = gpu_drain_reasons(gpu.pk for gpu in known if gpu.out == DRAINS)
-    gpus: list[dict[str, object]] = [
+    gpus: list[CalendarGpuEntry] = [
         {
             "id": gpu.pk,
             "node": gpu.node,
@@ -255,18 +348,16 @@ def _out_reason(gpu: CalendarGpu, reason: str) -> str:
 
 
 def _with_own(
-    entries: Iterable[dict[str, object]], extras: dict[int, OwnExtras]
-) -> list[dict[str, object]]:
+    entries: Iterable[CalendarPageEntry], extras: dict[int, OwnExtras]
+) -> list[CalendarPageEntry]:
     """Add fields only for the reader's own entries: co-users and Series."""
     found = list(entries)
     for entry in found:
-        one = extras.get(int(str(entry["id"])))
+        one = extras.get(entry["id"])
         if one is not None:
-            entry |= {
-                "shared": one.shared,
-                "co_users": [{"id": pk, "user": name} for pk, name in one.co_users],
-                "series": one.series_pk,
-            }
+            entry["shared"] = one.shared
+            entry["co_users"] = [{"id": pk, "user": name} for pk, name in one.co_users]
+            entry["series"] = one.series_pk
     return found
 
 
@@ -276,13 +367,13 @@ def _grouped(
     reader: Reader,
     policy: Policy,
     now: datetime,
-) -> Iterable[dict[str, object]]:
+) -> Iterable[CalendarPageEntry]:
     """Group the Allocations of each Reservation, which are consecutive.
 
     An entry may gain Gpus after it was yielded, so read to the end before using it.
     """
     freeze = timedelta(seconds=policy.freeze_seconds)
-    last: dict[str, object] = {}
+    last: CalendarPageEntry | None = None
     gpu_ids: list[int] = []
     for row in rows:
         if row[5] not in SHOWN:

@@ -1,7 +1,7 @@
 """The waitlist for programs and for the pages' scripts: /api/v1/waiting."""
 
 from datetime import datetime
-from typing import Any
+from typing import Any, TypedDict
 
 from django.http import HttpRequest
 from django.utils import timezone
@@ -9,14 +9,21 @@ from ninja import Router, Status
 from pydantic import Field
 
 from reservations.models import Reservation, User, WaitingRequest
+from reservations.rules.calendar import CalendarFlexRisk
 from reservations.rules.decision import Decision
 from reservations.rules.policy import Policy
 from reservations.rules.window import Window
 from reservations.store.booking_facts import site_policy
-from reservations.store.calendar_queries import Reader, calendar_entry
+from reservations.store.calendar_queries import (
+    CalendarEntry,
+    Reader,
+    calendar_entry,
+)
 from reservations.store.locks import choose_membership
 from reservations.waitlist import service as waiting
 from reservations.waitlist.queries import (
+    ExpectedPlace,
+    WaitingAnswer,
     chance_of_decision,
     expected_placements,
     own_chances,
@@ -24,6 +31,7 @@ from reservations.waitlist.queries import (
     request_json,
 )
 from reservations.web.api_parts import count_request, own_membership, signed_in
+from reservations.web.request_keys import repeatable
 from reservations.web.schemas import (
     MOST_GPUS,
     Instant,
@@ -54,8 +62,31 @@ class WaitIn(_Strict):
     """Launched once placed, without asking: POST /jobs without the reservation."""
 
 
+class EstimateError(TypedDict):
+    """The error of first estimates, over the newest placements."""
+
+    n: int
+    """Number of placements."""
+    off_hours: float
+    """Mean absolute error, in hours."""
+    later_hours: float
+    """Mean of start minus estimate, in hours."""
+    text: str
+
+
+class WaitingList(TypedDict):
+    """The requests of the caller."""
+
+    requests: list[WaitingAnswer]
+    waiting: int
+    """Waiting requests of all people."""
+    planned_requests: int
+    """Number of requests for which a start is held."""
+    estimates: EstimateError
+
+
 @router.get("/waiting")
-def listed(request: HttpRequest) -> dict[str, object]:
+def listed(request: HttpRequest) -> WaitingList:
     """List the caller's requests, each with its position and estimated start."""
     user = signed_in(request)
     policy = site_policy()
@@ -76,7 +107,8 @@ def listed(request: HttpRequest) -> dict[str, object]:
 
 
 @router.post("/waiting", response={201: dict[str, Any]})
-def ask(request: HttpRequest, wish: WaitIn) -> Status[dict[str, object]]:
+@repeatable
+def ask(request: HttpRequest, wish: WaitIn) -> Status[WaitingAnswer]:
     """Join the waitlist. A suitable time is booked as soon as there is one."""
     user = signed_in(request)
     now = count_request(user, writes=True)
@@ -98,7 +130,7 @@ def ask(request: HttpRequest, wish: WaitIn) -> Status[dict[str, object]]:
 
 
 @router.delete("/waiting/{int:waiting_id}")
-def withdraw(request: HttpRequest, waiting_id: int) -> dict[str, object]:
+def withdraw(request: HttpRequest, waiting_id: int) -> WaitingAnswer:
     """Withdraw a request."""
     user = signed_in(request)
     now = count_request(user, writes=True)
@@ -108,7 +140,7 @@ def withdraw(request: HttpRequest, waiting_id: int) -> dict[str, object]:
 
 
 @router.post("/waiting/{int:waiting_id}/accept")
-def accept(request: HttpRequest, waiting_id: int) -> dict[str, object]:
+def accept(request: HttpRequest, waiting_id: int) -> CalendarEntry:
     """Accept an offer of the waitlist. The answer is the new reservation."""
     user = signed_in(request)
     now = count_request(user, writes=True)
@@ -120,7 +152,7 @@ def accept(request: HttpRequest, waiting_id: int) -> dict[str, object]:
 
 
 @router.post("/waiting/{int:waiting_id}/decline")
-def decline(request: HttpRequest, waiting_id: int) -> dict[str, object]:
+def decline(request: HttpRequest, waiting_id: int) -> WaitingAnswer:
     """Decline an offer, or what the waitlist booked, until it freezes."""
     user = signed_in(request)
     now = count_request(user, writes=True)
@@ -131,7 +163,7 @@ def decline(request: HttpRequest, waiting_id: int) -> dict[str, object]:
 
 def preview_chance(
     user: User, wish: PreviewIn, decision: Decision, now: datetime
-) -> dict[str, object] | None:
+) -> CalendarFlexRisk | None:
     """Return the chance that the flex would be displaced. None: it cannot be.
 
     A change is judged as if it were booked besides the Reservation that it changes.
@@ -158,7 +190,7 @@ def preview_chance(
 
 def calendar_extras(
     user: User, span: SpanIn, policy: Policy, now: datetime
-) -> tuple[list[dict[str, object]], dict[int, dict[str, object]]]:
+) -> tuple[list[ExpectedPlace], dict[int, CalendarFlexRisk]]:
     """Return the estimated places of own requests, and the chances of own flex."""
     chances = own_chances(user.pk, policy=policy, now=now)
     return (
@@ -167,7 +199,7 @@ def calendar_extras(
     )
 
 
-def _request_json(user: User, row: WaitingRequest) -> dict[str, object]:
+def _request_json(user: User, row: WaitingRequest) -> WaitingAnswer:
     policy = site_policy()
     found = queue_of(
         user,

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from reservations.rules.calendar import CalendarGpu
+from reservations.rules.calendar import CalendarFlexRisk, CalendarGpu
 from reservations.rules.fairness.preemption import FairTree, keys, ranks_above
 from reservations.rules.window import HOUR_SECONDS, Window, unix
 from reservations.waitlist.rules import WaitingRequestInfo
@@ -40,7 +40,7 @@ class FlexRisk:
     """Memberships that rank above its holder's now."""
     members: int
 
-    def to_json(self) -> dict[str, object]:
+    def to_json(self) -> CalendarFlexRisk:
         """Return it as the API sends it, with its sentences."""
         return {
             "ratio": round(self.ratio, 3),

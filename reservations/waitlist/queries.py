@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import TypedDict
 
 from django.db.models import QuerySet
 
@@ -21,6 +22,7 @@ from reservations.waitlist.flex_risk import FlexRisk, chance_of
 from reservations.waitlist.rules import WaitingRequestInfo, in_order
 from reservations.waitlist.waitlist_snapshot import MOST_LOOKED, waiting_request_info
 from telemetry.protocol.sentences import sentence
+from telemetry.web.answer_schema import UtcInstant
 
 WAITING = WaitingRequest.State.WAITING
 PLACED = WaitingRequest.State.PLACED
@@ -28,6 +30,76 @@ MOST_MEASURED = 50
 """The newest placements, from which the error of estimates is measured."""
 MOST_SHOWN = 50
 GIB_BYTES = 2**30
+
+
+class WaitingAhead(TypedDict):
+    """Requests of one group that are served first."""
+
+    account: str
+    hue: int
+    """Colour of the group: the angle on the colour wheel, in degrees."""
+    count: int
+    users: list[str] | None
+    """Names. Null: the caller may not see them."""
+
+
+class ExpectedPlace(TypedDict):
+    """Where and when a waiting request is expected to be placed."""
+
+    id: int
+    """Of the request."""
+    gpu_ids: list[int]
+    start: UtcInstant
+    end: UtcInstant | None
+    planned: bool
+    """Whether this start is held for it."""
+
+
+class WaitingOffer(TypedDict):
+    """A time that the waitlist offers."""
+
+    gpu_ids: list[int]
+    start: UtcInstant | None
+    end: UtcInstant | None
+    until: UtcInstant | None
+    """It can be accepted until then."""
+
+
+class WaitingAnswer(TypedDict):
+    """A request of the waitlist."""
+
+    id: int
+    state: str
+    """waiting, placed, declined, cancelled or expired."""
+    account: str
+    """Name of the group that pays."""
+    count: int
+    """Number of GPUs."""
+    gpu_class: str | None
+    """Null: any."""
+    min_memory_gib: float
+    """Least memory of each GPU."""
+    hours: float
+    earliest: UtcInstant
+    latest: UtcInstant
+    """It ends by then."""
+    purpose: str
+    any_notice: bool
+    """Whether it may be booked at short notice without asking."""
+    has_job: bool
+    """Whether a job starts with it."""
+    asked_at: UtcInstant
+    position: int | None
+    """1 is served first. Null: it does not wait."""
+    ahead: list[WaitingAhead]
+    expected: ExpectedPlace | None
+    offer: WaitingOffer | None
+    reservation: int | None
+    """The reservation that was made for it."""
+    displaced_from: int | None
+    """The reservation whose loss put it on the waitlist."""
+    decline_until: UtcInstant | None
+    """Its reservation can be declined until then. Null: it cannot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +277,7 @@ def past_error() -> PastError:
     return PastError(n, sum(abs(x) for x in late) / n, sum(late) / n)
 
 
-def request_json(one: OwnRequest) -> dict[str, object]:
+def request_json(one: OwnRequest) -> WaitingAnswer:
     """Return one of the User's requests as the API sends it."""
     row = one.row
     return {
@@ -247,7 +319,7 @@ def request_json(one: OwnRequest) -> dict[str, object]:
     }
 
 
-def landing_json(row: WaitingRequest) -> dict[str, object] | None:
+def landing_json(row: WaitingRequest) -> ExpectedPlace | None:
     """Return the estimated place of a waiting request. ``planned``: its start is
     held.
     """
@@ -268,7 +340,7 @@ def _iso(at: datetime | None) -> str | None:
 
 def expected_placements(
     user_pk: int, start: datetime, end: datetime
-) -> list[dict[str, object]]:
+) -> list[ExpectedPlace]:
     """Return the estimated places of the User's requests within a span."""
     rows = WaitingRequest.objects.waiting().filter(
         user_id=user_pk, expected_start__lt=end, expected_end__gt=start

@@ -1,6 +1,7 @@
 """Common parts of the calendar's API: the User, the time, the answers."""
 
 from datetime import datetime
+from typing import Any, NotRequired, TypedDict
 
 from django.conf import settings
 from django.http import HttpRequest
@@ -10,14 +11,78 @@ from reservations.models import Membership, User
 from reservations.rules.calendar import Slot
 from reservations.rules.decision import Decision
 from reservations.rules.errors import NotFound
+from reservations.rules.fairness.fair_tree import PathStep
 from reservations.rules.fairness.preemption import Displaced, deciding
 from reservations.rules.lifecycle import Kind
 from reservations.store.calendar_queries import iso
 from reservations.web.rate_limits import check_rate
 from telemetry.protocol.coded_error import error_parts
 from telemetry.protocol.sentences import sentence
+from telemetry.web.answer_schema import UtcInstant
 
 PREVIEWS_PER_MINUTE = 300
+
+
+class FreeSlot(TypedDict):
+    """Free time of some GPUs."""
+
+    gpu_ids: list[int]
+    start: UtcInstant
+    end: UtcInstant
+    kind: str
+    """The kind that a booking would get: firm or flex."""
+    displaces: int
+    """Flex reservations of others that it would take."""
+    foreign_gpu_ids: list[int]
+    """GPUs that a process without a right to them uses now."""
+
+
+class DisplacedFlex(TypedDict):
+    """A flex reservation that a booking would take."""
+
+    user: str | None
+    """Name of its holder. Null: names are hidden, and the group stands for it."""
+    account: str
+    """Name of its group."""
+    refund_credits: float
+    """Credits (weighted GPU-hours) that its holder gets back."""
+    start: UtcInstant
+    end: UtcInstant
+    of_group: bool
+    """Whether groups decided by their level_fs. Otherwise persons did."""
+    own_level_fs: float | None
+    """The caller's level_fs that decided. Null: it is infinite, nothing was used."""
+    their_level_fs: float | None
+    """The holder's."""
+
+
+class BookingDecision(TypedDict):
+    """What a booking would be and cost, or why it is refused."""
+
+    ok: bool
+    """Whether it would be accepted."""
+    kind: str | None
+    """firm or flex. Null: it is refused."""
+    cost_credits: float
+    """Credits: weighted GPU-hours."""
+    peak_credits: NotRequired[float]
+    """The part of the cost from peak hours. Missing if it is zero."""
+    quota_left_credits: float | None
+    """Credits that are left of the quota afterwards. Null: flex does not count."""
+    rank_before: int | None
+    rank_after: int | None
+    of: int | None
+    """Number of memberships that have a rank."""
+    why_not_firm: str | None
+    taken_until: UtcInstant | None
+    """Until when flex may be taken. Null: it cannot be."""
+    displaces: list[DisplacedFlex]
+    refusal: dict[str, Any] | None
+    """Code, title, detail and the members of the problem that booking would answer."""
+    next_slot: FreeSlot | None
+    """Another time that would work."""
+    works_instead: FreeSlot | None
+    """Some of the GPUs, at the same time, that would work."""
 
 
 def signed_in(request: HttpRequest) -> User:
@@ -55,7 +120,7 @@ def hours_of(gpu_seconds: int) -> float:
     return round(gpu_seconds / 3600, 3)
 
 
-def slot_json(slot: Slot) -> dict[str, object]:
+def slot_json(slot: Slot) -> FreeSlot:
     """Return a free slot as the API sends it."""
     return {
         "gpu_ids": list(slot.gpu_ids),
@@ -68,22 +133,16 @@ def slot_json(slot: Slot) -> dict[str, object]:
     }
 
 
-def decision_json(decision: Decision) -> dict[str, object]:
+def decision_json(decision: Decision) -> BookingDecision:
     """Return a decision as the API sends it: kind, cost, ranks, or the refusal."""
     zone = timezone.get_current_timezone()
     refusal = decision.refusal
     why = decision.why_not_firm
     slot = decision.next_slot or (refusal.next_slot if refusal else None)
-    return {
+    told: BookingDecision = {
         "ok": refusal is None,
         "kind": decision.kind.value if decision.kind else None,
         "cost_credits": hours_of(decision.cost_gpu_seconds),
-        # The part of the cost from peak hours. Left out if it is zero.
-        **(
-            {"peak_credits": hours_of(decision.peak_gpu_seconds)}
-            if decision.peak_gpu_seconds
-            else {}
-        ),
         # Flex does not count in the quota.
         "quota_left_credits": hours_of(decision.quota_left_gpu_seconds)
         if decision.kind is Kind.FIRM
@@ -93,18 +152,7 @@ def decision_json(decision: Decision) -> dict[str, object]:
         "of": decision.of,
         "why_not_firm": why.text(zone) if why else None,
         "taken_until": iso(decision.taken_until) if decision.taken_until else None,
-        "displaces": [
-            {
-                # Empty if names are hidden. Then the group stands for its member.
-                "user": one.flex.user or None,
-                "account": one.flex.account,
-                "refund_credits": hours_of(one.refund_gpu_seconds),
-                "start": iso(one.flex.start),
-                "end": iso(one.flex.end),
-                **_deciding_levels(one),
-            }
-            for one in decision.displaced
-        ],
+        "displaces": [_displaced_json(one) for one in decision.displaced],
         "refusal": error_parts(refusal, zone) if refusal else None,
         "next_slot": slot_json(slot) if slot else None,
         # Some of the requested GPUs, at the same time.
@@ -112,16 +160,26 @@ def decision_json(decision: Decision) -> dict[str, object]:
         if refusal and refusal.works_instead
         else None,
     }
+    if decision.peak_gpu_seconds:
+        told["peak_credits"] = hours_of(decision.peak_gpu_seconds)
+    return told
 
 
-def _deciding_levels(one: Displaced) -> dict[str, object]:
-    """Return the two level_fs that decided: the requester's, and the owner's."""
+def _displaced_json(one: Displaced) -> DisplacedFlex:
     theirs, own = deciding(one.theirs, one.own)
-    level_fs = {"own": own.level.level_fs, "their": theirs.level.level_fs}
     return {
+        # Empty if names are hidden. Then the group stands for its member.
+        "user": one.flex.user or None,
+        "account": one.flex.account,
+        "refund_credits": hours_of(one.refund_gpu_seconds),
+        "start": iso(one.flex.start),
+        "end": iso(one.flex.end),
         "of_group": not theirs.is_user,
-        **{
-            f"{side}_level_fs": None if value is None else float(value)
-            for side, value in level_fs.items()
-        },
+        "own_level_fs": _level_fs(own),
+        "their_level_fs": _level_fs(theirs),
     }
+
+
+def _level_fs(step: PathStep) -> float | None:
+    value = step.level.level_fs
+    return None if value is None else float(value)

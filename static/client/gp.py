@@ -44,6 +44,7 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
+import uuid
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
@@ -73,6 +74,12 @@ ACCEPT = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 TEXT, BINARY, CLOSE, PING, PONG = 1, 2, 8, 9, 10
 
 
+LOST = "lost"
+"""Code of a request of which it is not known whether the portal handled it."""
+PAUSES_SECONDS = (1, 2, 4)
+"""Before a request whose answer is lost is sent again."""
+
+
 class Refused(Exception):
     """The command failed: 1 the portal refuses, 2 wrong use, 3 it is not reachable."""
 
@@ -98,15 +105,31 @@ class Portal:
         self.url, self.token, self.known = url.rstrip("/"), token, None
         self.opener = urllib.request.build_opener(NoRedirect())
 
-    def ask(self, method, path, body=None, **query):
+    def ask(self, method, path, body=None, *, key=None, **query):
         """Return the answer's JSON."""
-        with self.open(method, path, body, **query) as answer:
+        with self.open(method, path, body, key=key, **query) as answer:
             try:
                 return json.loads(answer.read() or b"null")
             except ValueError:
                 raise Refused(f"{self.url} is not a GPU Portal", 2) from None
             except (OSError, http.client.HTTPException) as error:
-                raise Refused(f"the answer is incomplete: {error!r}", 3) from None
+                words = f"the answer is incomplete: {error!r}"
+                raise Refused(words, 3, LOST) from None
+
+    def create(self, path, body):
+        """Return the answer's JSON. Send the request again if the answer is lost.
+
+        The portal does the request once, because it has the same key each time.
+        """
+        key = str(uuid.uuid4())
+        for pause_seconds in PAUSES_SECONDS:
+            try:
+                return self.ask("POST", path, body, key=key)
+            except Refused as error:
+                if error.code not in (LOST, "request-running"):
+                    raise
+            time.sleep(pause_seconds)
+        return self.ask("POST", path, body, key=key)
 
     def cards(self, numbers):
         """Return Gpus as people know them: node-a:0, node-a:1."""
@@ -115,7 +138,7 @@ class Portal:
             self.known = {row["id"]: f"{row['node']}:{row['index']}" for row in rows}
         return ", ".join(self.known.get(number, f"#{number}") for number in numbers)
 
-    def open(self, method, path, body=None, **query):
+    def open(self, method, path, body=None, *, key=None, **query):
         """Return the answer to be read; raise what it says where it is no answer."""
         known = {name: value for name, value in query.items() if value is not None}
         address = f"{self.url}/api/v1{path}"
@@ -126,7 +149,8 @@ class Portal:
             data=None if body is None else json.dumps(body).encode(),
             method=method,
             headers={"Authorization": f"Bearer {self.token}", "Accept": JSON}
-            | ({} if body is None else {"Content-Type": JSON}),
+            | ({} if body is None else {"Content-Type": JSON})
+            | ({} if key is None else {"Idempotency-Key": f'"{key}"'}),
         )
         try:
             return self.opener.open(request, timeout=TIMEOUT_SECONDS)
@@ -134,13 +158,17 @@ class Portal:
             said = problem_of(error)
             words, code = words_of(said, error, self), str(said.get("code"))
             if error.code in (429, 500, 502, 503, 504):
-                raise Refused(f"the portal answers {error.code}: {words}", 3) from None
+                code = LOST if error.code > 500 else code
+                words = f"the portal answers {error.code}: {words}"
+                raise Refused(words, 3, code) from None
             wrong = error.code in (400, 413, 415, 422) or 300 <= error.code < 400
             raise Refused(words, 2 if wrong else 1, code) from None
         except urllib.error.URLError as error:
-            raise Refused(f"the portal cannot be reached: {error.reason}", 3) from None
+            words = f"the portal cannot be reached: {error.reason}"
+            raise Refused(words, 3, LOST) from None
         except (OSError, http.client.HTTPException, ValueError) as error:
-            raise Refused(f"the portal cannot be reached: {error}", 3) from None
+            words = f"the portal cannot be reached: {error}"
+            raise Refused(words, 3, LOST) from None
 
 
 def problem_of(error):
@@ -262,7 +290,7 @@ def book(args):
     if args.at and abs(when(slot["start"]) - args.at) > timedelta(minutes=1):
         raise Refused(f"not free at that time; first free: {span(slot)}")
     wanted = {name: slot[name] for name in ("gpu_ids", "start", "end")}
-    made = to.ask("POST", "/reservations", wanted | {"purpose": args.purpose})
+    made = to.create("/reservations", wanted | {"purpose": args.purpose})
     where = f"{made['kind']}, {to.cards(made['gpu_ids'])}"
     print(f"reservation {made['id']}: {span(made)}, {where}")
 
@@ -348,10 +376,10 @@ def run(args):
             "total_hours": args.total,
             "min_memory_gib": args.memory,
         }
-        made = to.ask("POST", "/jobs", body | {"backfill": wish})["backfill"]
+        made = to.create("/jobs", body | {"backfill": wish})["backfill"]
         print(f"gap job {made['id']}: {made['state']}")
         return
-    made = to.ask("POST", "/jobs", body)
+    made = to.create("/jobs", body)
     print(f"job {made['id']}: {made['state']}", file=sys.stderr)
     if args.follow:
         read_log(to, made["id"], follow=True)

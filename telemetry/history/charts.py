@@ -5,21 +5,53 @@ The calling view selects the history and checks access to it.
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, TypedDict
 
-from django.http import HttpResponse
 from django.utils.text import slugify
 from django.utils.translation import gettext
 
 from telemetry.history.queries import HistoryRange, Subject, read_history
 from telemetry.history.schemas import MOST_SECONDS, HistoryIn
 from telemetry.models import Gpu
+from telemetry.rules.chart_series import ChartSeries
 from telemetry.rules.usage_summary import Usage
+from telemetry.web.answer_schema import CsvAnswer
 from telemetry.web.csv_answer import csv_answer
 from telemetry.web.spreadsheet import series_rows
 
 MOST_LINES = 16
 """Most Gpus of one node of which a chart draws a line each."""
+
+
+class HistoryAnswer(TypedDict):
+    """Columns of a chart."""
+
+    name: str
+    """Of the GPU, node, group or reservation."""
+    start: int
+    """Unix seconds."""
+    end: int
+    """Unix seconds."""
+    series: ChartSeries
+
+
+class UsageAnswer(TypedDict):
+    """The use of GPUs during a reservation or a job."""
+
+    samples: int
+    """Number of samples, one a second for each GPU."""
+    util_mean_pct: float | None
+    """Mean utilization in percent."""
+    util_p95_pct: float | None
+    """95th percentile of the minutes' mean utilization, in percent."""
+    idle_ratio: float | None
+    """Part of the samples in which the GPU was idle, 0 to 1."""
+    memory_max_bytes: float | None
+    energy_kwh: float | None
+    gpu_seconds: int
+    """GPUs times seconds, sampled or not."""
+    seen_ratio: float | None
+    """Part of the time with samples, 0 to 1."""
 
 
 def requested_range(wish: HistoryIn, *, now: datetime) -> HistoryRange:
@@ -33,7 +65,7 @@ def requested_range(wish: HistoryIn, *, now: datetime) -> HistoryRange:
 
 def answer_history(
     subject: Subject, wish: HistoryIn, *, now: datetime
-) -> HttpResponse | dict[str, Any]:
+) -> HistoryAnswer | CsvAnswer:
     """Return the columns as JSON or as a spreadsheet."""
     asked = requested_range(wish, now=now)
     series = read_history(subject, asked, now=now)
@@ -48,7 +80,7 @@ def answer_history(
     return csv_answer(name, series_rows(series, of=subject.name))
 
 
-def usage_entry(usage: Usage) -> dict[str, float | int | None]:
+def usage_entry(usage: Usage) -> UsageAnswer:
     """Return a summary as plain values for JSON."""
     totals = usage.totals
     return {

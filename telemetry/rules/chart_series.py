@@ -79,8 +79,9 @@ class ChartSeries(TypedDict):
 
     step_seconds: int
     at: list[int]
-    """Whether the node's Alert covers it. Then it gets no Alert."""
+    """Start of each step, in Unix seconds."""
     n: list[int]
+    """Number of samples."""
     util_min_pct: list[float | None]
     util_avg_pct: list[float | None]
     util_max_pct: list[float | None]

@@ -57,7 +57,10 @@ def problem_response(error: CodedError) -> JsonResponse:
     response = JsonResponse(
         problem_of(error), status=error.status, content_type=PROBLEM_TYPE
     )
-    passes = error.status == HTTPStatus.SERVICE_UNAVAILABLE
+    passes = error.status in (
+        HTTPStatus.SERVICE_UNAVAILABLE,
+        HTTPStatus.TOO_MANY_REQUESTS,
+    )
     if seconds := error.retry_seconds or (RETRY_SECONDS if passes else 0):
         response["Retry-After"] = str(seconds)
     if error.status == HTTPStatus.UNAUTHORIZED:

@@ -7,7 +7,7 @@ import shlex
 import pytest
 
 from gpuportal.api import api
-from gpuportal.api_reference import TAGS, reference
+from gpuportal.api_reference import TAGS, answer_objects, reference
 from reservations.web.schemas import BookIn
 
 
@@ -41,7 +41,25 @@ def test_an_operation_is_described(sections):
     limit = next(one for one in slots.parameters if one.name == "limit")
     assert (limit.kind, limit.default) == ("integer, 1 to 20", "3")
     assert (slots.body, slots.scope) == ((), "read")
+    (key,) = book.parameters
+    assert key.name == "Idempotency-Key" and key.description.startswith("A unique")
+    cursor = next(
+        o for o in named(sections, "get_jobs").parameters if o.name == "cursor"
+    )
+    assert cursor.description.startswith("next of the page before")
     assert named(sections, "post_jobs").scope == "job"
+
+
+@pytest.mark.pure
+def test_an_answer_is_described(sections):
+    assert named(sections, "get_calendar").answer_objects == ("CalendarAnswer",)
+    assert named(sections, "delete_serve_files_one").answer_objects == ()
+    objects = {one.name: one for one in answer_objects(api.get_openapi_schema())}
+    fields = {one.name: one for one in objects["CalendarAnswer"].fields}
+    assert fields["reservations"].kind == "[CalendarPageEntry]"
+    assert fields["reservations"].object_name in objects
+    assert fields["timezone"].description == "The portal's, an IANA name."
+    assert "BookIn" not in objects
 
 
 @pytest.mark.pure

@@ -1,6 +1,6 @@
 """The caller's ssh public keys: /api/v1/ssh-keys."""
 
-from typing import Any
+from typing import Any, TypedDict
 
 from django.http import HttpRequest
 from ninja import Router, Status
@@ -14,6 +14,7 @@ from reservations.store.calendar_queries import iso
 from reservations.web.api_parts import count_request, signed_in
 from reservations.web.schemas import Line, _Strict
 from telemetry.protocol.sentences import sentence
+from telemetry.web.answer_schema import UtcInstant
 
 router = Router(tags=["people"])
 
@@ -25,15 +26,43 @@ class SshKeyIn(_Strict):
     name: Line = Field("", max_length=ssh_keys.MOST_NAME_CHARACTERS)
 
 
+class SshKeyAnswer(TypedDict):
+    """A stored public key."""
+
+    id: int
+    name: str
+    kind: str
+    """Its algorithm: ssh-ed25519, for example."""
+    fingerprint: str
+    """SHA256:..., as ssh-keygen prints it."""
+    public_key: str
+    added: UtcInstant
+    last_used: UtcInstant | None
+    """When it was last used. Null: never."""
+
+
+class SshKeyList(TypedDict):
+    """The caller's public keys."""
+
+    ssh_keys: list[SshKeyAnswer]
+
+
+class SshKeyRemoved(TypedDict):
+    """The key that was removed."""
+
+    id: int
+    removed: bool
+
+
 @router.get("/ssh-keys")
-def ssh_key_list(request: HttpRequest) -> dict[str, Any]:
+def ssh_key_list(request: HttpRequest) -> SshKeyList:
     """The caller's ssh public keys, newest first."""
     rows = SshKey.objects.filter(user=signed_in(request))
     return {"ssh_keys": [_facts(key) for key in rows]}
 
 
 @router.post("/ssh-keys", response={201: dict[str, Any]})
-def ssh_key_add(request: HttpRequest, body: SshKeyIn) -> Status[dict[str, Any]]:
+def ssh_key_add(request: HttpRequest, body: SshKeyIn) -> Status[SshKeyAnswer]:
     """Store an ssh public key. Certificates are made for stored keys only."""
     user = signed_in(request)
     now = count_request(user, writes=True)
@@ -42,7 +71,7 @@ def ssh_key_add(request: HttpRequest, body: SshKeyIn) -> Status[dict[str, Any]]:
 
 
 @router.delete("/ssh-keys/{int:key_id}")
-def ssh_key_remove(request: HttpRequest, key_id: int) -> dict[str, Any]:
+def ssh_key_remove(request: HttpRequest, key_id: int) -> SshKeyRemoved:
     """Remove one of the caller's keys. Its certificates open nothing afterwards."""
     user = signed_in(request)
     now = count_request(user, writes=True)
@@ -51,7 +80,7 @@ def ssh_key_remove(request: HttpRequest, key_id: int) -> dict[str, Any]:
     return {"id": key_id, "removed": True}
 
 
-def _facts(key: SshKey) -> dict[str, Any]:
+def _facts(key: SshKey) -> SshKeyAnswer:
     return {
         "id": key.pk,
         "name": key.name,

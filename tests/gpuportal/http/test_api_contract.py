@@ -4,13 +4,18 @@ import copy
 import json
 from io import StringIO
 from pathlib import Path
+from typing import TypedDict
 
 import pytest
 from django.conf import settings
 from django.core.management import CommandError, call_command
+from django.http import JsonResponse
+from ninja import Status
 
 from gpuportal.http.api_contract import breaking_changes
 from gpuportal.management.commands.openapi import schema_text
+from telemetry.web.answer_schema import CsvAnswer, UtcInstant, answer_schemas
+from tests.answers import check_answer
 
 pytestmark = pytest.mark.pure
 KEPT = Path(settings.BASE_DIR) / "docs" / "openapi.json"
@@ -192,3 +197,71 @@ def test_the_command_prints_writes_and_refuses(tmp_path, kept):
     with pytest.raises(CommandError, match="is not a schema of the API"):
         call_command("openapi", write=file, stdout=out)
     assert file.read_text() == "{"
+
+
+def test_every_answer_has_a_schema_of_its_fields(kept):
+    for path, operations in kept["paths"].items():
+        for method, one in operations.items():
+            (good,) = (one["responses"][s] for s in one["responses"] if s < "400")
+            if "204" in one["responses"]:
+                continue
+            schema = good["content"]["application/json"]["schema"]
+            for form in schema.get("anyOf", [schema]):
+                name = form["$ref"].rsplit("/", 1)[1]
+                named = kept["components"]["schemas"][name]
+                assert named["properties"] or name == "NothingKnown", (method, path)
+                assert named["description"], name
+
+
+def test_an_answer_with_another_field_or_type_is_found():
+    told = {"id": 1, "removed": True}
+    where = ("DELETE", "api/v1/ssh-keys/<int:key_id>")
+    check_answer(JsonResponse(told), *where)
+    for wrong in ({"id": 1}, told | {"id": "1"}, told | {"more": 1}):
+        with pytest.raises(AssertionError):
+            check_answer(JsonResponse(wrong), *where)
+    with pytest.raises(AssertionError, match="no answer 202"):
+        check_answer(JsonResponse(told, status=202), *where)
+
+
+def test_an_answer_of_any_object_may_become_one_with_fields(kept, new):
+    answer = operation(kept, SLOTS)["responses"]["200"]["content"]["application/json"]
+    answer["schema"] = {"type": "object", "additionalProperties": True}
+    assert breaking_changes(kept, new) == []
+    operation(new, SLOTS)["responses"]["200"]["content"]["application/json"] = {
+        "schema": {"type": "array"}
+    }
+    assert breaking_changes(kept, new) != []
+
+
+class BaseAnswer(TypedDict):
+    at: UtcInstant
+    """When it
+    began."""
+
+
+class DerivedAnswer(BaseAnswer):
+    """A thing."""
+
+    size: int | None
+
+
+def answered() -> Status[DerivedAnswer] | CsvAnswer: ...
+
+
+def answered_without_fields() -> dict[str, int]: ...
+
+
+def test_the_fields_of_an_annotation_are_documented():
+    content, named = answer_schemas(answered)
+    assert content.keys() == {"application/json", "text/csv"}
+    made = named["DerivedAnswer"]
+    assert made["description"] == "A thing."
+    assert made["required"] == ["at", "size"]
+    assert made["properties"]["at"] == {
+        "type": "string",
+        "format": "date-time",
+        "description": "When it began.",
+    }
+    with pytest.raises(TypeError, match="has no fields"):
+        answer_schemas(answered_without_fields)

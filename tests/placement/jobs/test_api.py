@@ -129,7 +129,11 @@ def test_an_array_is_launched_looked_at_and_stopped(program, bob, reservation):
 def test_others_see_nothing_of_it(bob, carol, job, reservation):
     for other in (bob, carol):
         client = signed_in(other)
-        assert client.get("/api/v1/jobs").json() == {"count": 0, "jobs": []}
+        assert client.get("/api/v1/jobs").json() == {
+            "count": 0,
+            "jobs": [],
+            "next": None,
+        }
         for path in (
             f"/jobs/{job.pk}",
             f"/jobs/{job.pk}/log",
