@@ -1,4 +1,5 @@
-"""Static files: finders for npm packages and for bundled scripts, production's storage.
+"""Static files: finders for npm packages, bundled scripts and the students' client, and
+production's storage.
 
 Files of node_modules are an explicit list, not whole folders, because packages contain
 style sheets that name missing images, which makes ``collectstatic`` fail.
@@ -16,11 +17,14 @@ from django.core.files.storage import FileSystemStorage, Storage
 from django.templatetags.static import static
 from whitenoise.storage import CompressedManifestStaticFilesStorage
 
-from gpuportal.pages import bundle
+from gpuportal.pages import bundle, client_files
 
 BUNDLED = "bundle/"
 """Where the files of a bundle are below ``STATIC_URL``. esbuild put the hash of their
 content into their names."""
+
+CLIENT = "client/"
+"""Where the students' client is below ``STATIC_URL``."""
 
 
 class MappedStorage(FileSystemStorage):
@@ -104,6 +108,32 @@ class BundleFinder(BaseFinder):
         storage = MappedStorage({BUNDLED + name: name for name in names}, folder)
         for name in names:
             yield BUNDLED + name, storage
+
+
+class ClientFinder(BaseFinder):
+    """Finds the students' client (``gpuportal/pages/client_files.py``)."""
+
+    def check(self, **kwargs: object) -> list[CheckMessage]:
+        """Report nothing, because the files are made when they are needed."""
+        return []
+
+    def find(self, path: str, find_all: bool = False, **kwargs: object):  # type: ignore[override]
+        """Return the file (or the list of files) behind a public name."""
+        name = path.removeprefix(CLIENT)
+        known = name != path and name in client_files.names()
+        hits = [str(client_files.folder() / name)] if known else []
+        if find_all or kwargs.get("all"):
+            return hits
+        return hits[0] if hits else []
+
+    def list(
+        self, ignore_patterns: Iterable[str] | None
+    ) -> Iterator[tuple[str, Storage]]:
+        """Yield every file with its storage."""
+        names = {CLIENT + name: name for name in client_files.names()}
+        storage = MappedStorage(names, client_files.folder())
+        for name in names:
+            yield name, storage
 
 
 def script(name: str) -> str:

@@ -6,18 +6,18 @@ import os
 import subprocess
 import sys
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 from django.utils import timezone
 
+from gpuportal.pages import client_files
 from placement.jobs.nodes import log_store, result_files
 from placement.models import Job, ResultFile
 from reservations.accounts.api_tokens import create_token
 from reservations.models import Reservation
 from tests.factories import make_gpus, make_node, make_reservation
 
-CLIENT = Path(__file__).resolve().parents[2] / "static" / "client" / "gp.py"
+CLIENT = client_files.folder() / client_files.ONE_FILE
 
 
 def gp(folder, *words, **more):
