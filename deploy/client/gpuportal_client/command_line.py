@@ -4,6 +4,7 @@ Create a token on the portal's page "Settings" with the permissions read, book a
 Then:
 
     %(prog)s login https://portal.example       asks for the token, saves it (mode 600)
+    %(prog)s gpus --free                        lists the GPUs that are free now
     %(prog)s find --gpus 2 --hours 8            lists the first slots that fit
     %(prog)s book --gpus 2 --hours 8 --for "thesis, run 3"
     %(prog)s mine                               lists your reservations
@@ -29,15 +30,26 @@ import sys
 
 from gpuportal_client import (
     __version__,
+    board_commands,
     booking_commands,
     job_commands,
+    model_commands,
     program,
     saved_login,
+    sharing_commands,
     ssh_commands,
 )
 from gpuportal_client.portal_api import Refused
 
-MODULES = (saved_login, booking_commands, job_commands, ssh_commands)
+MODULES = (
+    saved_login,
+    board_commands,
+    booking_commands,
+    sharing_commands,
+    job_commands,
+    model_commands,
+    ssh_commands,
+)
 
 
 class Parser(argparse.ArgumentParser):
@@ -54,9 +66,9 @@ def parser():
     made.add_argument("--version", action="version", version=f"gp {__version__}")
     words = made.add_subparsers(dest="word", required=True)
 
-    def word(act, *numbers, **options):
-        name = act.__name__.replace("_", "-")
-        one = words.add_parser(name, help=act.__doc__, description=act.__doc__)
+    def word(act, *numbers, also=(), **options):
+        name, about = act.__name__.replace("_", "-"), act.__doc__
+        one = words.add_parser(name, help=about, description=about, aliases=also)
         one.set_defaults(act=act)
         for name in numbers:
             one.add_argument(name, type=int, help=f"number of the {name}")

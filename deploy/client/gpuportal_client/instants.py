@@ -1,7 +1,7 @@
 """Instants and lengths of time: what people type, and what the portal reads."""
 
 import argparse
-from datetime import datetime, timezone
+from datetime import date, datetime, timezone
 
 UTC = timezone.utc
 
@@ -38,3 +38,17 @@ def hours(text):
     if not -100_000 < value < 100_000:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of hours")
     return value
+
+
+def clock(text):
+    """Return an instant as "Mon 23 Nov 12:00", in local time; "" for None."""
+    return f"{when(text):%a %d %b %H:%M}" if text else ""
+
+
+def day(text):
+    """Return a day typed as 2026-12-24."""
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        wrong = f"{text!r} is not a day, such as 2026-12-24"
+        raise argparse.ArgumentTypeError(wrong) from None

@@ -9,6 +9,8 @@ import time
 from pathlib import Path
 
 from gpuportal_client import program
+from gpuportal_client.instants import clock
+from gpuportal_client.listing import JSON_OPTION, facts, show
 from gpuportal_client.portal_api import Refused
 from gpuportal_client.saved_login import portal
 
@@ -67,6 +69,12 @@ def setting(text):
     return name, known if number else value
 
 
+def values(text):
+    """Return (name, values) of NAME=VALUE,VALUE."""
+    name, _, rest = text.partition("=")
+    return name, [setting(f"{name}={value}")[1] for value in rest.split(",")]
+
+
 def run(args):
     """Start a script or a ready recipe."""
     to = portal()
@@ -80,6 +88,13 @@ def run(args):
         "plan": args.plan,
         "after": args.after,
     }
+    if args.sweep:
+        if args.gaps or args.follow:
+            raise Refused("--sweep goes with --reservation, without --follow", 2)
+        sweep = {name: values for name, values in args.sweep}
+        made = to.ask("POST", "/jobs/arrays", body | {"sweep": sweep})
+        print(f"array {made['array']}: {len(made['jobs'])} jobs")
+        return
     if args.gaps:
         wish = {
             "shortest_minutes": args.shortest,
@@ -97,11 +112,45 @@ def run(args):
         print(made["id"])
 
 
-def jobs(_args):
+def jobs(args):
     """List the newest jobs."""
-    for row in portal().ask("GET", "/jobs", limit=30)["jobs"]:
-        about = f"{row['id']:>6}  {row['state']:9}  {row['node']:12}  {row['name']}"
-        print(f"{about}  {row.get('waits') or ''}".rstrip())
+    answer = portal().ask(
+        "GET", "/jobs", limit=30, state=args.state, reservation=args.reservation
+    )
+    show(
+        args,
+        answer,
+        (
+            (
+                f"{row['id']:>6}",
+                row["state"],
+                row["node"],
+                row["name"],
+                row.get("waits"),
+            )
+            for row in answer["jobs"]
+        ),
+    )
+
+
+def job(args):
+    """Show one job."""
+    facts(args, portal().ask("GET", f"/jobs/{args.job}"))
+
+
+def array(args):
+    """List the jobs of a sweep; --stop stops those that have not ended."""
+    to = portal()
+    if args.stop:
+        made = to.ask("POST", f"/jobs/arrays/{args.array}/stop", {"reason": ""})
+        print(f"stopped {made['stopped']} jobs")
+        return
+    answer = to.ask("GET", f"/jobs/arrays/{args.array}")
+    rows = []
+    for row in answer["jobs"]:
+        values = " ".join(f"{name}={one}" for name, one in row["parameters"].items())
+        rows.append((row["id"], row["state"], row["node"], values))
+    show(args, answer, rows)
 
 
 def gaps(args):
@@ -111,15 +160,48 @@ def gaps(args):
         made = to.ask("POST", f"/jobs/gaps/{args.stop}/stop", {"reason": ""})
         print(made["state"])
         return
-    for row in to.ask("GET", "/jobs/gaps")["gaps"]:
+    answer = to.ask("GET", "/jobs/gaps")
+    rows = []
+    for row in answer["gaps"]:
         last = f"job {row['jobs'][-1]}" if row["jobs"] else "no job yet"
-        about = f"{row['id']:>6}  {row['state']:9}  {last:12}  {row['name']}"
-        print(f"{about}  {row['reason']}")
+        rows.append((row["id"], row["state"], last, row["name"], row["reason"]))
+    show(args, answer, rows)
+
+
+def moves(args):
+    """List the proposed and past moves of a job; accept or decline one."""
+    to = portal()
+    address = f"/jobs/{args.job}/moves"
+    for act, number in (("accept", args.accept), ("decline", args.decline)):
+        if number is not None:
+            to.ask("POST", f"{address}/{number}/{act}", {})
+            print(f"move {number}: {act}")
+            return
+    answer = to.ask("GET", address)
+    show(
+        args,
+        answer,
+        (
+            (row["id"], clock(row["at"]), row["state"], row["reason"])
+            for row in answer["moves"]
+        ),
+    )
 
 
 def log(args):
-    """Print a job's log."""
-    read_log(portal(), args.job, follow=args.follow)
+    """Print a job's log; --search prints only the lines with a text."""
+    if args.search is None:
+        read_log(portal(), args.job, follow=args.follow)
+        return
+    if args.follow:
+        raise Refused("give --search or --follow", 2)
+    to, offset = portal(), 0
+    while offset is not None:
+        address = f"/jobs/{args.job}/log/search"
+        found = to.ask("GET", address, q=args.search, offset=offset)
+        for line in found["hits"]:
+            print(line["data"])
+        offset = found["next_offset"]
 
 
 def read_log(to, job, *, follow):
@@ -165,14 +247,16 @@ def files(args):
     found = to.ask("GET", f"/jobs/{args.job}/files")["files"]
     if unknown := set(args.name) - {row["path"] for row in found}:
         raise Refused(f"job {args.job} has no file {min(unknown)}", 2)
-    for row in found:
-        if args.name and row["path"] not in args.name:
-            continue
+    wanted = [row for row in found if not args.name or row["path"] in args.name]
+    rows = []
+    for row in wanted:
         if args.get and row["state"] == "here":
             print(fetch(to, args.job, row, Path(args.to)))
-        else:
-            why = f"{row['state']}{': ' if row['reason'] else ''}{row['reason']}"
-            print(f"{row['size_bytes']:>14,}  {row['path']}  {why}")
+            continue
+        why = f"{row['state']}{': ' if row['reason'] else ''}{row['reason']}"
+        rows.append((f"{row['size_bytes']:>14,}", row["path"], why))
+    if rows or not args.get:
+        show(args, {"files": wanted}, rows)
 
 
 def fetch(to, job, row, folder):
@@ -261,12 +345,40 @@ def declare(word):
     runs.add_argument(
         "script", nargs="?", help="the script; its arguments follow after --"
     )
-    word(jobs)
-    word(gaps, stop={"type": int, "metavar": "NUMBER", "help": "end this one"})
+    runs.add_argument(
+        "--sweep",
+        type=values,
+        action="append",
+        default=[],
+        metavar="NAME=VALUE,VALUE",
+        help="a job for each value, which {NAME} in the arguments stands for",
+    )
+    states = ("queued", "starting", "running", "moving", "stopping")
+    states += ("done", "failed", "stopped", "lost")
+    word(
+        jobs,
+        state={"choices": states, "help": "only jobs in this state"},
+        reservation={"type": int, "help": "only jobs of this reservation"},
+        json=JSON_OPTION,
+    )
+    word(job, "job", json=JSON_OPTION)
+    whole = {"action": "store_true", "help": "stop its jobs that have not ended"}
+    word(array, "array", stop=whole, json=JSON_OPTION)
+    ended = {"type": int, "metavar": "NUMBER", "help": "end this one"}
+    word(gaps, stop=ended, json=JSON_OPTION)
+    answer = {"type": int, "metavar": "MOVE"}
+    word(
+        moves,
+        "job",
+        accept={**answer, "help": "accept this proposal"},
+        decline={**answer, "help": "decline this proposal"},
+        json=JSON_OPTION,
+    )
     word(
         log,
         "job",
         follow={"action": "store_true", "help": "go on until the job ends"},
+        search={"metavar": "TEXT", "help": "only lines with this text"},
     )
     word(stop, "job")
     brought = word(
@@ -274,5 +386,6 @@ def declare(word):
         "job",
         get={"action": "store_true", "help": "download the files"},
         to={"default": ".", "metavar": "FOLDER", "help": "download into this folder"},
+        json=JSON_OPTION,
     )
     brought.add_argument("name", nargs="*", help="names of the files (default: all)")

@@ -51,11 +51,23 @@ class Portal:
             except (OSError, http.client.HTTPException) as error:
                 raise Refused(f"the answer is incomplete: {error!r}", 3) from None
 
-    def cards(self, numbers):
-        """Return Gpus as people know them: node-a:0, node-a:1."""
+    def numbers(self):
+        """Return the number of each GPU by the name that people know: node-a:0."""
         if self.known is None:
             rows = self.ask("GET", "/gpus")["gpus"]
             self.known = {row["id"]: f"{row['node']}:{row['index']}" for row in rows}
+        return {name: number for number, name in self.known.items()}
+
+    def gpus(self, names):
+        """Return the numbers of GPUs such as node-a:0."""
+        known = self.numbers()
+        if unknown := [name for name in names if name not in known]:
+            raise Refused(f"there is no GPU {unknown[0]}; see: gpus", 2)
+        return [known[name] for name in names]
+
+    def cards(self, numbers):
+        """Return GPUs as people know them: node-a:0, node-a:1."""
+        self.numbers()
         return ", ".join(self.known.get(number, f"#{number}") for number in numbers)
 
     def open(self, method, path, body=None, **query):
@@ -66,10 +78,13 @@ class Portal:
             address += "?" + urllib.parse.urlencode(known)
         request = urllib.request.Request(
             address,
-            data=None if body is None else json.dumps(body).encode(),
+            data=json.dumps(body).encode() if isinstance(body, dict) else body,
             method=method,
-            headers={"Authorization": f"Bearer {self.token}", "Accept": JSON}
-            | ({} if body is None else {"Content-Type": JSON}),
+            headers={
+                "Authorization": f"Bearer {self.token}",
+                "Accept": JSON,
+                **_headers_of(body),
+            },
         )
         try:
             answer = self.opener.open(request, timeout=TIMEOUT_SECONDS)
@@ -86,6 +101,15 @@ class Portal:
             raise Refused(f"the portal cannot be reached: {error.reason}", 3) from None
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise Refused(f"the portal cannot be reached: {error}", 3) from None
+
+
+def _headers_of(body):
+    """Return the headers that describe a body: none, JSON, or files (FileUpload)."""
+    if body is None:
+        return {}
+    if isinstance(body, dict):
+        return {"Content-Type": JSON}
+    return {"Content-Type": body.kind, "Content-Length": str(body.size)}
 
 
 def problem_of(error):

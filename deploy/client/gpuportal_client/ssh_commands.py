@@ -17,6 +17,7 @@ from pathlib import Path
 
 from gpuportal_client import program
 from gpuportal_client.instants import UTC, when
+from gpuportal_client.listing import JSON_OPTION, show
 from gpuportal_client.portal_api import Refused
 from gpuportal_client.saved_login import KEPT, portal, replaced
 from gpuportal_client.websocket import BINARY, CLOSE, PING, PONG, TEXT, Socket
@@ -226,8 +227,12 @@ def keys(args):
     """List your ssh public keys; add a file, or remove a number."""
     to = portal()
     if args.what == "list":
-        for row in to.ask("GET", "/ssh-keys")["ssh_keys"]:
-            print(f"{row['id']:>6}  {row['fingerprint']}  {row['name']}")
+        answer = to.ask("GET", "/ssh-keys")
+        rows = (
+            (f"{row['id']:>6}", row["fingerprint"], row["name"])
+            for row in answer["ssh_keys"]
+        )
+        show(args, answer, rows)
         return
     if args.value is None:
         raise Refused(f"keys {args.what} needs a file or a number", 2)
@@ -271,7 +276,8 @@ def declare(word):
     user = {"default": "", "help": "your name on the node (default: the one here)"}
     nodes = {"default": "", "help": "one of its nodes (default: the first)"}
     word(ssh, "reservation", node=nodes, user=user)
-    stored = word(keys, name={"default": "", "help": "with add: name of the key"})
+    named = {"default": "", "help": "with add: name of the key"}
+    stored = word(keys, name=named, json=JSON_OPTION)
     actions = ("list", "add", "remove")
     stored.add_argument("what", nargs="?", default="list", choices=actions)
     stored.add_argument("value", nargs="?", help="a .pub file, or a key's number")
