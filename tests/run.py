@@ -89,6 +89,8 @@ def main(arguments: Sequence[str]) -> int:
         _bring(("nginx", "/usr/sbin/nginx"), "nginx-light")
         _bring(("sshd", "/usr/sbin/sshd"), "openssh-server openssh-client")
         _bring(("tmux",), "tmux")
+        _bring(("zsh",), "zsh")
+        _bring(("fish",), "fish")
         if _postgres_bin() is None:
             _apt("postgresql")
     with ExitStack() as stack:

@@ -18,6 +18,7 @@ Then:
     %(prog)s ssh 17 [-- nvidia-smi]             a shell on the node of reservation 17
     %(prog)s keys | keys add ~/.ssh/id_ed25519.pub | keys remove 4
     %(prog)s config-ssh                         ssh r17.gpuportal, scp and VS Code
+    eval "$(%(prog)s completion bash)"          completes commands, options and numbers
 
 The variables GPUPORTAL_URL and GPUPORTAL_TOKEN override the saved login. Exit status:
 0 done, 1 the portal refused (its reason is printed) or the job failed, 2 wrong use or
@@ -32,6 +33,7 @@ from gpuportal_client import (
     __version__,
     board_commands,
     booking_commands,
+    completion,
     job_commands,
     model_commands,
     program,
@@ -49,11 +51,22 @@ MODULES = (
     job_commands,
     model_commands,
     ssh_commands,
+    completion,
 )
 
 
 class Parser(argparse.ArgumentParser):
-    """Says in one line what is wrong."""
+    """Says in one line what is wrong, and knows its arguments for completion."""
+
+    def __init__(self, **options):
+        self.taken, self.commands = [], {}
+        super().__init__(**options)
+
+    def add_argument(self, *names, **options):
+        """Add an argument, and note it."""
+        made = super().add_argument(*names, **options)
+        self.taken.append(made)
+        return made
 
     def error(self, message):
         self.exit(2, f"{self.prog}: {message} (see --help)\n")
@@ -78,17 +91,21 @@ def parser():
 
     for module in MODULES:
         module.declare(word)
+    made.commands = words.choices
     return made
 
 
 def main(argv=None):
     """Do what the command line says; return the exit status."""
     words = sys.argv[1:] if argv is None else argv
+    # A terminal that knows few characters is no reason to fail.
+    getattr(sys.stdout, "reconfigure", lambda **_: None)(errors="replace")
+    if words[:1] == [completion.WORD]:
+        completion.complete(parser(), words[1:])
+        return 0
     cut = words.index("--") if "--" in words else len(words)
     args = parser().parse_args(words[:cut])
     args.arguments = words[cut + 1 :]
-    # A terminal that knows few characters is no reason to fail.
-    getattr(sys.stdout, "reconfigure", lambda **_: None)(errors="replace")
     try:
         args.act(args)
         sys.stdout.flush()

@@ -15,9 +15,10 @@ def main(tmp_path, monkeypatch):
     """Return the client's main function. Its files lie in the test's folder."""
     monkeypatch.syspath_prepend(str(client_files.PROJECT))
     monkeypatch.setattr(sys, "argv", ["gp"])
-    from gpuportal_client import command_line, saved_login
+    from gpuportal_client import command_line, completion, saved_login
 
-    monkeypatch.setattr(saved_login, "KEPT", tmp_path / "kept")
+    for module in (completion, saved_login):
+        monkeypatch.setattr(module, "KEPT", tmp_path / "kept")
     return command_line.main
 
 
