@@ -75,7 +75,7 @@ def standing(args):
 
 
 def notices(args):
-    """List your notices, newest first; --read marks one, or all, as read."""
+    """List your notices, newest first. --read marks one, or all, as read."""
     to = portal()
     unread = True if args.unread or args.read == "all" else None
     if args.read and args.read != "all":
@@ -101,7 +101,7 @@ def notices(args):
 
 
 def star(args):
-    """Make a GPU (node-a:0) or a class a favourite; --off ends that."""
+    """Make a GPU (node-a:0) or a class a favourite. --off ends that."""
     to = portal()
     body = {"wanted": not args.off}
     number = to.numbers().get(args.what)

@@ -198,7 +198,7 @@ def cancel(args):
 
 
 def undo(args):
-    """Undo a cancellation; --booking undoes a new booking."""
+    """Undo a cancellation. --booking undoes a new booking."""
     made = _act(args, "undo-booking" if args.booking else "undo")
     print(f"reservation {args.reservation}: {made.get('state') or 'undone'}")
 
@@ -216,7 +216,7 @@ def keep(args):
 
 
 def stay(args):
-    """Stay on past the end while nobody claims the GPUs; --off ends that."""
+    """Stay on past the end while nobody claims the GPUs. --off ends that."""
     _act(args, "overstay", {"wanted": not args.off, "reason": ""})
     print(f"reservation {args.reservation} {'ends' if args.off else 'stays on'}")
 
@@ -248,7 +248,7 @@ def usage(args):
 
 
 def series(args):
-    """List your series; end one, skip a day, or cancel it from a day on."""
+    """List your series. End one, skip a day, or cancel it from a day on."""
     to = portal()
     if args.what == "list":
         answer = to.ask("GET", "/series")
@@ -279,7 +279,7 @@ def declare(word):
         "action": "append",
         "default": [],
         "metavar": "NODE:INDEX",
-        "help": "this GPU; several: give it again",
+        "help": "this GPU. Give it again for several",
     }
     purpose = {"dest": "purpose", "help": "what the booking is for"}
     check = {"action": "store_true", "help": "only say what it would mean"}

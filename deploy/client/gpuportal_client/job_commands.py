@@ -57,7 +57,7 @@ def what_runs(args):
 
 
 def setting(text):
-    """Return (name, value) of NAME=VALUE; a number where the value is one."""
+    """Return (name, value) of NAME=VALUE. A number where the value is one."""
     name, mark, value = text.partition("=")
     if not mark or not name:
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
@@ -139,7 +139,7 @@ def job(args):
 
 
 def array(args):
-    """List the jobs of a sweep; --stop stops those that have not ended."""
+    """List the jobs of a sweep. --stop stops those that have not ended."""
     to = portal()
     if args.stop:
         made = to.ask("POST", f"/jobs/arrays/{args.array}/stop", {"reason": ""})
@@ -154,7 +154,7 @@ def array(args):
 
 
 def gaps(args):
-    """List your jobs in gaps; --stop ends one of them."""
+    """List your jobs in gaps. --stop ends one of them."""
     to = portal()
     if args.stop is not None:
         made = to.ask("POST", f"/jobs/gaps/{args.stop}/stop", {"reason": ""})
@@ -169,7 +169,7 @@ def gaps(args):
 
 
 def moves(args):
-    """List the proposed and past moves of a job; accept or decline one."""
+    """List the proposed and past moves of a job. Accept or decline one."""
     to = portal()
     address = f"/jobs/{args.job}/moves"
     for act, number in (("accept", args.accept), ("decline", args.decline)):
@@ -189,7 +189,7 @@ def moves(args):
 
 
 def log(args):
-    """Print a job's log; --search prints only the lines with a text."""
+    """Print a job's log. --search prints only the lines with a text."""
     if args.search is None:
         read_log(portal(), args.job, follow=args.follow)
         return
@@ -242,7 +242,7 @@ def patiently(to, seconds, path, **query):
 
 
 def files(args):
-    """List the files in a job's results folder; --get downloads them."""
+    """List the files in a job's results folder. --get downloads them."""
     to = portal()
     found = to.ask("GET", f"/jobs/{args.job}/files")["files"]
     if unknown := set(args.name) - {row["path"] for row in found}:
@@ -260,7 +260,7 @@ def files(args):
 
 
 def fetch(to, job, row, folder):
-    """Bring one file here whole, checked by its sum; return where it lies."""
+    """Bring one file here whole, checked by its sum. Return where it lies."""
     parts = row["path"].split("/")
     if any(part in ("", ".", "..") or "\\" in part for part in parts):
         raise Refused(f"{row['path']} is not a valid file name")
@@ -343,7 +343,7 @@ def declare(word):
         help="a setting of the recipe",
     )
     runs.add_argument(
-        "script", nargs="?", help="the script; its arguments follow after --"
+        "script", nargs="?", help="the script. Its arguments follow after --"
     )
     runs.add_argument(
         "--sweep",

@@ -57,7 +57,7 @@ def plan(args):
 
 
 def plans(args):
-    """List the plans that you kept; --get writes the files that start one."""
+    """List the plans that you kept. --get writes the files that start one."""
     to = portal()
     if args.number is None:
         if args.get:
@@ -104,7 +104,7 @@ def serve(args):
 
 
 def served(args):
-    """List the endpoints of models; --remove takes a model out, --move moves one."""
+    """List the endpoints of models. --remove takes a model out, --move moves one."""
     to = portal()
     if args.remove or args.move or args.admits:
         if args.endpoint is None:
@@ -135,7 +135,7 @@ def served(args):
 
 
 def model_files(args):
-    """List the model files that you stored for serving; --remove deletes one."""
+    """List the model files that you stored for serving. --remove deletes one."""
     to = portal()
     if args.remove is not None:
         to.ask("DELETE", f"/serve/files/{args.remove}")
@@ -196,7 +196,7 @@ def declare(word):
             "action": "append",
             "default": [],
             "metavar": "FILE",
-            "help": "a file with weights; several: give it again",
+            "help": "a file with weights. Give it again for several",
         },
     )
     brought.add_argument("model", help="the .onnx file, or its folder as .zip or .tar")

@@ -40,7 +40,7 @@ def _outlook(row, to):
 
 
 def waitlist(args):
-    """List your requests; accept or decline an offer, or withdraw a request."""
+    """List your requests. Accept or decline an offer, or withdraw a request."""
     to = portal()
     if args.what == "list":
         answer = to.ask("GET", "/waiting")
@@ -106,7 +106,7 @@ def offer(args):
 
 
 def offers(args):
-    """List the offers to you and from you; accept, decline or check one."""
+    """List the offers to you and from you. Accept, decline or check one."""
     to = portal()
     if args.what == "list":
         answer = to.ask("GET", "/offers", open_only=None if not args.all else False)

@@ -193,7 +193,7 @@ def _certified(host):
 
 
 def certificate(args):
-    """Fetch the certificate of a host; ssh's settings call it."""
+    """Fetch the certificate of a host. Ssh's settings call it."""
     _certified(args.host)
 
 
@@ -224,7 +224,7 @@ def ssh(args):
 
 
 def keys(args):
-    """List your ssh public keys; add a file, or remove a number."""
+    """List your ssh public keys. Add a file, or remove a number."""
     to = portal()
     if args.what == "list":
         answer = to.ask("GET", "/ssh-keys")
