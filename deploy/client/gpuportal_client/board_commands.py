@@ -8,23 +8,29 @@ from gpuportal_client.saved_login import portal
 GIB_BYTES = 2**30
 
 
-def _is_free(row):
-    out = row["maintenance"] or row["draining"] or not row["present"]
-    return row["holder"] is None and not out and row["state"] != "lost"
+def _is_held(row):
+    """Return whether a reservation holds a GPU now. A holder may name the next only."""
+    return row["holder"] is not None and row["holder"]["reservation"] is not None
+
+
+def _out(row):
+    """Return why nobody can use a GPU; "": it can be used."""
+    if not row["present"] or row["state"] == "lost":
+        return "out of reach"
+    return next((word for word in ("maintenance", "draining") if row[word]), "")
 
 
 def _use(row):
-    """Return who has a GPU, or since what it is out of use."""
+    """Return who has a GPU and until when, or what else it is."""
     holder = row["holder"]
-    if holder:
-        name = "you" if holder["mine"] else holder["user"] or holder["account"]
-        return f"{name} until {clock(holder['until'])}"
-    for word in ("maintenance", "draining"):
-        if row[word]:
-            return word
-    if not row["present"]:
-        return "absent"
-    return "free"
+    if _is_held(row):
+        name = holder["user"] or holder["account"] or "held"
+        own = holder["mine"] or holder["shared"]
+        return f"{'you' if own else name} until {clock(holder['until'])}"
+    if _out(row):
+        return _out(row)
+    following = holder and holder["next"]
+    return f"free until {clock(following['start'])}" if following else "free"
 
 
 def gpus(args):
@@ -33,7 +39,7 @@ def gpus(args):
     found = [
         row
         for row in answer["gpus"]
-        if (not args.free or _is_free(row))
+        if (not args.free or not (_is_held(row) or _out(row)))
         and (not args.node or row["node"] == args.node)
     ]
     rows = []

@@ -41,7 +41,8 @@ KIND_OF = {
     ("plans", "number"): "plan",
     ("series", "number"): "series",
     ("star", "what"): "gpu",
-    ("usage", "number"): "reservation",
+    ("undo", "reservation"): "any reservation",
+    ("usage", "number"): "any reservation",
     ("waitlist", "number"): "request",
 }
 """Which values an argument has: by its name, or by its command and its name."""
@@ -275,9 +276,19 @@ def _known(kind):
     return found
 
 
-def _reservations(to):
-    for row in own(to):
+def _described(rows):
+    for row in rows:
         yield row["id"], f"{row['state']}, {span(row)} {row['purpose'] or ''}".rstrip()
+
+
+def _every_reservation(to):
+    return _described(own(to))
+
+
+def _reservations(to):
+    """Return those that can still be used or changed."""
+    live = ("active", "confirmed")
+    return _described(row for row in own(to) if row["state"] in live)
 
 
 def _jobs(to):
@@ -336,6 +347,7 @@ def _classes(to):
 
 
 FETCHED = {
+    "any reservation": _every_reservation,
     "class": _classes,
     "endpoint": _endpoints,
     "file": _files,

@@ -50,9 +50,12 @@ def plan(args):
         speed = f"{one['step_seconds']:.3g} s a step"
         where = ", ".join(shard["gpu_label"] for shard in one["shards"])
         rows.append((number, one["title"], one["fit"], speed, where))
-    rows += [("no", one["title"], "", "", one["reason"]) for one in answer["refusals"]]
     show(args, answer, rows)
-    if answer["kept"] and not args.json:
+    if args.json:
+        return
+    for one in answer["refusals"]:
+        print(f"no {one['title']}: {one['reason']}")
+    if answer["kept"]:
         print(f"kept as plan {answer['kept']['id']}")
 
 

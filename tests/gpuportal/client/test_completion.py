@@ -156,6 +156,10 @@ def test_numbers_come_with_a_description_and_are_kept_for_seconds(
     gpus = make_gpus(2, make_node("node-a"))
     one = make_reservation(alice, gpus[:1], state="active", purpose="thesis: run 3")
     make_reservation(bob, gpus[1:], state="active", purpose="secret")
+    past = make_reservation(
+        alice, gpus[1:], one.start - timedelta(hours=9), one.start, state="ended"
+    )
+    assert set(completed("usage", "")) == {str(one.pk), str(past.pk)}
     shown = completed("extend", "")
     assert list(shown) == [str(one.pk)]
     assert shown[str(one.pk)].startswith("active, ")

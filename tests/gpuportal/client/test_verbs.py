@@ -42,16 +42,19 @@ def refused(found, status, words):
     assert found.err.count("\n") == 1, found
 
 
-def test_the_board_as_a_table(gp, lab, alice):
+def test_the_board_as_a_table(gp, lab, bob):
     one, two = ok(gp("gpus")).splitlines()
     assert one.startswith("node-a:0  NVIDIA A100 80GB  ") and "you until " in one
     assert "node-a:1" in two and two.endswith("  free")
     assert ok(gp("gpus", "--free")).splitlines() == [two]
+    start = timezone.now() + timedelta(days=1)
+    make_reservation(bob, lab.gpus[1:], start, start + timedelta(hours=1))
+    assert "  free until " in ok(gp("gpus", "--free")), "the holder names the next"
     assert ok(gp("gpus", "--node", "other")) == ""
     rows = json.loads(ok(gp("gpus", "--free", "--json")))["gpus"]
     assert [row["index"] for row in rows] == [1]
     assert "node-a  2 GPUs  isolation none  gate open" in ok(gp("nodes"))
-    assert "rank 1 of 1" in ok(gp("quota")) or "rank " in ok(gp("standing"))
+    assert ok(gp("quota")) == ok(gp("standing")) and "  rank " in ok(gp("quota"))
     assert json.loads(ok(gp("standing", "--json")))["memberships"]
 
     assert ok(gp("star", "node-a:1")) == "favourites: node-a:1\n"
