@@ -64,9 +64,7 @@ class NpmFinder(BaseFinder):
         """Return the file (or the list of files) behind a public name."""
         found = self.root / self.mapping[path] if path in self.mapping else None
         hit = str(found) if found and found.is_file() else None
-        if find_all or kwargs.get("all"):
-            return [hit] if hit else []
-        return hit or []
+        return _all_or_first([hit] if hit else [], find_all or kwargs.get("all"))
 
     def list(
         self, ignore_patterns: Iterable[str] | None
@@ -74,6 +72,13 @@ class NpmFinder(BaseFinder):
         """Yield every public name with its storage."""
         for name in self.mapping:
             yield name, self.storage
+
+
+def _all_or_first(hits: list[str], every: object) -> list[str] | str:
+    """Return what a finder's ``find`` returns. ``every``: whether all are wanted."""
+    if every:
+        return hits
+    return hits[0] if hits else []
 
 
 class BundleFinder(BaseFinder):
@@ -93,9 +98,7 @@ class BundleFinder(BaseFinder):
         hits: list[str] = []
         if name != path and "/" not in name and name.endswith((".js", ".map")):
             hits = [str(p) for p in bundle.FOLDER.glob("*/*") if p.name == name]
-        if find_all or kwargs.get("all"):
-            return hits
-        return hits[0] if hits else []
+        return _all_or_first(hits, find_all or kwargs.get("all"))
 
     def list(
         self, ignore_patterns: Iterable[str] | None
@@ -122,9 +125,7 @@ class ClientFinder(BaseFinder):
         name = path.removeprefix(CLIENT)
         known = name != path and name in client_files.names()
         hits = [str(client_files.folder() / name)] if known else []
-        if find_all or kwargs.get("all"):
-            return hits
-        return hits[0] if hits else []
+        return _all_or_first(hits, find_all or kwargs.get("all"))
 
     def list(
         self, ignore_patterns: Iterable[str] | None

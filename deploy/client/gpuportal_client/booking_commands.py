@@ -13,6 +13,14 @@ from gpuportal_client.listing import (
 from gpuportal_client.portal_api import Refused
 from gpuportal_client.saved_login import portal
 
+WISH = {
+    "gpus": {"type": int, "default": 1, "help": "how many GPUs (default: 1)"},
+    "hours": {"type": hours, "required": True, "help": "length in hours"},
+    "memory": {"type": float, "default": 0, "help": "least GiB of each GPU"},
+    "gpu_class": {"help": "name of a pool, as on the board"},
+}
+PURPOSE = {"dest": "purpose", "help": "what the booking is for"}
+
 
 def slots_of(args, to):
     """Return the first slots that fit what is asked for."""
@@ -268,33 +276,27 @@ def series(args):
 
 def declare(word):
     """Add the commands of this module."""
-    wish = {
-        "gpus": {"type": int, "default": 1, "help": "how many GPUs (default: 1)"},
-        "hours": {"type": hours, "required": True, "help": "length in hours"},
-        "memory": {"type": float, "default": 0, "help": "least GiB of each GPU"},
-        "gpu_class": {"help": "name of a pool, as on the board"},
-        "at": {"type": local, "help": "earliest start (book: exact start)"},
-    }
+    at = {"type": local, "help": "earliest start (book: exact start)"}
     certain = {
         "action": "append",
         "default": [],
         "metavar": "NODE:INDEX",
         "help": "this GPU. Give it again for several",
     }
-    purpose = {"dest": "purpose", "help": "what the booking is for"}
     check = {"action": "store_true", "help": "only say what it would mean"}
     switch_off = {"action": "store_true", "help": "end it as booked"}
-    word(find, **wish, json=JSON_OPTION)
+    word(find, **WISH, at=at, json=JSON_OPTION)
     booked = word(
         book,
-        **wish,
+        **WISH,
+        at=at,
         on=certain,
         check=check,
         repeat={"choices": ("daily", "weekdays", "weekly"), "help": "make a series"},
         times={"type": int, "help": "with --repeat: how many days"},
         until={"type": day, "help": "with --repeat: the last day, 2026-12-24"},
     )
-    booked.add_argument("--for", default="", **purpose)
+    booked.add_argument("--for", default="", **PURPOSE)
     word(mine, json=JSON_OPTION)
     days = {"type": int, "default": 7, "help": "how many days (default: 7)"}
     word(calendar, days=days, json=JSON_OPTION)
@@ -305,7 +307,7 @@ def declare(word):
         end={"type": local, "help": "new end"},
         on=certain,
     )
-    changed.add_argument("--for", **purpose)
+    changed.add_argument("--for", **PURPOSE)
     longer = {"type": hours, "required": True, "help": "by how many hours"}
     word(extend, "reservation", hours=longer)
     word(release, "reservation")

@@ -1,7 +1,7 @@
 """Commands between people: the waitlist, co-users, offers and messages."""
 
-from gpuportal_client.booking_commands import of_own
-from gpuportal_client.instants import clock, hours, iso, local, span
+from gpuportal_client.booking_commands import PURPOSE, WISH, of_own
+from gpuportal_client.instants import clock, iso, local, span
 from gpuportal_client.listing import needs_number, show, take_number
 from gpuportal_client.portal_api import Refused
 from gpuportal_client.saved_login import portal
@@ -146,17 +146,12 @@ def declare(word):
     """Add the commands of this module."""
     waits = word(
         wait,
-        gpus={"type": int, "default": 1, "help": "how many GPUs (default: 1)"},
-        hours={"type": hours, "required": True, "help": "length in hours"},
-        memory={"type": float, "default": 0, "help": "least GiB of each GPU"},
-        gpu_class={"help": "name of a pool, as on the board"},
+        **WISH,
         at={"type": local, "help": "earliest start"},
         latest={"type": local, "help": "latest end"},
         any_notice={"action": "store_true", "help": "book also at short notice"},
     )
-    waits.add_argument(
-        "--for", dest="purpose", default="", help="what the booking is for"
-    )
+    waits.add_argument("--for", default="", **PURPOSE)
     take_number(word(waitlist), ("accept", "decline", "withdraw"), "request")
     word(share, "reservation").add_argument("user", help="login of the person")
     word(unshare, "reservation").add_argument("user", help="name or number, as shown")
