@@ -253,7 +253,7 @@ def _known(kind):
             return [tuple(row) for row in known["rows"]]
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         kept = {"whose": whose}
-    rows = []
+    rows: list = []
 
     def fetch():
         try:

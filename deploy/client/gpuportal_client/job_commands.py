@@ -353,8 +353,7 @@ def declare(word):
         metavar="NAME=VALUE,VALUE",
         help="a job for each value, which {NAME} in the arguments stands for",
     )
-    states = ("queued", "starting", "running", "moving", "stopping")
-    states += ("done", "failed", "stopped", "lost")
+    states = (*LIVE, "done", "failed", "stopped", "lost")
     word(
         jobs,
         state={"choices": states, "help": "only jobs in this state"},

@@ -133,7 +133,7 @@ def served(args):
     for one in found:
         end, where = f"until {clock(one['ends_at'])}", to.url + one["address"]
         rows.append((one["job"], one["state"], one["gpu"], end, where))
-        rows += [("", row["state"], row["name"]) for row in one["models"]]
+        rows += [("", row["state"], row["name"], "", "") for row in one["models"]]
     show(args, answer, rows)
 
 

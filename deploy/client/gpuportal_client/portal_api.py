@@ -88,7 +88,7 @@ class Portal:
         )
         try:
             answer = self.opener.open(request, timeout=TIMEOUT_SECONDS)
-            type(self).offered = answer.headers.get("GPUPortal-Client", "")
+            type(self).offered = (answer.headers or {}).get("GPUPortal-Client", "")
             return answer
         except urllib.error.HTTPError as error:
             said = problem_of(error)

@@ -126,6 +126,7 @@ def gp(place, server, token, *words):
     return said(sys.executable, "-S", one, *words, env=here | home)
 
 
+@pytest.mark.once
 @pytest.mark.django_db(transaction=True)
 def test_the_page_offers_both_and_an_old_client_says_so_once_a_day(
     live_server, alice, client, tmp_path, monkeypatch

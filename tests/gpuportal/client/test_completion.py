@@ -145,6 +145,7 @@ def completed(gp):
     return call
 
 
+@pytest.mark.once
 @pytest.mark.django_db(transaction=True)
 def test_numbers_come_with_a_description_and_are_kept_for_seconds(
     completed, gp, alice, bob, tmp_path, monkeypatch

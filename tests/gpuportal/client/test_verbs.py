@@ -15,7 +15,8 @@ from tests.factories import make_gpus, make_node, make_reservation
 from tests.placement.lab import make_lab, send_frame
 from tests.placement.serving.networks import mlp_bytes
 
-pytestmark = pytest.mark.django_db(transaction=True)
+# The tests of the API send the same SQL on both databases.
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
 
 
 @pytest.fixture
