@@ -67,8 +67,8 @@ class Portal:
 
     def cards(self, numbers):
         """Return GPUs as people know them: node-a:0, node-a:1."""
-        self.numbers()
-        return ", ".join(self.known.get(number, f"#{number}") for number in numbers)
+        known = {number: name for name, number in self.numbers().items()}
+        return ", ".join(known.get(number, f"#{number}") for number in numbers)
 
     def open(self, method, path, body=None, **query):
         """Return the answer to be read; raise what it says where it is no answer."""
