@@ -94,7 +94,7 @@ class Socket:
         return found
 
     def waits(self):
-        """Say whether bytes have come that select does not see."""
+        """Return whether bytes have come that select does not see."""
         return getattr(self.line, "pending", int)() > 0
 
     def _frame(self):
