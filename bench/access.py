@@ -23,9 +23,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.rig.cluster import ROOT, process, setup, valkey
+from bench.rig.cluster import process, setup, valkey
+from gpuportal.pages import client_files
 
-CLIENT = ROOT / "static" / "client" / "gp.py"
+CLIENT = client_files.folder() / client_files.ONE_FILE
 READY_SECONDS = 60.0
 
 

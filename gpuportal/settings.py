@@ -70,6 +70,7 @@ MIDDLEWARE = [
     "gpuportal.http.middleware.SignInMiddleware",
     "gpuportal.http.middleware.TimeZoneMiddleware",
     "gpuportal.http.middleware.UserLanguageMiddleware",
+    "gpuportal.pages.client_version.ClientVersionMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "simple_history.middleware.HistoryRequestMiddleware",
@@ -309,6 +310,7 @@ STATICFILES_FINDERS = [
     "django.contrib.staticfiles.finders.AppDirectoriesFinder",
     "gpuportal.static_files.NpmFinder",
     "gpuportal.static_files.BundleFinder",
+    "gpuportal.static_files.ClientFinder",
 ]
 STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},

@@ -1,4 +1,5 @@
-"""Static files: finders for npm packages and for bundled scripts, production's storage.
+"""Static files: finders for npm packages, bundled scripts and the students' client, and
+production's storage.
 
 Files of node_modules are an explicit list, not whole folders, because packages contain
 style sheets that name missing images, which makes ``collectstatic`` fail.
@@ -16,11 +17,14 @@ from django.core.files.storage import FileSystemStorage, Storage
 from django.templatetags.static import static
 from whitenoise.storage import CompressedManifestStaticFilesStorage
 
-from gpuportal.pages import bundle
+from gpuportal.pages import bundle, client_files
 
 BUNDLED = "bundle/"
 """Where the files of a bundle are below ``STATIC_URL``. esbuild put the hash of their
 content into their names."""
+
+CLIENT = "client/"
+"""Where the students' client is below ``STATIC_URL``."""
 
 
 class MappedStorage(FileSystemStorage):
@@ -60,9 +64,7 @@ class NpmFinder(BaseFinder):
         """Return the file (or the list of files) behind a public name."""
         found = self.root / self.mapping[path] if path in self.mapping else None
         hit = str(found) if found and found.is_file() else None
-        if find_all or kwargs.get("all"):
-            return [hit] if hit else []
-        return hit or []
+        return _all_or_first([hit] if hit else [], find_all or kwargs.get("all"))
 
     def list(
         self, ignore_patterns: Iterable[str] | None
@@ -70,6 +72,13 @@ class NpmFinder(BaseFinder):
         """Yield every public name with its storage."""
         for name in self.mapping:
             yield name, self.storage
+
+
+def _all_or_first(hits: list[str], every: object) -> list[str] | str:
+    """Return what a finder's ``find`` returns. ``every``: whether all are wanted."""
+    if every:
+        return hits
+    return hits[0] if hits else []
 
 
 class BundleFinder(BaseFinder):
@@ -89,9 +98,7 @@ class BundleFinder(BaseFinder):
         hits: list[str] = []
         if name != path and "/" not in name and name.endswith((".js", ".map")):
             hits = [str(p) for p in bundle.FOLDER.glob("*/*") if p.name == name]
-        if find_all or kwargs.get("all"):
-            return hits
-        return hits[0] if hits else []
+        return _all_or_first(hits, find_all or kwargs.get("all"))
 
     def list(
         self, ignore_patterns: Iterable[str] | None
@@ -104,6 +111,30 @@ class BundleFinder(BaseFinder):
         storage = MappedStorage({BUNDLED + name: name for name in names}, folder)
         for name in names:
             yield BUNDLED + name, storage
+
+
+class ClientFinder(BaseFinder):
+    """Finds the students' client (``gpuportal/pages/client_files.py``)."""
+
+    def check(self, **kwargs: object) -> list[CheckMessage]:
+        """Report nothing, because the files are made when they are needed."""
+        return []
+
+    def find(self, path: str, find_all: bool = False, **kwargs: object):  # type: ignore[override]
+        """Return the file (or the list of files) behind a public name."""
+        name = path.removeprefix(CLIENT)
+        known = name != path and name in client_files.names()
+        hits = [str(client_files.folder() / name)] if known else []
+        return _all_or_first(hits, find_all or kwargs.get("all"))
+
+    def list(
+        self, ignore_patterns: Iterable[str] | None
+    ) -> Iterator[tuple[str, Storage]]:
+        """Yield every file with its storage."""
+        names = {CLIENT + name: name for name in client_files.names()}
+        storage = MappedStorage(names, client_files.folder())
+        for name in names:
+            yield name, storage
 
 
 def script(name: str) -> str:

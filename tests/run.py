@@ -91,6 +91,8 @@ def main(arguments: Sequence[str]) -> int:
         _bring(("tmux",), "tmux")
         slurm = "slurmctld slurmd slurm-client munge"
         _bring(("slurmctld", "/usr/sbin/slurmctld"), slurm)
+        _bring(("zsh",), "zsh")
+        _bring(("fish",), "fish")
         if _postgres_bin() is None:
             _apt("postgresql")
     with ExitStack() as stack:

@@ -3,6 +3,7 @@
 from datetime import UTC, datetime
 
 from django import template
+from django.conf import settings
 from django.template.context import Context
 from django.templatetags.static import static
 from django.urls import reverse
@@ -13,8 +14,10 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 
 from gpuportal.alerts.text import title
+from gpuportal.pages import client_files
 from gpuportal.pages.glossary import TERMS
 from gpuportal.pages.state_words import state_word
+from gpuportal.static_files import CLIENT
 from gpuportal.static_files import script as script_address
 from placement.jobs.job_broadcast import ProgressAnswer, progress_facts
 from placement.models import Job
@@ -108,6 +111,19 @@ def icon(name: str) -> SafeString:
 def script(name: str) -> SafeString:
     """Return the element of a page's script, bundled where possible."""
     return format_html('<script type="module" src="{}"></script>', script_address(name))
+
+
+@register.simple_tag(takes_context=True)
+def client_wheel(context: Context) -> str:
+    """Return the address of the client for pipx; "" where it could not be made.
+
+    pip reads the name of a wheel, so it is the name without a hash.
+    """
+    name = client_files.wheel_name()
+    if not name:
+        return ""
+    address = f"{settings.STATIC_URL}{CLIENT}{name}"
+    return str(context["request"].build_absolute_uri(address))
 
 
 @register.simple_tag

@@ -19,6 +19,7 @@ NAMED = {
     "mypy": "make check",
     "django-stubs": "mypy's plugin in pyproject.toml",
     "import-linter": "make check",
+    "flit-core": "gpuportal/pages/client_files.py starts it as a program",
     "uv": "deploy/lock.sh",
     "einops": "DeepSpeed imports it",
     "hjson": "DeepSpeed imports it",

@@ -6,7 +6,6 @@ import subprocess
 import sys
 from contextlib import AsyncExitStack
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 from asgiref.sync import sync_to_async as later
@@ -14,6 +13,7 @@ from django.utils import timezone
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from gpuportal.pages import client_files
 from placement.access.frame_lists import NODE
 from placement.agent.access.services import SERVICES
 from placement.protocol.stream_frames import WINDOW_BYTES
@@ -28,7 +28,7 @@ from tests.placement.nodes import PATIENCE_SECONDS, make_settings, until
 from tests.placement.serving.kitchen import token_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
-CLIENT = Path(__file__).resolve().parents[3] / "static" / "client" / "gp.py"
+CLIENT = client_files.folder() / client_files.ONE_FILE
 
 
 def token(user, *scopes):

@@ -8,13 +8,13 @@ import threading
 from contextlib import contextmanager
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.serialization import load_ssh_public_identity
 from django.core.management import call_command
 from django.utils import timezone
 
+from gpuportal.pages import client_files
 from placement.access import ssh_authority
 from placement.access.frame_lists import NODE
 from placement.access.ssh_certificates import access_of, issue_certificate
@@ -36,7 +36,7 @@ from tests.placement.nodes import PATIENCE_SECONDS, make_settings, until
 from tests.placement.serving.kitchen import token_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
-CLIENT = Path(__file__).resolve().parents[3] / "static" / "client" / "gp.py"
+CLIENT = client_files.folder() / client_files.ONE_FILE
 
 
 def new_key(folder, name):

@@ -3,12 +3,12 @@
 import io
 import json
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 from django.core.management import call_command
 from django.utils import timezone
 
+from gpuportal.pages import client_files
 from placement import tick as placement_tick
 from placement.models import Backfill
 from reservations.accounts.api_tokens import create_token
@@ -19,7 +19,7 @@ from tests.placement.lab import signed_in
 from tests.reservations.calling import Caller
 
 pytestmark = pytest.mark.django_db
-CLIENT = Path(__file__).resolve().parents[3] / "static" / "client" / "gp.py"
+CLIENT = client_files.folder() / client_files.ONE_FILE
 
 
 def command(*words):

@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 from functools import cache
-from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import dsa, ec, ed25519, rsa
@@ -18,6 +17,7 @@ from cryptography.hazmat.primitives.serialization import (
 from django.db import transaction
 from django.utils import timezone
 
+from gpuportal.pages import client_files
 from reservations.accounts import erasure
 from reservations.accounts.api_tokens import create_token
 from reservations.accounts.ssh_keys.public_key import SshKeyRefused, parse_public_key
@@ -25,7 +25,7 @@ from reservations.accounts.ssh_keys.service import MOST_KEYS, add_key, remove_ke
 from reservations.models import AuditEntry, SshKey
 
 pytestmark = pytest.mark.django_db(transaction=True)
-CLIENT = Path(__file__).resolve().parents[3] / "static" / "client" / "gp.py"
+CLIENT = client_files.folder() / client_files.ONE_FILE
 MAKERS = {
     "ed25519": ed25519.Ed25519PrivateKey.generate,
     "ecdsa": lambda: ec.generate_private_key(ec.SECP256R1()),

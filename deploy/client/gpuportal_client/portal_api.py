@@ -1,0 +1,139 @@
+"""The portal's JSON API, with one person's token."""
+
+import http.client
+import json
+import urllib.error
+import urllib.parse
+import urllib.request
+
+from gpuportal_client.instants import span
+
+TIMEOUT_SECONDS = 30
+JSON = "application/json"
+SAFE = ("https://", "http://127.", "http://localhost", "http://[::1]")
+
+
+class Refused(Exception):
+    """The command failed: 1 the portal refuses, 2 wrong use, 3 it is not reachable."""
+
+    def __init__(self, words, status=1, code=""):
+        super().__init__(words)
+        self.status = status
+        self.code = code
+
+
+class NoRedirect(urllib.request.HTTPRedirectHandler):
+    """A token must not travel to wherever an answer points."""
+
+    def redirect_request(self, *_args):
+        return None
+
+
+class Portal:
+    """The portal's JSON API, with one person's token."""
+
+    offered = ""
+    """Version of the client that the last portal offers, as it said."""
+
+    def __init__(self, url, token):
+        if not url.startswith(SAFE):
+            raise Refused("the address must begin with https://", 2)
+        self.url, self.token, self.known = url.rstrip("/"), token, None
+        self.opener = urllib.request.build_opener(NoRedirect())
+
+    def ask(self, method, path, body=None, **query):
+        """Return the answer's JSON."""
+        with self.open(method, path, body, **query) as answer:
+            try:
+                return json.loads(answer.read() or b"null")
+            except ValueError:
+                raise Refused(f"{self.url} is not a GPU Portal", 2) from None
+            except (OSError, http.client.HTTPException) as error:
+                raise Refused(f"the answer is incomplete: {error!r}", 3) from None
+
+    def numbers(self):
+        """Return the number of each GPU by the name that people know: node-a:0."""
+        if self.known is None:
+            rows = self.ask("GET", "/gpus")["gpus"]
+            self.known = {row["id"]: f"{row['node']}:{row['index']}" for row in rows}
+        return {name: number for number, name in self.known.items()}
+
+    def gpus(self, names):
+        """Return the numbers of GPUs such as node-a:0."""
+        known = self.numbers()
+        if unknown := [name for name in names if name not in known]:
+            raise Refused(f"there is no GPU {unknown[0]}; see: gpus", 2)
+        return [known[name] for name in names]
+
+    def cards(self, numbers):
+        """Return GPUs as people know them: node-a:0, node-a:1."""
+        known = {number: name for name, number in self.numbers().items()}
+        return ", ".join(known.get(number, f"#{number}") for number in numbers)
+
+    def open(self, method, path, body=None, **query):
+        """Return the answer to be read; raise what it says where it is no answer."""
+        known = {name: value for name, value in query.items() if value is not None}
+        address = f"{self.url}/api/v1{path}"
+        if known:
+            address += "?" + urllib.parse.urlencode(known)
+        request = urllib.request.Request(
+            address,
+            data=json.dumps(body).encode() if isinstance(body, dict) else body,
+            method=method,
+            headers={
+                "Authorization": f"Bearer {self.token}",
+                "Accept": JSON,
+                **_headers_of(body),
+            },
+        )
+        try:
+            answer = self.opener.open(request, timeout=TIMEOUT_SECONDS)
+            type(self).offered = (answer.headers or {}).get("GPUPortal-Client", "")
+            return answer
+        except urllib.error.HTTPError as error:
+            said = problem_of(error)
+            words, code = words_of(said, error, self), str(said.get("code"))
+            if error.code in (429, 500, 502, 503, 504):
+                raise Refused(f"the portal answers {error.code}: {words}", 3) from None
+            wrong = error.code in (400, 413, 415, 422) or 300 <= error.code < 400
+            raise Refused(words, 2 if wrong else 1, code) from None
+        except urllib.error.URLError as error:
+            raise Refused(f"the portal cannot be reached: {error.reason}", 3) from None
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise Refused(f"the portal cannot be reached: {error}", 3) from None
+
+
+def _headers_of(body):
+    """Return the headers that describe a body: none, JSON, or files (FileUpload)."""
+    if body is None:
+        return {}
+    if isinstance(body, dict):
+        return {"Content-Type": JSON}
+    return {"Content-Type": body.kind, "Content-Length": str(body.size)}
+
+
+def problem_of(error):
+    """Return the fields of a refusal's problem+json; {} for another body."""
+    try:
+        said = json.loads(error.read(2**16))
+    except (OSError, ValueError, http.client.HTTPException):
+        return {}
+    return said if isinstance(said, dict) else {}
+
+
+def words_of(said, error, to):
+    """Return a refusal as text: its sentence, its fields, the next slot."""
+    if not said:
+        return f"{error.code} {error.reason}"
+    lines = [str(said.get("detail") or said.get("title") or error.code)]
+    fields = (said.get("fields") or {}).items()
+    lines += [f"  {name}: {why}" for name, why in fields if why not in lines[0]]
+    slot = said.get("next_slot")
+    if slot:
+        lines.append(f"  free: {span(slot)}, {to.cards(slot['gpu_ids'])}")
+    fewer = said.get("works_instead")
+    if fewer:
+        count = len(fewer["gpu_ids"])
+        cards = to.cards(fewer["gpu_ids"])
+        lines.append(f"  {count} would work: {span(fewer)}, {cards}")
+    return "\n".join(lines)

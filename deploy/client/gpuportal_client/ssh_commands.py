@@ -1,0 +1,286 @@
+"""Commands for ssh to the nodes of a reservation, through the portal."""
+
+import json
+import os
+import re
+import select
+import shlex
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+import urllib.parse
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from gpuportal_client import program
+from gpuportal_client.instants import UTC, when
+from gpuportal_client.listing import JSON_OPTION, show
+from gpuportal_client.portal_api import Refused
+from gpuportal_client.saved_login import KEPT, portal, replaced
+from gpuportal_client.websocket import BINARY, CLOSE, PING, PONG, TEXT, Socket
+
+HOST = re.compile(r"r([1-9][0-9]{0,17})(?:\.([A-Za-z0-9_-]+))?\.gpuportal")
+"""Host of a reservation: r17.gpuportal, or r17.node-a.gpuportal."""
+KEYS = KEPT / "ssh"
+"""This machine's ssh key, its certificates, and the portal's authority."""
+FRESH_SECONDS = 300
+"""How long a certificate is used again before the portal makes another one."""
+KEPT_SECONDS = 7 * 86_400
+"""How long files about a host stay after its last certificate."""
+PIECE_BYTES = 32 * 1024
+
+
+def tunnel(args):
+    """Connect standard input and output to the ssh server of a host's node."""
+    found = HOST.fullmatch(args.host)
+    if not found:
+        words = f"{args.host!r} is not a host such as r17.gpuportal"
+        raise Refused(words, 2)
+    node = urllib.parse.urlencode({"node": found[2]} if found[2] else {})
+    line = Socket(portal(), f"/ws/ssh/{found[1]}/{'?' if node else ''}{node}")
+    line.line.settimeout(None)
+    # A thread reads what is typed, because select takes no pipe on every system, and
+    # only this one uses the connection: an encrypted one is not for two.
+    here, there = socket.socketpair()
+    reading = threading.Thread(target=_copy_input, args=(there,), daemon=True)
+    reading.start()
+    typed, over = [here], False
+    while not over:
+        ready = [line.line] if line.waits() else []
+        if not ready:
+            ready, _, _ = select.select([line.line, *typed], [], [])
+        if here in ready:
+            data = here.recv(PIECE_BYTES)
+            line.send(BINARY if data else TEXT, data or b"end")
+            typed = typed if data else []
+        if line.line in ready:
+            over = any([_passed_on(line, *one) for one in line.messages()])
+
+
+def _copy_input(there):
+    """Pass on standard input until its end."""
+    with there:
+        while data := os.read(0, PIECE_BYTES):
+            there.sendall(data)
+
+
+def _passed_on(line, kind, data):
+    """Handle one message of the portal. Return whether it was the last."""
+    if kind == PING:
+        line.send(PONG, data)
+    elif kind == BINARY:
+        while data:
+            data = data[os.write(1, data) :]
+    elif kind == CLOSE:
+        code = struct.unpack(">H", data[:2])[0] if len(data) > 1 else 1000
+        if code != 1000:
+            words = data[2:].decode(errors="replace") or f"it gave the code {code}"
+            raise Refused(f"the connection has ended: {words}")
+        return True
+    return False
+
+
+def _program():
+    """Return the command line that starts this client again: its file or its folder."""
+    package = Path(__file__).resolve().parent
+    place = package.parent if package.parent.is_file() else package
+    return [sys.executable or "python3", str(place)]
+
+
+def _command(*words):
+    """Return the command line that starts this client again, for ssh's settings.
+
+    Quotes go around %h, too. ssh puts a host's name there, and a shell reads the line.
+    """
+    quoted = [
+        f"'{word}'" if word.startswith("%") else shlex.quote(word)
+        for word in [*_program(), *words]
+    ]
+    return " ".join(quoted)
+
+
+def _quoted(path):
+    """Return a path as ssh's settings want it."""
+    return '"' + str(path).replace("%", "%%") + '"'
+
+
+def _options():
+    """Return the settings of ssh for hosts of reservations, in pairs."""
+    proxy = ("ProxyCommand", _command("tunnel", "%h"))
+    return [proxy, ("ServerAliveInterval", "30")]
+
+
+def _certificate_options(host):
+    """Return ssh's settings of the key, its certificate and the portal's authority."""
+    home = Path.home() / ".ssh"
+    known = f"{_quoted(home / 'known_hosts')} {_quoted(KEYS / 'known_hosts')}"
+    usual = [home / f"id_{kind}" for kind in ("ed25519", "ecdsa", "rsa")]
+    return [
+        ("CertificateFile", f'"{KEYS}/{host}-cert.pub"'),
+        ("IdentityFile", _quoted(KEYS / "id_ed25519")),
+        # One that is named replaces those that ssh tries by itself.
+        *[("IdentityFile", _quoted(path)) for path in usual if path.exists()],
+        ("UserKnownHostsFile", known),
+    ]
+
+
+def _own_key(to):
+    """Return this machine's public key. It is made and stored at the first time."""
+    private, public = KEYS / "id_ed25519", KEYS / "id_ed25519.pub"
+    if not public.exists():
+        KEYS.mkdir(mode=0o700, parents=True, exist_ok=True)
+        draft = KEYS / f"draft{os.getpid()}"
+        name = f"{program()} on {socket.gethostname()}"[:60]
+        made = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", name]
+        try:
+            subprocess.run(
+                [*made, "-f", str(draft)], check=True, stdin=subprocess.DEVNULL
+            )
+        except (FileNotFoundError, subprocess.CalledProcessError):
+            raise Refused("ssh-keygen cannot make a key here", 2) from None
+        drafted = draft.with_name(draft.name + ".pub")
+        try:
+            body = {"public_key": drafted.read_text(), "name": name}
+            to.ask("POST", "/ssh-keys", body)
+        except Refused:
+            draft.unlink()
+            drafted.unlink()
+            raise
+        draft.replace(private)
+        drafted.replace(public)
+    return public.read_text()
+
+
+def _certified(host):
+    """Return facts about a host, such as the account, once its certificate is here.
+
+    One that was fetched a moment ago is used again: VS Code connects several times.
+    """
+    to = portal()
+    found = HOST.fullmatch(host)
+    if not found:
+        raise Refused(f"{host!r} is not a host such as r17.gpuportal", 2)
+    key, kept = _own_key(to), KEYS / f"{host}.json"
+    try:
+        facts = json.loads(kept.read_text())
+        fresh = 0 <= time.time() - kept.stat().st_mtime < FRESH_SECONDS
+        left = when(facts["until"]) - datetime.now(UTC)
+        same = facts["url"] == to.url and facts["key"] == key
+        if fresh and same and left > timedelta(minutes=1):
+            return facts
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    for path in KEYS.glob("r*.gpuportal*"):
+        if time.time() - path.stat().st_mtime > KEPT_SECONDS:
+            path.unlink()
+    body = {"reservation": int(found[1]), "node": found[2] or "", "public_key": key}
+    facts = to.ask("POST", "/ssh-certificates", body)
+    for name in ("certificate", "user", "hosts", "authority", "host_key_alias"):
+        # They go into ssh's settings, where a line break would begin another setting.
+        if not re.fullmatch(r"[\w@.*+/=-][\w@.*+/= -]*", str(facts.get(name))):
+            raise Refused(f"the portal's answer has an invalid {name}", 3)
+    replaced(KEYS / f"{host}-cert.pub", facts["certificate"] + "\n")
+    authority = f"@cert-authority {facts['hosts']} {facts['authority']}\n"
+    replaced(KEYS / "known_hosts", authority)
+    lines = [f"Host {host}", f"    HostKeyAlias {facts['host_key_alias']}"]
+    lines.append(f"    User {facts['user']}")
+    replaced(KEYS / f"{host}.conf", "\n".join(lines) + "\n")
+    replaced(kept, json.dumps({**facts, "url": to.url, "key": key}))
+    return facts
+
+
+def certificate(args):
+    """Fetch the certificate of a host. Ssh's settings call it."""
+    _certified(args.host)
+
+
+def ssh(args):
+    """Open a shell on a reservation's node, or run what follows --."""
+    node = f".{args.node}" if args.node else ""
+    host = f"r{args.reservation}{node}.gpuportal"
+    options = _options()
+    try:
+        facts = _certified(host)
+    except Refused as refusal:
+        # Without an account in the portal: the user's own key or password on the node.
+        if refusal.code != "ssh-no-account" or not args.user:
+            raise
+        facts = {}
+    else:
+        alias = ("HostKeyAlias", facts["host_key_alias"])
+        options += [*_certificate_options(host), alias]
+    words = ["ssh"]
+    for name, value in options:
+        words += ["-o", f"{name}={value}"]
+    words += ["-l", args.user or facts["user"], host, *args.arguments]
+    try:
+        status = subprocess.call(words)
+    except FileNotFoundError:
+        raise Refused("there is no program ssh here", 2) from None
+    sys.exit(status if status >= 0 else 255)
+
+
+def keys(args):
+    """List your ssh public keys. Add a file, or remove a number."""
+    to = portal()
+    if args.what == "list":
+        answer = to.ask("GET", "/ssh-keys")
+        rows = (
+            (f"{row['id']:>6}", row["fingerprint"], row["name"])
+            for row in answer["ssh_keys"]
+        )
+        show(args, answer, rows)
+        return
+    if args.value is None:
+        raise Refused(f"keys {args.what} needs a file or a number", 2)
+    if args.what == "remove":
+        if not args.value.isdecimal():
+            raise Refused(f"{args.value!r} is not a number of {program()} keys", 2)
+        to.ask("DELETE", f"/ssh-keys/{args.value}")
+        print(f"removed key {args.value}")
+        return
+    text = Path(args.value).expanduser().read_text()
+    made = to.ask("POST", "/ssh-keys", {"public_key": text, "name": args.name})
+    print(f"key {made['id']}: {made['fingerprint']}  {made['name']}")
+
+
+def config_ssh(args):
+    """Let ssh, scp and VS Code know hosts such as r17.gpuportal."""
+    folder = Path.home() / ".ssh"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    lines = [
+        f"# Written by {program()} config-ssh, which writes it again.",
+        "Host *.gpuportal",
+    ]
+    if args.user:
+        lines.append(f"    User {args.user}")
+    lines += [f"    {name} {value}" for name, value in _options()]
+    lines.append(f'Match host *.gpuportal exec "{_command("certificate", "%h")}"')
+    lines += [f"    {name} {value}" for name, value in _certificate_options("%n")]
+    lines.append(f"    Include {_quoted(KEYS / '*.conf')}")
+    own, main = folder / "gpuportal.config", folder / "config"
+    replaced(own, "\n".join(lines) + "\n")
+    include = f"Include {own.name}"
+    text = main.read_text() if main.exists() else ""
+    if include not in text.splitlines():
+        # Before everything else: below a Host line it would count for that host only.
+        replaced(main, f"{include}\n\n{text}" if text else f"{include}\n")
+    print(f"wrote {own}; try: ssh r17.gpuportal")
+
+
+def declare(word):
+    """Add the commands of this module."""
+    user = {"default": "", "help": "your name on the node (default: the one here)"}
+    nodes = {"default": "", "help": "one of its nodes (default: the first)"}
+    word(ssh, "reservation", node=nodes, user=user)
+    named = {"default": "", "help": "with add: name of the key"}
+    stored = word(keys, name=named, json=JSON_OPTION)
+    actions = ("list", "add", "remove")
+    stored.add_argument("what", nargs="?", default="list", choices=actions)
+    stored.add_argument("value", nargs="?", help="a .pub file, or a key's number")
+    word(config_ssh, user=user)
+    word(certificate).add_argument("host", help="r17.gpuportal, or r17.NODE.gpuportal")
+    word(tunnel).add_argument("host", help="r17.gpuportal, or r17.NODE.gpuportal")

@@ -1,0 +1,265 @@
+"""What the pages can do, from a shell: every command against the portal over HTTP."""
+
+import json
+import struct
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from placement.jobs.nodes import log_store
+from placement.models import Job, ModelFile, StoredPlan
+from reservations.models import CoUser, Notice, Offer, Reservation, WaitingRequest
+from reservations.rules.lifecycle import State
+from tests.factories import make_gpus, make_node, make_reservation
+from tests.placement.lab import make_lab, send_frame
+from tests.placement.serving.networks import mlp_bytes
+
+# The tests of the API send the same SQL on both databases.
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
+
+
+@pytest.fixture
+def lab(alice, bob):
+    """Return two GPUs of node-a, of which Alice holds the first."""
+
+    class Lab:
+        gpus = make_gpus(2, make_node("node-a"))
+        hour = timezone.now().replace(minute=0, second=0, microsecond=0)
+        end = hour + timedelta(hours=3)
+        now = make_reservation(alice, gpus[:1], hour, end, state=State.ACTIVE)
+
+    return Lab()
+
+
+def ok(found):
+    assert (found.status, found.err) == (0, ""), found
+    return found.out
+
+
+def refused(found, status, words):
+    assert found.status == status and words in found.err, found
+    assert found.err.startswith(("gp: ", "gp ")) and "Traceback" not in found.err, found
+    assert found.err.count("\n") == 1, found
+
+
+def test_the_board_as_a_table(gp, lab, bob):
+    one, two = ok(gp("gpus")).splitlines()
+    assert one.startswith("node-a:0  NVIDIA A100 80GB  ") and "you until " in one
+    assert "node-a:1" in two and two.endswith("  free")
+    assert ok(gp("gpus", "--free")).splitlines() == [two]
+    start = timezone.now() + timedelta(days=1)
+    make_reservation(bob, lab.gpus[1:], start, start + timedelta(hours=1))
+    assert "  free until " in ok(gp("gpus", "--free")), "the holder names the next"
+    assert ok(gp("gpus", "--node", "other")) == ""
+    rows = json.loads(ok(gp("gpus", "--free", "--json")))["gpus"]
+    assert [row["index"] for row in rows] == [1]
+    assert "node-a  2 GPUs  isolation none  gate open" in ok(gp("nodes"))
+    assert ok(gp("quota")) == ok(gp("standing")) and "  rank " in ok(gp("quota"))
+    assert json.loads(ok(gp("standing", "--json")))["memberships"]
+
+    assert ok(gp("star", "node-a:1")) == "favourites: node-a:1\n"
+    assert ok(gp("star", "node-a:1", "--off")) == "favourites: no GPU\n"
+    refused(gp("star", "no such class"), 1, "")
+
+
+def test_every_listing_also_as_json(gp, lab):
+    listings = (
+        *("calendar", "files", "find", "gaps", "gpus", "jobs", "keys", "mine"),
+        *("model-files", "nodes", "notices", "offers", "plans", "quota", "series"),
+        *("served", "standing", "waitlist"),
+    )
+    for name in listings:
+        more = {"files": ["1"], "find": ["--hours", "1"]}.get(name, [])
+        found = gp(name, *more, "--json")
+        if name == "files":
+            assert found.status == 1, found  # there is no job
+            continue
+        assert isinstance(json.loads(ok(found)), dict), name
+        assert gp(name, *more).status == 0, name
+
+
+def test_notices_are_listed_and_read(gp, alice, bob):
+    now = timezone.now()
+    for _ in range(3):
+        Notice.objects.create(user=alice, kind="released", told_at=now)
+    other = Notice.objects.create(user=bob, kind="released", told_at=now)
+    assert ok(gp("notices")).count("  *  ") == 3
+    first = Notice.objects.filter(user=alice).earliest("pk")
+    assert ok(gp("notices", "--read", first.pk)) == f"notice {first.pk} is read\n"
+    assert len(ok(gp("notices", "--unread")).splitlines()) == 2
+    assert ok(gp("notices", "--read", "all")) == "2 notices are read\n"
+    assert ok(gp("notices", "--unread")) == ""
+    refused(gp("notices", "--read", other.pk), 1, "")
+    refused(gp("notices", "--read", "x"), 2, "'x' is not the number")
+
+
+def test_a_booking_of_certain_gpus_is_checked_changed_cancelled_and_undone(gp, lab):
+    later = (timezone.localtime() + timedelta(days=1)).replace(
+        minute=0, second=0, microsecond=0
+    )
+    at = later.isoformat()
+    wish = ("book", "--on", "node-a:1", "--hours", 2, "--at", at)
+    assert "credits: " in ok(gp(*wish, "--check"))
+    assert Reservation.objects.count() == 1
+    ok(gp(*wish, "--for", "first"))
+    made = Reservation.objects.latest("pk")
+    assert (made.start, made.end) == (later, later + timedelta(hours=2))
+    refused(gp(*wish, "--check"), 1, "node-a:1")
+    assert "first" in ok(gp("mine"))
+    assert "you" in ok(gp("calendar")) and "first" in ok(gp("calendar"))
+    end = (later + timedelta(hours=3)).isoformat()
+    ok(gp("change", made.pk, "--end", end, "--for", "second"))
+    made.refresh_from_db()
+    assert (made.end, made.purpose) == (later + timedelta(hours=3), "second")
+    assert "returns " in ok(gp("give-back", made.pk, "--hours", 1, "--check"))
+    ok(gp("give-back", made.pk, "--hours", 1))
+    made.refresh_from_db()
+    assert made.end == later + timedelta(hours=2)
+    assert ok(gp("cancel", made.pk)) == "cancelled\n"
+    ok(gp("undo", made.pk))
+    made.refresh_from_db()
+    assert made.state == State.CONFIRMED
+    refused(gp("change", made.pk), 2, "give --start, --end, --on or --for")
+    refused(gp("give-back", made.pk), 2, "give --on or --hours")
+    refused(gp("change", made.pk, "--on", "node-z:9"), 2, "there is no GPU node-z:9")
+    refused(gp("calendar", "--days", 99), 2, "--days must be 1 to 31")
+    refused(gp("book", "--hours", 1, "--times", 3), 2, "are for --repeat")
+
+
+def test_a_running_booking_is_checked_in_kept_and_stays_on(gp, lab, bob):
+    assert "checked in" in ok(gp("checkin", lab.now.pk))
+    lab.now.refresh_from_db()
+    assert lab.now.checked_in_at is not None
+    ok(gp("keep", lab.now.pk, "--reason", "a long import"))
+    found = gp("stay", lab.now.pk)
+    assert found.status in (0, 1), found
+    assert "samples" in ok(gp("usage", lab.now.pk))
+    refused(gp("usage"), 2, "give the number")
+    for word in ("checkin", "keep", "cancel", "undo"):
+        assert gp(word, lab.now.pk, user=bob).status == 1, word
+
+
+def test_a_series_is_previewed_made_skipped_and_ended(gp, lab):
+    later = (timezone.localtime() + timedelta(days=1)).replace(
+        minute=0, second=0, microsecond=0
+    )
+    wish = ("book", "--on", "node-a:1", "--hours", 1, "--at", later.isoformat())
+    daily = (*wish, "--repeat", "daily", "--times", 3)
+    days = ok(gp(*daily, "--check")).splitlines()
+    assert len(days) == 3 and days[0].startswith(later.date().isoformat())
+    assert not Reservation.objects.exclude(pk=lab.now.pk)
+    assert ok(gp(*daily)).startswith("series 1: ")
+    assert len(ok(gp("series")).splitlines()) == 4
+    day = (later + timedelta(days=1)).date().isoformat()
+    ok(gp("series", "skip", 1, "--day", day))
+    ok(gp("series", "cancel-from", 1, "--day", day))
+    ok(gp("series", "end", 1))
+    refused(gp("series", "end"), 2, "needs a number")
+    refused(gp("series", "skip", 1), 2, "--day is for skip")
+    refused(gp("series", "skip", 1, "--day", "today"), 2, "is not a day")
+
+
+def test_the_waitlist(gp, lab):
+    wish = ("wait", "--gpus", 2, "--hours", 4, "--for", "thesis")
+    assert ok(gp(*wish)).startswith("request 1: waiting, number 1 in line")
+    shown = ok(gp("waitlist"))
+    assert "2 GPUs  4 h" in shown and "thesis" in shown
+    refused(gp("waitlist", "accept", 1), 1, "")
+    refused(gp("waitlist", "accept"), 2, "waitlist accept needs a number")
+    assert ok(gp("waitlist", "withdraw", 1)) == "request 1 is withdrawn\n"
+    assert WaitingRequest.objects.get().state == "cancelled"
+    refused(gp("wait", "--gpus", 0, "--hours", 4), 2, "")
+
+
+def test_a_booking_is_shared_offered_and_given(gp, lab, bob, alice):
+    number = lab.now.pk
+    assert ok(gp("share", number, bob.username)).startswith(f"{bob} can use")
+    refused(gp("unshare", number, "nobody"), 2, f"shared with: {bob} ({bob.pk})")
+    assert "no longer" in ok(gp("unshare", number, str(bob)))
+    assert not CoUser.objects.sharing()
+    refused(gp("share", number, "no such login"), 1, "")
+    ok(gp("offer", number, "--to", bob.username, "--message", "I am done"))
+    made = Offer.objects.get()
+    refused(gp("offer", number), 2, "give --to LOGIN or --swap RESERVATION")
+    assert "I am done" in ok(gp("offers"))
+    assert "can be accepted" in ok(gp("offers", "check", made.pk, user=bob))
+    assert "gift" in ok(gp("offers"))
+    assert ok(gp("offers", "decline", made.pk)) == "declined\n"
+    assert ok(gp("offers")) == "" and "declined" in ok(gp("offers", "--all"))
+    assert ok(gp("ask", number, "Do you need it all day?")) == "sent\n"
+    assert "all day" in ok(gp("notices", user=alice))
+
+
+def test_a_sweep_and_the_facts_of_a_job(gp, lab):
+    run = ("run", "--recipe", "burn-in", "--reservation", lab.now.pk)
+    assert ok(gp(*run, "--sweep", "seconds=30,60")) == "array 1: 2 jobs\n"
+    one = Job.objects.earliest("pk")
+    assert "seconds=30" in ok(gp("array", 1)) and "state" in ok(gp("job", one.pk))
+    log_store.append(one, attempt=0, offset=0, data=b"loss 1\nother\nloss 2\n")
+    assert ok(gp("log", one.pk, "--search", "loss")) == "loss 1\nloss 2\n"
+    refused(gp("log", one.pk, "--search", "x", "--follow"), 2, "--search or --follow")
+    assert ok(gp("moves", one.pk)) == ""
+    refused(gp("moves", one.pk, "--accept", 9), 1, "")
+    assert gp("usage", "--job", one.pk).status == 0
+    assert ok(gp("array", 1, "--stop")) == "stopped 2 jobs\n"
+    assert ok(gp("jobs", "--state", "stopped")).count("\n") == 2
+    assert ok(gp("jobs", "--state", "running")) == ""
+    refused(gp(*run, "--sweep", "seconds=30", "--gaps"), 2, "--reservation NUMBER")
+
+
+def test_a_plan_is_made_kept_and_its_files_are_written(
+    gp, alice, redis_client, tmp_path
+):
+    make_lab()
+    send_frame(redis_client)
+    small = ("--set", "batch=1", "--set", "sequence_length=64")
+    shown = ok(gp("plan", "gpt2", *small, "--keep", 1))
+    assert shown.startswith("gpt2: ") and "comfortable" in shown
+    kept = StoredPlan.objects.get()
+    assert f"kept as plan {kept.pk}\n" in shown
+    assert kept.title in ok(gp("plans"))
+    assert ok(gp("plans", kept.pk))
+    place = tmp_path / "files"
+    written = ok(gp("plans", kept.pk, "--get", "--to", place)).splitlines()
+    assert written and {str(path) for path in place.iterdir()} == set(written)
+    refused(gp("plans", kept.pk, "--get", "--to", place), 2, "exists")
+    refused(gp("plan", "no such model"), 2, "")
+    refused(gp("plan", "./absent/config.json"), 2, "there is no file")
+    refused(gp("plan", "gpt2", "--keep", 0), 2, "from 1")
+    refused(gp("plan", "gpt2", "--set", "batch=-1"), 2, "batch")
+    header = {"w": {"dtype": "F32", "shape": [4, 4], "data_offsets": [0, 64]}}
+    text = json.dumps(header).encode()
+    large = tmp_path / "net.safetensors"
+    large.write_bytes(struct.pack("<Q", len(text)) + text + bytes(64))
+    assert ok(gp("plan", large)).startswith("net")
+    large.write_bytes(b"\xff" * 20)
+    refused(gp("plan", large), 2, "is not a .safetensors file")
+
+
+def test_a_model_is_stored_and_served(gp, lab, tmp_path, settings):
+    settings.MEDIA_ROOT = tmp_path / "media"
+    path = tmp_path / 'my "net".onnx'
+    path.write_bytes(mlp_bytes())
+    found = gp("serve", path, "--reservation", lab.now.pk, "--name", "net")
+    stored = ModelFile.objects.get()
+    assert stored.size_bytes == path.stat().st_size
+    assert "onnx" in ok(gp("model-files"))
+    if found.status == 0:
+        assert f"/serve/{Job.objects.get().pk}" in found.out
+    assert gp("served").status == 0
+    refused(gp("serve", path), 2, "give one of --reservation")
+    refused(gp("serve", tmp_path / "none.onnx", "--hours", 1), 2, "none.onnx")
+    refused(gp("served", "--move"), 2, "give the number")
+
+
+def test_text_of_other_people_cannot_steer_a_terminal(main):
+    from gpuportal_client.listing import text
+
+    assert text("a\x1b[31m\n\x9bb\u202e") == "a [31m  b "
+    assert [text(one) for one in (None, True, 0.1 + 0.2, 3.0)] == [
+        "",
+        "yes",
+        "0.3",
+        "3",
+    ]
