@@ -83,7 +83,7 @@ def book(args):
             raise Refused(f"{where}: {found['refusal']['detail']}")
         print(f"{found['kind']}, {found['cost_credits']:.2f} credits: {where}")
         return
-    made = to.ask("POST", "/reservations", wanted)
+    made = to.create("/reservations", wanted)
     where = f"{made['kind']}, {to.cards(made['gpu_ids'])}"
     print(f"reservation {made['id']}: {span(made)}, {where}")
 

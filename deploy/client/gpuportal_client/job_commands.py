@@ -101,10 +101,10 @@ def run(args):
             "total_hours": args.total,
             "min_memory_gib": args.memory,
         }
-        made = to.ask("POST", "/jobs", body | {"backfill": wish})["backfill"]
+        made = to.create("/jobs", body | {"backfill": wish})["backfill"]
         print(f"gap job {made['id']}: {made['state']}")
         return
-    made = to.ask("POST", "/jobs", body)
+    made = to.create("/jobs", body)
     print(f"job {made['id']}: {made['state']}", file=sys.stderr)
     if args.follow:
         read_log(to, made["id"], follow=True)

@@ -2,15 +2,22 @@
 
 import http.client
 import json
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
+import uuid
 
 from gpuportal_client.instants import span
 
 TIMEOUT_SECONDS = 30
 JSON = "application/json"
 SAFE = ("https://", "http://127.", "http://localhost", "http://[::1]")
+
+LOST = "lost"
+"""Code of a request of which it is not known whether the portal handled it."""
+PAUSES_SECONDS = (1, 2, 4)
+"""Before a request whose answer is lost is sent again."""
 
 
 class Refused(Exception):
@@ -41,15 +48,31 @@ class Portal:
         self.url, self.token, self.known = url.rstrip("/"), token, None
         self.opener = urllib.request.build_opener(NoRedirect())
 
-    def ask(self, method, path, body=None, **query):
+    def ask(self, method, path, body=None, *, key=None, **query):
         """Return the answer's JSON."""
-        with self.open(method, path, body, **query) as answer:
+        with self.open(method, path, body, key=key, **query) as answer:
             try:
                 return json.loads(answer.read() or b"null")
             except ValueError:
                 raise Refused(f"{self.url} is not a GPU Portal", 2) from None
             except (OSError, http.client.HTTPException) as error:
-                raise Refused(f"the answer is incomplete: {error!r}", 3) from None
+                words = f"the answer is incomplete: {error!r}"
+                raise Refused(words, 3, LOST) from None
+
+    def create(self, path, body):
+        """Return the answer's JSON. Send the request again if the answer is lost.
+
+        The portal does the request once, because it has the same key each time.
+        """
+        key = str(uuid.uuid4())
+        for pause_seconds in PAUSES_SECONDS:
+            try:
+                return self.ask("POST", path, body, key=key)
+            except Refused as error:
+                if error.code not in (LOST, "request-running"):
+                    raise
+            time.sleep(pause_seconds)
+        return self.ask("POST", path, body, key=key)
 
     def numbers(self):
         """Return the number of each GPU by the name that people know: node-a:0."""
@@ -70,7 +93,7 @@ class Portal:
         known = {number: name for name, number in self.numbers().items()}
         return ", ".join(known.get(number, f"#{number}") for number in numbers)
 
-    def open(self, method, path, body=None, **query):
+    def open(self, method, path, body=None, *, key=None, **query):
         """Return the answer to be read; raise what it says where it is no answer."""
         known = {name: value for name, value in query.items() if value is not None}
         address = f"{self.url}/api/v1{path}"
@@ -84,6 +107,7 @@ class Portal:
                 "Authorization": f"Bearer {self.token}",
                 "Accept": JSON,
                 **_headers_of(body),
+                **({} if key is None else {"Idempotency-Key": f'"{key}"'}),
             },
         )
         try:
@@ -94,13 +118,17 @@ class Portal:
             said = problem_of(error)
             words, code = words_of(said, error, self), str(said.get("code"))
             if error.code in (429, 500, 502, 503, 504):
-                raise Refused(f"the portal answers {error.code}: {words}", 3) from None
+                code = LOST if error.code > 500 else code
+                words = f"the portal answers {error.code}: {words}"
+                raise Refused(words, 3, code) from None
             wrong = error.code in (400, 413, 415, 422) or 300 <= error.code < 400
             raise Refused(words, 2 if wrong else 1, code) from None
         except urllib.error.URLError as error:
-            raise Refused(f"the portal cannot be reached: {error.reason}", 3) from None
+            words = f"the portal cannot be reached: {error.reason}"
+            raise Refused(words, 3, LOST) from None
         except (OSError, http.client.HTTPException, ValueError) as error:
-            raise Refused(f"the portal cannot be reached: {error}", 3) from None
+            words = f"the portal cannot be reached: {error}"
+            raise Refused(words, 3, LOST) from None
 
 
 def _headers_of(body):

@@ -5,7 +5,10 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import ClassVar
 
 import pytest
 from django.utils import timezone
@@ -210,3 +213,53 @@ def test_a_ready_recipe_is_launched_from_a_shell(live_server, alice, tmp_path):
         status, text = gp(tmp_path, *words, **here)
         assert (status, said in text) == (2, True), (words, text)
     assert Job.objects.count() == 1
+
+
+class LosesAnswers(BaseHTTPRequestHandler):
+    """A portal that books, and loses the first answer."""
+
+    slot: ClassVar = {"gpu_ids": [1], "start": "2027-01-18T09:00:00Z"}
+    slot |= {"end": "2027-01-18T10:00:00Z", "kind": "firm"}
+    keys: ClassVar[list[str]] = []
+
+    def do_GET(self):
+        rows = {"gpus": [{"id": 1, "node": "node-a", "index": 0}]}
+        self.answer({"slots": [self.slot]} if "/slots" in self.path else rows)
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.keys.append(self.headers["Idempotency-Key"])
+        if len(self.keys) == 1:
+            self.close_connection = True
+        else:
+            self.answer(self.slot | {"id": 7})
+
+    def answer(self, told):
+        body = json.dumps(told).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_args):
+        pass
+
+
+@pytest.mark.pure
+def test_a_booking_whose_answer_is_lost_is_sent_again_with_the_same_key(tmp_path):
+    with HTTPServer(("127.0.0.1", 0), LosesAnswers) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        (tmp_path / "gpuportal").mkdir()
+        address = f"http://127.0.0.1:{server.server_port}"
+        kept = json.dumps({"url": address, "token": "gp_x"})
+        (tmp_path / "gpuportal" / "login.json").write_text(kept)
+        try:
+            status, text = gp(tmp_path, "book", "--gpus", 1, "--hours", 1)
+        finally:
+            server.shutdown()
+            thread.join()
+    assert status == 0 and text.startswith("reservation 7: "), text
+    first, again = LosesAnswers.keys
+    assert first == again and len(first) > 30
