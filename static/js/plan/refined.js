@@ -53,11 +53,11 @@ function changed({ state, doing, done_ratio: ratio, answer, interval, problem })
   showFigures(interval);
   if (state === "done" && answer) {
     const took = answer.seconds ? gettext(" in {seconds} s", { seconds: answer.seconds.toFixed(1) }) : "";
-    setText(at("words"), gettext("Exact memory of one training step (simulated{took}, plus or minus what GPU kernels allocate themselves).{beside}", { took, beside: beside(interval.likely_bytes) }));
+    setText(at("words"), gettext("Exact memory of one step (simulated{took}, plus or minus what GPU kernels allocate themselves).{beside}", { took, beside: beside(interval.likely_bytes) }));
     setText(document.getElementById("announcer"), gettext("Exact check: likely {size}.", { size: size(interval.likely_bytes) }));
   } else if (state === "failed") setText(at("words"), problem || gettext("The exact check is not possible for this model. Use the estimate above."));
   else if (state === "cancelled") setText(at("words"), gettext("Stopped. Use the estimate above."));
-  else setText(at("words"), doing ? gettext("Now: {doing}.", { doing }) : gettext("Following one training step through the model’s code. The estimate above stays until this is done."));
+  else setText(at("words"), doing ? gettext("Now: {doing}.", { doing }) : gettext("Following one step through the model’s code. The estimate above stays until this is done."));
 }
 
 function refused(problems) {
@@ -72,7 +72,7 @@ function wish(question) {
   showState(gettext("starting"), "queued");
   showFigures(null);
   at("progress").hidden = at("cancel").hidden = true;
-  setText(at("words"), gettext("Following one training step through the model’s code. The estimate above stays until this is done."));
+  setText(at("words"), gettext("Following one step through the model’s code. The estimate above stays until this is done."));
   refining.ask(question);
 }
 
