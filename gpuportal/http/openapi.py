@@ -167,8 +167,8 @@ RATE_HEADERS = {
         "in 60 seconds."
     ),
     "RateLimit": _header(
-        'What is left of them: `"book";r=58;t=21` is 58 requests, and all of them in '
-        "21 seconds."
+        'What is left of these limits: `"book";r=58;t=21` means that 58 requests are '
+        "left, and that the whole limit is available again in 21 seconds."
     ),
 }
 """draft-ietf-httpapi-ratelimit-headers-10."""

@@ -11,7 +11,7 @@ ALGORITHMS = (
     *("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
     *("ES256", "ES384", "ES512", "EdDSA", "Ed25519"),
 )
-"""Signatures with a public key. Whoever knows the client's secret cannot make one."""
+"""Signatures with a public key. The client's secret is not enough to make one."""
 LEEWAY_SECONDS = 60
 """Greatest difference between the clocks of provider and portal."""
 MOST_KEYS = 100

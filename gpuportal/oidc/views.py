@@ -1,4 +1,4 @@
-"""The way to an identity provider and back."""
+"""The redirect to an identity provider, and the return from it."""
 
 import logging
 from collections.abc import Callable

@@ -34,7 +34,9 @@ def slots_of(args, to):
         earliest=iso(args.at) if args.at else None,
     )["slots"]
     if not found:
-        raise Refused("no free slot; try fewer GPUs or hours, or the waitlist")
+        raise Refused(
+            "no free slot; try fewer GPUs or hours, or join the waitlist: gp wait"
+        )
     return found
 
 

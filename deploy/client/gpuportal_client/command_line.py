@@ -116,7 +116,7 @@ def main(argv=None):
         print(f"{program()}: {refused}", file=sys.stderr)
         return refused.status
     except BrokenPipeError:
-        # Who reads has read enough: gp.py log 5 | head.
+        # The reader has closed the pipe: gp log 5 | head.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (OSError, UnicodeDecodeError) as error:

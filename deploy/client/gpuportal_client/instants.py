@@ -33,7 +33,7 @@ def local(text):
 
 
 def hours(text):
-    """Return a length in hours that is a number, and one of this world."""
+    """Return a length in hours: a number between -100,000 and 100,000."""
     value = float(text)
     if not -100_000 < value < 100_000:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of hours")

@@ -205,8 +205,8 @@ def log(args):
 
 
 def read_log(to, job, *, follow):
-    """Print a log, until its job has ended where it is followed: that end decides the
-    exit status. Where the portal goes away it goes on at the same byte afterwards."""
+    """Print a log. With ``follow`` print until the job ends; its state decides the
+    exit status. After an outage printing continues at the same byte."""
     offset = 0
     patience = PATIENCE_SECONDS if follow else 0
     while True:
@@ -227,7 +227,7 @@ def read_log(to, job, *, follow):
 
 
 def patiently(to, seconds, path, **query):
-    """Ask, and again for so many seconds while the portal is away."""
+    """Send a request. Repeat it for some seconds while the portal cannot be reached."""
     until, wait = time.monotonic() + seconds, FOLLOW_SECONDS
     while True:
         try:
@@ -260,7 +260,7 @@ def files(args):
 
 
 def fetch(to, job, row, folder):
-    """Bring one file here whole, checked by its sum. Return where it lies."""
+    """Download one file and check its SHA-256. Return its path."""
     parts = row["path"].split("/")
     if any(part in ("", ".", "..") or "\\" in part for part in parts):
         raise Refused(f"{row['path']} is not a valid file name")

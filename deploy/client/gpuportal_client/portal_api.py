@@ -30,7 +30,7 @@ class Refused(Exception):
 
 
 class NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A token must not travel to wherever an answer points."""
+    """Refuses redirects, so that only the portal gets the token."""
 
     def redirect_request(self, *_args):
         return None
@@ -85,7 +85,7 @@ class Portal:
         """Return the numbers of GPUs such as node-a:0."""
         known = self.numbers()
         if unknown := [name for name in names if name not in known]:
-            raise Refused(f"there is no GPU {unknown[0]}; see: gpus", 2)
+            raise Refused(f"there is no GPU {unknown[0]}; list them with: gp gpus", 2)
         return [known[name] for name in names]
 
     def cards(self, numbers):
@@ -94,7 +94,7 @@ class Portal:
         return ", ".join(known.get(number, f"#{number}") for number in numbers)
 
     def open(self, method, path, body=None, *, key=None, **query):
-        """Return the answer to be read; raise what it says where it is no answer."""
+        """Return the open answer. Raise Refused for an error."""
         known = {name: value for name, value in query.items() if value is not None}
         address = f"{self.url}/api/v1{path}"
         if known:

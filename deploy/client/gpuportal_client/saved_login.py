@@ -20,7 +20,11 @@ def login(args):
     try:
         to.token = to.token or getpass.getpass("Token: ").strip()
     except EOFError:
-        raise Refused("no token; you can also set GPUPORTAL_TOKEN", 2) from None
+        raise Refused(
+            "no token was entered; create one on the page Settings, "
+            "or set GPUPORTAL_TOKEN",
+            2,
+        ) from None
     to.ask("GET", "/standing")
     KEPT.mkdir(parents=True, exist_ok=True)
     replaced(KEPT / "login.json", json.dumps({"url": to.url, "token": to.token}))

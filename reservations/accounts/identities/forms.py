@@ -58,7 +58,9 @@ class MappingRowForm(PlainForm):
             self.add_error("value", gettext("Fill this in, or remove the row."))
         if value and "account" not in self.errors and operator == bool(account):
             words = (
-                gettext("An admin is one of the whole portal. Choose no group.")
+                gettext(
+                    "An admin has rights in the whole portal. Leave the group empty."
+                )
                 if operator
                 else gettext("Choose a group.")
             )

@@ -243,10 +243,10 @@ def effect_sentences(
     if bound:
         found.append(
             counted(
-                "{n} person holds reservations or sponsors a guest, and stays until a "
-                "sign-in after that.",
-                "{n} people hold reservations or sponsor a guest, and stay until a "
-                "sign-in after that.",
+                "{n} person holds reservations or sponsors a guest. The first sign-in "
+                "after these have ended removes the membership.",
+                "{n} people hold reservations or sponsor guests. The first sign-in "
+                "after these have ended removes the membership.",
                 bound,
             )
         )

@@ -168,6 +168,6 @@ def test_the_preview_counts_people():
         "1 person would become a head of vision.",
         "2 people would join vision.",
         "1 person would leave nlp.",
-        "1 person holds reservations or sponsors a guest, and stays until a sign-in "
-        "after that.",
+        "1 person holds reservations or sponsors a guest. The first sign-in after these "
+        "have ended removes the membership.",
     ]
