@@ -17,7 +17,7 @@ from django.db import close_old_connections
 from redis import Redis, RedisError
 
 from placement.models import Job
-from reservations.models import SitePolicy, User
+from reservations.models import UNIX_LOGIN_UNKNOWN, SitePolicy, User
 from reservations.presence.attribution import HoldingInfo, OwnerLookup, holder_present
 from reservations.presence.gpu_findings import GpuFacts, Watcher, WatchPolicy
 from reservations.presence.holders import (
@@ -122,8 +122,15 @@ def load_policy() -> WatchPolicy:
 
 
 def load_logins() -> dict[str, int]:
-    """Return Users by Unix login, or by portal name if the operator set no login."""
-    rows = list(User.objects.order_by().values_list("pk", "username", "unix_user"))
+    """Return Users by Unix login, or by portal name if the operator set no login.
+
+    A name that a person may have chosen at an identity provider is no Unix login.
+    """
+    rows = list(
+        User.objects.order_by()
+        .exclude(UNIX_LOGIN_UNKNOWN)
+        .values_list("pk", "username", "unix_user")
+    )
     by_name = {username: pk for pk, username, unix_user in rows if not unix_user}
     return by_name | {unix_user: pk for pk, _, unix_user in rows if unix_user}
 

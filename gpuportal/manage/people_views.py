@@ -248,6 +248,7 @@ def person(request: HttpRequest, pk: int) -> HttpResponseBase:
                 actor=actor,
                 now=now,
             )
+            people_services.sign_out(user_id=pk, actor=actor, now=now)
             messages.success(
                 request, gettext("Disconnected. The groups of this person stay.")
             )

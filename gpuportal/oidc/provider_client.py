@@ -13,6 +13,7 @@ import json
 import threading
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote_plus, urlencode, urlsplit
@@ -39,6 +40,8 @@ PAUSE_SECONDS = 5.0
 """After a failure, how long the provider is not asked again. So an absent provider
 does not keep threads busy."""
 ENDPOINTS = ("authorization_endpoint", "token_endpoint", "jwks_uri")
+_lookups = ThreadPoolExecutor(max_workers=4, thread_name_prefix="provider")
+"""Apart from those of webhooks, whose hosts any person can name."""
 BASIC, POST = "client_secret_basic", "client_secret_post"
 
 
@@ -91,7 +94,11 @@ class ProviderClient:
         stored = self._stored
         if stored is not None and time.monotonic() - stored.read_at < KEPT_SECONDS:
             return stored
-        with self._lock:
+        # While one thread asks again, the others go on with what is stored.
+        if not self._lock.acquire(blocking=stored is None):
+            assert stored is not None
+            return stored
+        try:
             stored = self._stored
             now = time.monotonic()
             if stored is not None and now - stored.read_at < KEPT_SECONDS:
@@ -110,6 +117,8 @@ class ProviderClient:
             self._failure = None
             self._stored = Configuration(metadata, time.monotonic())
             return self._stored
+        finally:
+            self._lock.release()
 
     def _metadata(self) -> Mapping[str, Any]:
         found = self._json("GET", self.provider.discovery_url)
@@ -257,9 +266,11 @@ class ProviderClient:
 
     def _addresses(self, url: str, endpoint: bounded_call.HostPort) -> list[str]:
         if endpoint.host == urlsplit(self.provider.issuer).hostname:
-            return bounded_call.resolved(endpoint, seconds=TIMEOUT_SECONDS)
+            return bounded_call.resolved(
+                endpoint, seconds=TIMEOUT_SECONDS, pool=_lookups
+            )
         try:
-            return [webhook.resolve(parse(url))]
+            return [webhook.resolve(parse(url), pool=_lookups)]
         except WebhookRefused as error:
             raise ProviderAnswerInvalid(
                 f"{endpoint.host} has no address that the portal may call"

@@ -22,7 +22,6 @@ from telemetry.live.broker_client import BROKER
 KEY = "end.told."
 KEY_SECONDS = 2 * max(WARN_SECONDS)
 VALID_SECONDS = 30.0
-MOST_ROWS = 500
 
 logger = logging.getLogger(__name__)
 
@@ -67,8 +66,9 @@ def _ending(now: datetime) -> Iterable[tuple[int, str, datetime]]:
             # A gap was not booked, and its Job continues in the next one.
             reservation__booked_end__gt=F("reservation__start"),
         )
-        .order_by("pk")
-        .values_list("reservation_id", "gpu__node__name", "end")[:MOST_ROWS]
+        .order_by("reservation_id")
+        .values_list("reservation_id", "gpu__node__name", "end")
+        .distinct()
     )
 
 

@@ -22,6 +22,7 @@ class Migration(migrations.Migration):
                 ('groups', models.JSONField(blank=True, help_text='Values of the groups claim at the last sign-in. Empty: none was ever sent.', null=True)),
                 ('created_at', models.DateTimeField(default=django.utils.timezone.now)),
                 ('seen_at', models.DateTimeField(default=django.utils.timezone.now)),
+                ('name_from_provider', models.BooleanField(default=False, help_text='The person has the user name of the provider, where people may choose it. So it is no Unix login.')),
                 ('user', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='identities', to=settings.AUTH_USER_MODEL)),
             ],
             options={

@@ -10,6 +10,7 @@ from reservations.models.calendar import (
 )
 from reservations.models.favourite import Favourite
 from reservations.models.identities import (
+    UNIX_LOGIN_UNKNOWN,
     ClaimGrant,
     ClaimMapping,
     ClaimRole,
@@ -41,6 +42,7 @@ from reservations.models.voucher import Voucher
 from reservations.models.waiting_requests import WaitingRequest, WaitlistLook
 
 __all__ = [
+    "UNIX_LOGIN_UNKNOWN",
     "Account",
     "Allocation",
     "ApiToken",

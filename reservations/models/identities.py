@@ -9,6 +9,9 @@ from django.utils import timezone
 
 from reservations.models.accounts import Account, User
 
+UNIX_LOGIN_UNKNOWN = models.Q(unix_user="", identities__name_from_provider=True)
+"""Users whose Unix login is not known. The user name of all others is one."""
+
 
 class Identity(models.Model):
     """A person's login at one provider. A User may have several."""
@@ -24,6 +27,11 @@ class Identity(models.Model):
     )
     created_at = models.DateTimeField(default=timezone.now)
     seen_at = models.DateTimeField(default=timezone.now)
+    name_from_provider = models.BooleanField(
+        default=False,
+        help_text="The person has the user name of the provider, where people may "
+        "choose it. So it is no Unix login.",
+    )
 
     class Meta:
         ordering = ["issuer", "pk"]

@@ -2,6 +2,7 @@
 
 import http.client
 from collections.abc import Mapping
+from concurrent.futures import Executor
 from ipaddress import ip_network
 
 from django.conf import settings
@@ -51,7 +52,7 @@ def check(url: str) -> None:
     resolve(target)
 
 
-def resolve(target: WebhookAddress) -> str:
+def resolve(target: WebhookAddress, *, pool: Executor | None = None) -> str:
     """Return an address of the host that may be called.
 
     All addresses must be allowed. A name with one public and one private address is a
@@ -61,7 +62,10 @@ def resolve(target: WebhookAddress) -> str:
         WebhookRefused: it has none, or leads into a network that is not allowed.
     """
     try:
-        addresses = bounded_call.resolved(_endpoint(target), seconds=TIMEOUT_SECONDS)
+        own = {} if pool is None else {"pool": pool}
+        addresses = bounded_call.resolved(
+            _endpoint(target), seconds=TIMEOUT_SECONDS, **own
+        )
     except (OSError, UnicodeError) as error:
         raise _not_reachable(target) from error
     networks = [ip_network(text) for text in settings.WEBHOOK_ALLOWED_NETWORKS]

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from django.db import transaction
+from django.db.models import Q
 
 from reservations.booking.service import book
 from reservations.models import Membership, Notice, Reservation, User
@@ -22,6 +23,7 @@ from reservations.rules.errors import NotFound
 from reservations.rules.window import grid_ceil
 from reservations.store.audit_log import audit_act
 from reservations.store.booking_facts import site_policy
+from reservations.store.unix_logins import unix_login
 from telemetry.alerts.service import close_alert
 from telemetry.models import Alert, AlertQuerySet
 from telemetry.protocol.sentences import sentence
@@ -29,7 +31,6 @@ from telemetry.protocol.sentences import sentence
 RULES = (SQUATTER, OVERRUN)
 """Alerts about a process on a Gpu that nobody has booked."""
 MOST_HOURS = 24
-MOST_ALERTS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +107,8 @@ def offer(now: datetime) -> dict[str, int]:
         return {"use_offered": 0}
     logins = {login for one in alerts for login in one.detail.get("users", ())}
     active = User.objects.filter(is_active=True)
-    people = active.filter(unix_user__in=logins) | active.filter(
-        unix_user="", username__in=logins
+    people = active.filter(
+        Q(unix_user__in=logins) | Q(unix_user="", username__in=logins)
     )
     offered = 0
     for user in people:
@@ -138,16 +139,19 @@ def _open_alerts() -> AlertQuerySet:
         Alert.objects.open()
         .filter(rule__in=RULES, gpu__pool__may_adopt=True)
         .select_related("gpu__node")
-        .order_by("pk")[:MOST_ALERTS]
+        .order_by("pk")
     )
 
 
 def _uses_of(user: User, alerts: Iterable[Alert]) -> tuple[UnbookedUse, ...]:
     found: dict[str, list[Alert]] = {}
+    login = user.unix_user or user.username
     for alert in alerts:
         assert alert.gpu is not None
-        if (user.unix_user or user.username) in alert.detail.get("users", ()):
+        if login in alert.detail.get("users", ()):
             found.setdefault(alert.gpu.node.name, []).append(alert)
+    if found and unix_login(user) != login:
+        return ()
     return tuple(_use(node, own) for node, own in sorted(found.items()))
 
 

@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from functools import wraps
 from typing import Any
 
+from django.db import IntegrityError
 from django.http import Http404, HttpRequest
 from django.utils import timezone
 from ninja import Status
@@ -111,9 +112,13 @@ def _claimed(request: HttpRequest, key: str) -> tuple[RequestKey, bool]:
         user=request.user, key=key, sent_at__lt=now - KEPT
     ).delete()
     seen = _fingerprint(request)
-    row, first = RequestKey.objects.get_or_create(
-        user=request.user, key=key, defaults={"fingerprint": seen, "sent_at": now}
-    )
+    try:
+        row, first = RequestKey.objects.get_or_create(
+            user=request.user, key=key, defaults={"fingerprint": seen, "sent_at": now}
+        )
+    except IntegrityError:
+        # The first request was refused in between, and has just deleted its row.
+        raise _still_running() from None
     if row.fingerprint != seen:
         raise RequestRefused(
             "key-reused",
@@ -132,18 +137,22 @@ def _fingerprint(request: HttpRequest) -> str:
     return told.hexdigest()
 
 
+def _still_running() -> RequestRefused:
+    return RequestRefused(
+        "request-running",
+        sentence(
+            "The first request with this Idempotency-Key has no answer yet. Send it "
+            "again in a moment."
+        ),
+        retry_seconds=RETRY_SECONDS,
+    )
+
+
 def _first_answer(row: RequestKey) -> Status[Any]:
     if row.status is not None:
         return Status(row.status, json.loads(row.answer))
     if timezone.now() - row.sent_at < RUNNING:
-        raise RequestRefused(
-            "request-running",
-            sentence(
-                "The first request with this Idempotency-Key has no answer yet. Send "
-                "it again in a moment."
-            ),
-            retry_seconds=RETRY_SECONDS,
-        )
+        raise _still_running()
     raise RequestRefused(
         "request-interrupted",
         sentence(

@@ -1,5 +1,6 @@
 """Nodes, jobs and reservations from the answers of Slurm 22.05 to 25.x."""
 
+import logging
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from telemetry.slurm.slurm_output import (
     words_of,
 )
 
+log = logging.getLogger(__name__)
 HOLDING = frozenset(
     {"RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "STAGE_OUT", "RESIZING"}
 )
@@ -122,8 +124,10 @@ def read_reservation_lines(output: bytes) -> list[SlurmReservation]:
     """Read what ``scontrol --oneliner show reservations`` printed with
     ``SLURM_TIME_FORMAT=%s``. Slurm before 23.02 prints no JSON of reservations.
 
+    A reservation without valid times is left out.
+
     Raises:
-        SlurmOutputInvalid: a line names no valid time.
+        SlurmOutputInvalid: the output is too long.
     """
     if len(output) > MOST_BYTES:
         raise SlurmOutputInvalid(f"more than {MOST_BYTES // 2**20} MiB of output")
@@ -139,9 +143,9 @@ def read_reservation_lines(output: bytes) -> list[SlurmReservation]:
         }
         start, end = fields.get("StartTime", ""), fields.get("EndTime", "")
         if not (start.isdecimal() and end.isdecimal()):
-            raise SlurmOutputInvalid(
-                f"reservation {fields['ReservationName'][:60]}: no time in seconds"
-            )
+            name = fields["ReservationName"][:60]
+            log.warning("reservation %s of Slurm has no time in seconds", name)
+            continue
         found.append(
             SlurmReservation(
                 name=fields["ReservationName"],
@@ -234,7 +238,9 @@ def _hosts(text: str) -> tuple[str, ...]:
     try:
         return read_hosts(text)
     except HostListInvalid as error:
-        raise SlurmOutputInvalid(str(error)) from error
+        # One odd row must not hide the rest of the cluster.
+        log.warning("a list of hosts of Slurm is not readable: %s", error)
+        return ()
 
 
 def _users(text: str) -> tuple[str, ...]:

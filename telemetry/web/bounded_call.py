@@ -9,10 +9,11 @@ import socket
 import ssl
 import threading
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 
-_resolvers = ThreadPoolExecutor(max_workers=4, thread_name_prefix="resolve")
+_webhook_lookups = ThreadPoolExecutor(max_workers=4, thread_name_prefix="resolve")
+"""Any person can name the host of a webhook. A slow lookup delays only other ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,16 +29,28 @@ class AnswerTooLong(OSError):
     """The answer has more bytes than the caller takes."""
 
 
-def resolved(endpoint: HostPort, *, seconds: float) -> list[str]:
+def resolved(
+    endpoint: HostPort, *, seconds: float, pool: Executor = _webhook_lookups
+) -> list[str]:
     """Return the IP addresses of a host.
+
+    Args:
+        endpoint: names the host.
+        seconds: the longest wait.
+        pool: runs the lookup.
 
     Raises:
         OSError, UnicodeError, TimeoutError: it has none, or the lookup took too long.
     """
-    asked = _resolvers.submit(
+    asked = pool.submit(
         socket.getaddrinfo, endpoint.host, endpoint.port, type=socket.SOCK_STREAM
     )
-    return [str(row[4][0]) for row in asked.result(timeout=seconds)]
+    try:
+        return [str(row[4][0]) for row in asked.result(timeout=seconds)]
+    except TimeoutError:
+        # One that waits for a thread is not begun any more.
+        asked.cancel()
+        raise
 
 
 class PinnedConnection(http.client.HTTPConnection):

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from django.conf import settings
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 
 from reservations.accounts.identities.provider_settings import Provider
 from reservations.accounts.identities.rules import (
@@ -48,10 +48,17 @@ def provider_name(issuer: str) -> str:
 
 def mappings_of(issuer: str) -> list[Mapped]:
     """Return what the groups of a provider give. Archived Accounts give nothing."""
-    rows = ClaimMapping.objects.filter(issuer=issuer).filter(
+    return [
+        Mapped(row.value, row.account_id, role_of(row.role))
+        for row in mapping_rows_of(issuer)
+    ]
+
+
+def mapping_rows_of(issuer: str) -> QuerySet[ClaimMapping]:
+    """Return the stored mappings of a provider, without those of archived Accounts."""
+    return ClaimMapping.objects.filter(issuer=issuer).filter(
         Q(account=None) | Q(account__archived_at=None)
     )
-    return [Mapped(row.value, row.account_id, role_of(row.role)) for row in rows]
 
 
 def identities_at(issuer: str) -> list[Identity]:
@@ -161,7 +168,7 @@ def mapping_preview(issuer: str, mappings: Sequence[Mapped]) -> MappingPreview:
     plans = planned_changes(identities, mappings)
     people = {one.pk: one.user for one in identities}
     bound = bound_members(leaving_members(people, plans))
-    stored = ClaimMapping.objects.filter(issuer=issuer)
+    stored = mapping_rows_of(issuer)
     before = sorted(
         [value, account or 0, role]
         for value, account, role in stored.values_list("value", "account_id", "role")

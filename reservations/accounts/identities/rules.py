@@ -117,7 +117,7 @@ def read_claims(
     frozenset({'vision'})
     """
     subject = raw.get("sub")
-    if not isinstance(subject, str) or not 0 < len(subject) <= 255 or "\0" in subject:
+    if not isinstance(subject, str) or not _storable(subject, 255):
         raise SignInRefused(
             sentence("The answer of the provider is not valid"),
             sentence("It does not say who you are."),
@@ -128,7 +128,7 @@ def read_claims(
         subject=subject,
         username=_text(raw.get(username_claim), 150),
         name=_text(raw.get("name"), 80),
-        mail="" if raw.get("email_verified") is False or "@" not in mail else mail,
+        mail=mail if "@" in mail and _is_verified(raw) else "",
         groups=read_groups(_inside(raw, groups_claim)),
     )
 
@@ -146,10 +146,19 @@ def read_groups(raw: object) -> frozenset[str] | None:
     return frozenset(
         value
         for value in raw
-        if isinstance(value, str)
-        and 0 < len(value) <= LONGEST_VALUE
-        and "\0" not in value
+        if isinstance(value, str) and _storable(value, LONGEST_VALUE)
     )
+
+
+def _storable(text: str, longest: int) -> bool:
+    """Return whether a database can store a text: no NUL, no half of a character."""
+    halves = any("\ud800" <= one <= "\udfff" for one in text)
+    return 0 < len(text) <= longest and "\0" not in text and not halves
+
+
+def _is_verified(raw: Mapping[str, Any]) -> bool:
+    # Some providers send the claim as text.
+    return str(raw.get("email_verified")).lower() != "false"
 
 
 def _inside(raw: Mapping[str, Any], name: str) -> object:

@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 
 from django.db import IntegrityError, transaction
+from django.db.models import Q
 
 from reservations.accounts.identities.provider_settings import Provider
 from reservations.accounts.identities.queries import (
@@ -12,6 +13,7 @@ from reservations.accounts.identities.queries import (
     identities_at,
     leaving_members,
     mapping_preview,
+    mapping_rows_of,
     mappings_of,
     planned_changes,
     provider_name,
@@ -43,6 +45,8 @@ from telemetry.protocol.coded_error import CodedError
 from telemetry.protocol.sentences import sentence
 
 log = logging.getLogger(__name__)
+PERSON_MADE = "identity.person-made"
+"""In the audit log: the first sign-in of a new person."""
 
 
 def sign_in(*, provider: Provider, claims: Claims, now: datetime) -> User:
@@ -57,7 +61,7 @@ def sign_in(*, provider: Provider, claims: Claims, now: datetime) -> User:
         if found is None:
             person, verb = _matched(provider, claims), "identity.linked"
             if person is None:
-                person, verb = _new_person(provider, claims), "identity.person-made"
+                person, verb = _new_person(provider, claims), PERSON_MADE
             found = _connect(person, provider, claims, verb=verb, actor=None, now=now)
         if not found.user.is_active:
             raise SignInRefused(
@@ -136,8 +140,8 @@ def _identity(issuer: str, subject: str) -> Identity | None:
 def _matched(provider: Provider, claims: Claims) -> User | None:
     """Return the person whom an admin made for this user name, and nobody else.
 
-    A person who has a password, another identity or rights of an operator connects the
-    identity after they have signed in.
+    It is a person who never signed in. One who has a password, another identity or
+    rights of an operator connects the identity after they have signed in.
     """
     if not provider.match_usernames or not claims.username:
         return None
@@ -145,6 +149,7 @@ def _matched(provider: Provider, claims: Claims) -> User | None:
         username=claims.username,
         password__startswith=UNUSABLE,
         identities=None,
+        last_login=None,
         is_superuser=False,
         is_staff=False,
         erased_at=None,
@@ -161,7 +166,10 @@ def _new_person(provider: Provider, claims: Claims) -> User:
     made = User(username=claims.username, display_name=claims.name, email=claims.mail)
     made.set_unusable_password()
     try:
-        if User.objects.filter(username__iexact=claims.username).exists():
+        taken = Q(username__iexact=claims.username)
+        # A Unix login of another person would give them that person's processes.
+        taken |= Q(unix_user__iexact=claims.username)
+        if User.objects.filter(taken).exists():
             raise IntegrityError
         with transaction.atomic():
             made.save()
@@ -200,6 +208,7 @@ def _connect(
         user=person,
         issuer=provider.issuer,
         subject=claims.subject,
+        name_from_provider=verb == PERSON_MADE and not provider.match_usernames,
         created_at=now,
         seen_at=now,
     )
@@ -255,7 +264,7 @@ def save_mappings(
                     "the effects again."
                 )
             )
-        rows = ClaimMapping.objects.filter(issuer=issuer)
+        rows = mapping_rows_of(issuer)
         before = list(rows.values_list("value", "account__name", "role"))
         rows.delete()
         ClaimMapping.objects.bulk_create(
@@ -305,7 +314,7 @@ def apply_groups(
     leaving = leaving_members(people, plans)
     bound = bound_members(leaving)
     for pair, why in bound.items():
-        kept |= {(leaving[pair], right) for right in _of_account(pair[1])}
+        kept.add((leaving[pair], ClaimRight(pair[1], "member")))
         audit_act(
             verb="identity.member-kept",
             subject=f"user:{pair[0]}",
@@ -333,10 +342,6 @@ def apply_groups(
         with transaction.atomic(durable=True):
             note()
     return plans
-
-
-def _of_account(account_pk: int) -> tuple[ClaimRight, ClaimRight]:
-    return ClaimRight(account_pk, "member"), ClaimRight(account_pk, "head")
 
 
 def _apply_operators(

@@ -216,6 +216,10 @@ def test_no_reservation_lines():
     assert read_reservation_lines(b"No reservations in the system\n") == []
 
 
-def test_refuses_times_of_another_format():
-    with pytest.raises(SlurmOutputInvalid, match="r1"):
-        read_reservation_lines(LINE.replace(b"1900000000", b"2026-11-28T10:00:00"))
+def test_leaves_out_a_reservation_that_it_cannot_read():
+    odd = LINE.replace(b"1900000000", b"2026-11-28T10:00:00").replace(b"r1", b"r0")
+    (one,) = read_reservation_lines(odd + LINE)
+    assert one.name == "r1"
+    # A list of hosts that is not readable names none.
+    (one,) = read_reservation_lines(LINE.replace(b"g[1-2]", b"g[1-"))
+    assert one.nodes == ()

@@ -2,6 +2,7 @@
 
 import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -66,3 +67,30 @@ def test_a_longer_answer_is_refused(port):
     with pytest.raises(bounded_call.AnswerTooLong):
         get(connection(port, "127.0.0.1"), most_bytes=4)
     assert get(connection(port, "127.0.0.1"), most_bytes=0) == (200, b"")
+
+
+def test_lookups_that_hang_delay_only_those_of_their_pool(monkeypatch):
+    release = threading.Event()
+    real = socket.getaddrinfo
+
+    def lookup(host, *rest, **more):
+        if host == "hangs.example":
+            release.wait(60)
+        return real("127.0.0.1", *rest, **more)
+
+    monkeypatch.setattr(socket, "getaddrinfo", lookup)
+    slow = bounded_call.HostPort(True, "hangs.example", 443)
+    try:
+        with ThreadPoolExecutor(1) as webhooks, ThreadPoolExecutor(1) as providers:
+            for _ in range(3):
+                with pytest.raises(TimeoutError):
+                    bounded_call.resolved(slow, seconds=0.05, pool=webhooks)
+            quick = bounded_call.HostPort(True, "sso.example", 443)
+            assert bounded_call.resolved(quick, seconds=60, pool=providers) == [
+                "127.0.0.1"
+            ]
+            release.set()
+            # Those that waited were not begun.
+            assert bounded_call.resolved(quick, seconds=60, pool=webhooks)
+    finally:
+        release.set()

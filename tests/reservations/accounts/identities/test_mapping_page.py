@@ -87,7 +87,7 @@ def test_a_provider_has_rows_of_its_own(desk):
         ([("gpu", "member", "")], "Choose a group."),
         ([("", "member", "vision")], "Fill this in, or remove the row."),
         ([("", "operator", "")], "Fill this in, or remove the row."),
-        ([("gpu", "operator", "vision")], "Choose no group."),
+        ([("gpu", "operator", "vision")], "Leave the group empty."),
         ([("gpu", "owner", "vision")], "Choose one of the values in the list."),
         ([("gpu", "member", "10000")], "Choose one of the values in the list."),
         ([("gpu", "member", "x")], "Choose one of the values in the list."),

@@ -168,6 +168,24 @@ def test_the_preview_counts_people():
         "1 person would become a head of vision.",
         "2 people would join vision.",
         "1 person would leave nlp.",
-        "1 person holds reservations or sponsors a guest. The first sign-in after these "
-        "have ended removes the membership.",
+        "1 person holds reservations or sponsors a guest. The first sign-in "
+        "after these have ended removes the membership.",
     ]
+
+
+@pytest.mark.parametrize("subject", ["", "\ud800", "a\0b", "x" * 256, 7, None])
+def test_a_subject_that_no_database_stores_is_refused(subject):
+    with pytest.raises(SignInRefused, match="does not say who"):
+        read_claims({"sub": subject}, username_claim="u", groups_claim="g")
+
+
+def test_half_characters_and_unverified_mail_are_left_out():
+    raw = {"sub": "7", "g": ["a", "\ud800"], "email": "a@b", "email_verified": "False"}
+    found = read_claims(raw, username_claim="u", groups_claim="g")
+    assert (found.groups, found.mail) == ({"a"}, "")
+    assert (
+        read_claims(
+            raw | {"email_verified": "true"}, username_claim="u", groups_claim="g"
+        ).mail
+        == "a@b"
+    )

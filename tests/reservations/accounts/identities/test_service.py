@@ -1,16 +1,19 @@
 """Groups of an identity in the database: who joins, who stays, who is written down."""
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 from django.utils import timezone
 
+from gpuportal.alerts.calendar_judge import load_logins
 from reservations.accounts import erasure, invitations
 from reservations.accounts.identities import service
 from reservations.accounts.identities.provider_settings import Provider
 from reservations.accounts.identities.queries import mapping_preview
 from reservations.accounts.identities.rules import Claims, Mapped, SignInRefused
 from reservations.models import (
+    Account,
     AuditEntry,
     ClaimGrant,
     ClaimMapping,
@@ -21,6 +24,7 @@ from reservations.models import (
 )
 from reservations.rules.errors import NotFound
 from reservations.rules.review import PreviewStale
+from reservations.store.unix_logins import unix_login
 from tests.factories import (
     make_account,
     make_gpus,
@@ -93,6 +97,17 @@ def test_a_holder_of_reservations_stays_until_they_end(omar):
     held = make_reservation(ada, make_gpus(1))
     assert groups_of(sign_in("ada")) == {"vision"}
     assert verbs(ada)[-1] == "identity.member-kept"
+    Reservation.objects.filter(pk=held.pk).update(state="completed")
+    assert groups_of(sign_in("ada")) == set()
+
+
+def test_a_holder_of_reservations_does_not_stay_a_head(omar):
+    give("heads", "vision", "head")
+    ada = sign_in("ada", "heads")
+    held = make_reservation(ada, make_gpus(1))
+    assert groups_of(ada) == {"vision*"}
+    assert groups_of(sign_in("ada")) == {"vision"}
+    assert [grant.role for grant in ClaimGrant.objects.all()] == ["member"]
     Reservation.objects.filter(pk=held.pk).update(state="completed")
     assert groups_of(sign_in("ada")) == set()
 
@@ -183,6 +198,7 @@ def test_a_person_whom_an_admin_made_is_matched_only_if_the_site_says_so(omar):
         {"is_superuser": True},
         {"is_staff": True},
         {"password": "md5$x$y"},
+        {"last_login": timezone.now()},
     ],
 )
 def test_nobody_else_is_matched(omar, fields):
@@ -195,6 +211,23 @@ def test_nobody_else_is_matched(omar, fields):
     with pytest.raises(SignInRefused, match="exists already"):
         sign_in("ada", "gpu", provider=MATCHING)
     assert not Identity.objects.exists()
+
+
+def test_the_unix_login_of_another_person_is_no_user_name(omar, alice):
+    User.objects.filter(pk=alice.pk).update(unix_user="ada")
+    with pytest.raises(SignInRefused, match="exists already"):
+        sign_in("ada", provider=OPEN)
+
+
+def test_a_name_that_the_provider_chose_is_no_unix_login(omar, alice):
+    ada = sign_in("ada", provider=OPEN)
+    bo = sign_in("bo", provider=replace(OPEN, match_usernames=True))
+    service.connect(user=alice, provider=UNI, claims=claims("al"), now=timezone.now())
+    assert (unix_login(ada), unix_login(bo), unix_login(alice)) == ("", "bo", "alice")
+    assert {"bo", "alice"} <= load_logins().keys() and "ada" not in load_logins()
+    User.objects.filter(pk=ada.pk).update(unix_user="adal")
+    ada.refresh_from_db()
+    assert unix_login(ada) == "adal" and load_logins()["adal"] == ada.pk
 
 
 def test_a_second_login_at_one_provider_is_refused(alice):
@@ -259,6 +292,21 @@ def test_saving_a_mapping_does_what_the_preview_said(omar):
     assert again.effects == ["2 people would leave Vision."]
     service.save_mappings(**values | {"mappings": []}, mark=again.mark, now=now)
     assert not vision.memberships.filter(active=True).exists()
+
+
+def test_saving_keeps_the_mappings_of_an_archived_group(omar):
+    give("old", "vision")
+    Account.objects.filter(name="vision").update(archived_at=timezone.now())
+    preview = mapping_preview(UNI.issuer, [])
+    assert not preview.changes
+    service.save_mappings(
+        issuer=UNI.issuer,
+        mappings=[],
+        mark=preview.mark,
+        actor=omar,
+        now=timezone.now(),
+    )
+    assert ClaimMapping.objects.get().value == "old"
 
 
 def test_another_provider_has_other_mappings(omar):
