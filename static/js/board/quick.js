@@ -1,7 +1,7 @@
 // "Book and open JupyterLab" on the card of a free Gpu: one click books it from now.
 import { el } from "../dom.js";
 import { icon } from "../icons.js";
-import { wishOpen } from "../workspace/quick.js";
+import { wishOpen } from "../workspace/wished_program.js";
 import { gettext } from "../words.js";
 import { isBookable, isHeld } from "./words.js";
 

@@ -1,7 +1,7 @@
 // The workspaces of a reservation: fetched again when a job changes, and every two seconds
 // while one of them starts or stops.
 import { oneAtATime, redraw, settled } from "../fragment.js";
-import { openWished } from "./quick.js";
+import { openWished } from "./wished_program.js";
 
 const AGAIN_MS = 2000;
 const SETTLED_MS = 300;

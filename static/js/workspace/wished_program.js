@@ -30,8 +30,6 @@ export function openWished(again) {
   form.submit();
 }
 
-const again = document.querySelector("[data-open-workspace]");
-if (again) {
-  sessionStorage.removeItem(WISH); // the booking was refused
-  again.addEventListener("click", wishOpen);
+export function forgetWish() {
+  sessionStorage.removeItem(WISH);
 }
