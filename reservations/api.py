@@ -68,7 +68,7 @@ from reservations.web.schemas import (
     SlotsIn,
     SpanIn,
 )
-from telemetry.web.answer_schema import Content, EncodedAnswer, UtcInstant
+from telemetry.web.answer_types import Content, EncodedAnswer, UtcInstant
 from telemetry.web.translation import translated_values
 
 router = Router(tags=["calendar"])

@@ -8,6 +8,7 @@ from django.utils import timezone
 from reservations import tick as tick_service
 from reservations.accounts.tasks import invite
 from reservations.booking import refusals
+from reservations.models import RequestKey
 from reservations.notifications import delivery
 from reservations.reports import service as reports
 from reservations.reports.replay.tasks import replay_past
@@ -15,7 +16,6 @@ from reservations.rules.window import whole_second
 from reservations.store import usage
 from reservations.store.booking_facts import site_policy
 from reservations.waitlist import scheduler
-from reservations.web import request_keys
 from telemetry.live.broker_client import BROKER
 
 # Celery finds the tasks in this module, including those of capabilities.
@@ -86,7 +86,7 @@ def roll_months() -> int:
     This also deletes old refusals, deliveries that ended long ago, and old answers of
     ``Idempotency-Key``.
     """
-    request_keys.forget_old(timezone.now())
+    RequestKey.objects.old(timezone.now()).delete()
     refusals.forget_old(timezone.now())
     delivery.forget_old(timezone.now())
     return reports.roll_months(timezone.now())

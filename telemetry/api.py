@@ -13,7 +13,7 @@ from telemetry.history import queries as history
 from telemetry.history.charts import HistoryAnswer, answer_history
 from telemetry.history.schemas import HistoryIn
 from telemetry.models import Gpu, Node
-from telemetry.web.answer_schema import CsvAnswer
+from telemetry.web.answer_types import CsvAnswer
 
 router = Router(tags=["telemetry"])
 

@@ -30,7 +30,7 @@ from reservations.rules.policy import LONGEST_POSSIBLE_SECONDS
 from reservations.store.co_users import co_user_pks
 from telemetry.live.broadcast import Detail, DetailProcess
 from telemetry.rules.command_line import short_command
-from telemetry.web.answer_schema import UtcInstant
+from telemetry.web.answer_types import UtcInstant
 from telemetry.web.translation import translated_values
 
 HORIZON = timedelta(days=15)

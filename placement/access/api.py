@@ -13,7 +13,7 @@ from reservations.accounts.ssh_keys.public_key import MOST_CHARACTERS
 from reservations.store.calendar_queries import iso
 from reservations.web.api_parts import signed_in
 from reservations.web.schemas import Key, Line
-from telemetry.web.answer_schema import UtcInstant
+from telemetry.web.answer_types import UtcInstant
 
 router = Router(tags=["placement"])
 

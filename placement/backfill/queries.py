@@ -10,7 +10,7 @@ from placement.jobs.queries import iso
 from placement.models import Backfill, Job
 from placement.rules.backfill_rules import GapState
 from reservations.models import User
-from telemetry.web.answer_schema import UtcInstant
+from telemetry.web.answer_types import UtcInstant
 
 MOST_ROWS = 100
 MOST_STRETCHES = 50

@@ -26,7 +26,7 @@ from placement.planner.memory.estimate import interval
 from placement.planner.values.workload import Workload
 from placement.rules.log_progress import ProgressCount, ProgressReading
 from placement.rules.log_text import clean
-from telemetry.web.answer_schema import UtcInstant
+from telemetry.web.answer_types import UtcInstant
 
 MOST_LOG_BYTES = 64 * 1024
 CACHE_SECONDS = 10.0

@@ -21,7 +21,7 @@ from telemetry.models import Alert
 from telemetry.protocol.sentences import sentence
 from telemetry.protocol.units import format_duration
 from telemetry.rules.alert_rules import SILENT, breaking_rules
-from telemetry.web.answer_schema import UtcInstant
+from telemetry.web.answer_types import UtcInstant
 
 SILENT_SECONDS = 15.0
 _PATH = (Job.State.QUEUED, Job.State.STARTING, Job.State.RUNNING)

@@ -32,7 +32,7 @@ from reservations.rules.errors import NotFound
 from reservations.web.rate_limits import check_rate
 from reservations.web.schemas import in_utc
 from telemetry.protocol.sentences import sentence
-from telemetry.web.answer_schema import UtcInstant, ZipAnswer
+from telemetry.web.answer_types import UtcInstant, ZipAnswer
 from telemetry.web.cursor_page import CURSOR, NextPage, cursor_page, link_next
 
 MOST_ROWS = 200

@@ -8,7 +8,7 @@ from django.urls import reverse
 from placement.jobs.queries import iso
 from placement.models import Endpoint, Job, ModelFile, ServedModel
 from reservations.models import User
-from telemetry.web.answer_schema import UtcInstant
+from telemetry.web.answer_types import UtcInstant
 
 
 class TensorAnswer(TypedDict):

@@ -13,7 +13,7 @@ from reservations.store.calendar_queries import iso
 from reservations.store.vouchers import expires_at
 from telemetry.protocol.sentences import counted, known, sentence
 from telemetry.protocol.units import format_duration
-from telemetry.web.answer_schema import UtcInstant
+from telemetry.web.answer_types import UtcInstant
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,21 @@
 """The keys of requests that may be sent again, with their answers."""
 
+from datetime import datetime, timedelta
+
 from django.db import models
 
 from reservations.models.accounts import User
+
+KEPT = timedelta(hours=24)
+"""How long an answer is kept."""
+
+
+class RequestKeyQuerySet(models.QuerySet["RequestKey"]):
+    """Reads of keys."""
+
+    def old(self, now: datetime) -> "RequestKeyQuerySet":
+        """Keys that were kept long enough."""
+        return self.filter(sent_at__lt=now - KEPT)
 
 
 class RequestKey(models.Model):
@@ -22,6 +35,8 @@ class RequestKey(models.Model):
     """Of the answer. None: there is none yet."""
     answer = models.TextField(blank=True)
     """JSON."""
+
+    objects = RequestKeyQuerySet.as_manager()
 
     class Meta:
         constraints = [

@@ -10,7 +10,7 @@ from reservations.models import Notice, User
 from reservations.notifications.queries import notices_with_text
 from reservations.notifications.service import read_notice
 from reservations.store.calendar_queries import iso
-from telemetry.web.answer_schema import UtcInstant
+from telemetry.web.answer_types import UtcInstant
 from telemetry.web.cursor_page import CURSOR, NextPage, cursor_page, link_next
 
 router = Router(tags=["notices"])

@@ -27,7 +27,7 @@ from telemetry.history.charts import (
     usage_entry,
 )
 from telemetry.history.schemas import HistoryIn
-from telemetry.web.answer_schema import CsvAnswer
+from telemetry.web.answer_types import CsvAnswer
 
 router = Router(tags=["history"])
 

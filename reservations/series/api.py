@@ -25,7 +25,7 @@ from reservations.web.api_parts import (
 )
 from reservations.web.request_keys import repeatable
 from reservations.web.schemas import BookIn, _Strict
-from telemetry.web.answer_schema import LocalDay, UtcInstant
+from telemetry.web.answer_types import LocalDay, UtcInstant
 from telemetry.web.cursor_page import CURSOR, NextPage, cursor_page, link_next
 from telemetry.web.error_answers import message_of
 

@@ -24,7 +24,7 @@ from reservations.web.api_parts import (
 )
 from reservations.web.request_keys import repeatable
 from reservations.web.schemas import GpuIds, Key, Line, _Strict
-from telemetry.web.answer_schema import UtcInstant
+from telemetry.web.answer_types import UtcInstant
 from telemetry.web.cursor_page import CURSOR, NextPage, cursor_page, link_next
 
 router = Router(tags=["people"])

@@ -12,7 +12,7 @@ from reservations.store.booking_facts import closures_between
 from reservations.store.gpu_rows import barred_pools
 from telemetry.models import Gpu
 from telemetry.protocol.sentences import joined, sentence
-from telemetry.web.answer_schema import UtcInstant
+from telemetry.web.answer_types import UtcInstant
 
 NEAR = timedelta(hours=24)
 """From this long before its start, every page announces maintenance."""

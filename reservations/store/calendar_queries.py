@@ -23,7 +23,7 @@ from reservations.store.gpu_rows import (
     short_reason,
 )
 from telemetry.protocol.sentences import joined, sentence
-from telemetry.web.answer_schema import UtcInstant
+from telemetry.web.answer_types import UtcInstant
 
 SHOWN = State.holding()
 _FIELDS = (

@@ -22,7 +22,7 @@ from reservations.waitlist.flex_risk import FlexRisk, chance_of
 from reservations.waitlist.rules import WaitingRequestInfo, in_order
 from reservations.waitlist.waitlist_snapshot import MOST_LOOKED, waiting_request_info
 from telemetry.protocol.sentences import sentence
-from telemetry.web.answer_schema import UtcInstant
+from telemetry.web.answer_types import UtcInstant
 
 WAITING = WaitingRequest.State.WAITING
 PLACED = WaitingRequest.State.PLACED

@@ -18,7 +18,7 @@ from reservations.store.calendar_queries import iso
 from reservations.web.rate_limits import check_rate
 from telemetry.protocol.coded_error import error_parts
 from telemetry.protocol.sentences import sentence
-from telemetry.web.answer_schema import UtcInstant
+from telemetry.web.answer_types import UtcInstant
 
 PREVIEWS_PER_MINUTE = 300
 

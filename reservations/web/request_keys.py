@@ -8,7 +8,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import wraps
 from typing import Any
 
@@ -24,8 +24,6 @@ from telemetry.protocol.request_refusal import RequestRefused
 from telemetry.protocol.sentences import sentence
 
 HEADER = "Idempotency-Key"
-KEPT = timedelta(hours=24)
-"""How long an answer is kept."""
 RUNNING = timedelta(seconds=60)
 """After this time without an answer, a request was interrupted."""
 RETRY_SECONDS = 1
@@ -80,12 +78,6 @@ def repeatable(operation: _Operation) -> _Operation:
     return answer
 
 
-def forget_old(now: datetime) -> int:
-    """Delete the answers that were kept long enough. Return how many."""
-    count, _ = RequestKey.objects.filter(sent_at__lt=now - KEPT).delete()
-    return count
-
-
 def _checked(sent: str) -> str:
     if re.fullmatch(PATTERN, sent) is None:
         raise RequestRefused(
@@ -108,9 +100,7 @@ def _claimed(request: HttpRequest, key: str) -> tuple[RequestKey, bool]:
     """
     assert isinstance(request.user, User)
     now = timezone.now()
-    RequestKey.objects.filter(
-        user=request.user, key=key, sent_at__lt=now - KEPT
-    ).delete()
+    RequestKey.objects.old(now).filter(user=request.user, key=key).delete()
     seen = _fingerprint(request)
     try:
         row, first = RequestKey.objects.get_or_create(

@@ -15,7 +15,7 @@ from telemetry.history.schemas import MOST_SECONDS, HistoryIn
 from telemetry.models import Gpu
 from telemetry.rules.chart_series import ChartSeries
 from telemetry.rules.usage_summary import Usage
-from telemetry.web.answer_schema import CsvAnswer
+from telemetry.web.answer_types import CsvAnswer
 from telemetry.web.csv_answer import csv_answer
 from telemetry.web.spreadsheet import series_rows
 

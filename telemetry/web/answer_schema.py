@@ -14,11 +14,7 @@ from functools import cache
 from textwrap import dedent
 from types import UnionType
 from typing import (
-    Annotated,
     Any,
-    Generic,
-    NamedTuple,
-    TypeVar,
     Union,
     get_args,
     get_origin,
@@ -27,30 +23,11 @@ from typing import (
 )
 
 import msgspec
-from django.http import HttpResponse
-from msgspec import Meta
 from ninja import Status
 
-Content = TypeVar("Content")
-UtcInstant = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
-"""ISO 8601 in UTC, with Z."""
-LocalDay = Annotated[str, Meta(extra_json_schema={"format": "date"})]
-"""ISO 8601, in the portal's time zone."""
+from telemetry.web.answer_types import EncodedAnswer, MediaType
+
 _REFERENCE = "#/components/schemas/{name}"
-
-
-class MediaType(NamedTuple):
-    """The media type of an answer that is not JSON."""
-
-    name: str
-
-
-CsvAnswer = Annotated[HttpResponse, MediaType("text/csv")]
-ZipAnswer = Annotated[HttpResponse, MediaType("application/zip")]
-
-
-class EncodedAnswer(HttpResponse, Generic[Content]):
-    """An answer whose content is JSON already."""
 
 
 @cache

@@ -14,7 +14,7 @@ from reservations.store.calendar_queries import iso
 from reservations.web.api_parts import count_request, signed_in
 from reservations.web.schemas import Line, _Strict
 from telemetry.protocol.sentences import sentence
-from telemetry.web.answer_schema import UtcInstant
+from telemetry.web.answer_types import UtcInstant
 
 router = Router(tags=["people"])
 

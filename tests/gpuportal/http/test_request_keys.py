@@ -9,9 +9,10 @@ from django.utils import timezone
 from placement.models import Job
 from reservations.accounts.erasure import _drop_own
 from reservations.models import RequestKey, Reservation
+from reservations.models.request_key import KEPT
 from reservations.rules.lifecycle import State
 from reservations.tasks import roll_months
-from reservations.web.request_keys import KEPT, RUNNING
+from reservations.web.request_keys import RUNNING
 from tests.factories import make_gpus, make_node, make_reservation
 from tests.placement.lab import signed_in
 

@@ -100,5 +100,5 @@ def test_a_tick_with_nothing_to_do_searches_by_index(lab, alice) -> None:
         tick.tick(NOW)
     # The policy once, then one short query for each kind of row that a step looks for:
     # every kind has an index of its own, which one query over all could not use.
-    assert len(seen.captured_queries) == 16
+    assert len(seen.captured_queries) == 17
     assert_no_scan(seen.captured_queries, by_state=True)
