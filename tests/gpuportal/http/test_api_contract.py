@@ -14,7 +14,8 @@ from ninja import Status
 
 from gpuportal.http.api_contract import breaking_changes
 from gpuportal.management.commands.openapi import schema_text
-from telemetry.web.answer_schema import CsvAnswer, UtcInstant, answer_schemas
+from telemetry.web.answer_schema import answer_schemas
+from telemetry.web.answer_types import CsvAnswer, UtcInstant
 from tests.answers import check_answer
 
 pytestmark = pytest.mark.pure
