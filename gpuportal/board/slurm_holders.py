@@ -28,7 +28,7 @@ class SlurmPerson:
 
 @dataclass(frozen=True, slots=True)
 class SlurmHolding:
-    """What Slurm does with one GPU."""
+    """The use of one GPU by Slurm."""
 
     held: bool
     """Whether a job or a reservation has it, also if its node does not answer."""

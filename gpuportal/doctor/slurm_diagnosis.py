@@ -46,12 +46,12 @@ class SlurmFacts:
     failure: str = ""
     """Why the cluster cannot be read; "" if it can."""
     config: Mapping[str, str] = field(default_factory=dict)
-    """What ``scontrol show config`` printed."""
+    """The settings that ``scontrol show config`` printed."""
     gpus: Mapping[str, int] = field(default_factory=dict)
     """GPUs by type; "": without a type."""
     gpu_nodes: int = 0
     admin_level: str = ""
-    """The right of our user in slurmdbd; "" if there is none."""
+    """The right of our user in slurmdbd; "" without one."""
     reading: SlurmReading | None = None
     shared_users: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Unix users that several people of the portal have, with their logins."""

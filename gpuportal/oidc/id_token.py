@@ -30,7 +30,7 @@ def read_keys(raw: object) -> KeySet:
     """Return the signing keys of a JWK set. Keys that cannot be read are left out.
 
     Raises:
-        IdTokenInvalid: there is none.
+        IdTokenInvalid: no key can be read.
     """
     rows = raw.get("keys") if isinstance(raw, Mapping) else None
     keys = []

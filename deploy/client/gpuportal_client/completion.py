@@ -14,7 +14,7 @@ from gpuportal_client.saved_login import KEPT, portal, replaced
 
 WORD = "__complete"
 FILES, FOLDERS = ":files", ":folders"
-"""What the script does itself: complete names of files, or of folders."""
+"""Kinds of values that the script completes: names of files, or of folders."""
 FRESH_SECONDS = 10
 PATIENCE_SECONDS = 1.5
 """How long a press of Tab waits for the portal."""

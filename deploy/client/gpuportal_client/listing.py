@@ -1,4 +1,4 @@
-"""What commands print: rows in columns, facts in lines, or the answer as JSON."""
+"""The output of commands: rows in columns, facts in lines, or the answer as JSON."""
 
 import json
 

@@ -121,7 +121,7 @@ def _certificate_options(host):
     return [
         ("CertificateFile", f'"{KEYS}/{host}-cert.pub"'),
         ("IdentityFile", _quoted(KEYS / "id_ed25519")),
-        # One that is named replaces those that ssh tries by itself.
+        # A key that is named replaces those that ssh tries by default.
         *[("IdentityFile", _quoted(path)) for path in usual if path.exists()],
         ("UserKnownHostsFile", known),
     ]

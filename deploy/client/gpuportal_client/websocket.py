@@ -19,7 +19,7 @@ from gpuportal_client.portal_api import (
 
 MOST_FRAME_BYTES = 2**20
 ACCEPT = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
-"""What a server of websockets must mix into its answer (RFC 6455)."""
+"""The GUID that a server appends to the key of a handshake (RFC 6455, 1.3)."""
 TEXT, BINARY, CLOSE, PING, PONG = 1, 2, 8, 9, 10
 
 
