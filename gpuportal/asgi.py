@@ -20,19 +20,24 @@ import gpuportal.celery  # noqa: E402, F401  (sockets send tasks)
 from gpuportal import systemd  # noqa: E402
 from gpuportal.http.handler import OneHopHandler  # noqa: E402
 from gpuportal.http.origin import SameOrigin  # noqa: E402
+from gpuportal.http.request_scope import RequestScope  # noqa: E402
 from gpuportal.http.serve_door import ServeDoor  # noqa: E402
 from gpuportal.http.socket_language import SocketLanguage  # noqa: E402
 from gpuportal.http.workspace_door import WorkspaceDoor  # noqa: E402
 from gpuportal.routing import websocket_urlpatterns  # noqa: E402
 
-application = WorkspaceDoor(
-    ProtocolTypeRouter(
-        {
-            "http": ServeDoor(OneHopHandler()),
-            "websocket": SameOrigin(
-                AuthMiddlewareStack(SocketLanguage(URLRouter(websocket_urlpatterns)))
-            ),
-        }
+application = RequestScope(
+    WorkspaceDoor(
+        ProtocolTypeRouter(
+            {
+                "http": ServeDoor(OneHopHandler()),
+                "websocket": SameOrigin(
+                    AuthMiddlewareStack(
+                        SocketLanguage(URLRouter(websocket_urlpatterns))
+                    )
+                ),
+            }
+        )
     )
 )
 gc.freeze()
