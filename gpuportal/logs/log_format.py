@@ -21,6 +21,9 @@ JSON_FIELDS = {
 }
 """Attributes of a record, and their names in an object. The message and, with an
 error, `exc_info` have their own names."""
+NOT_WRITTEN = ("request_words", "data")
+"""Attributes that no object gets. In `data` Celery adds a task's arguments to its
+lines, such as the script of a job."""
 
 
 class RequestIdFilter(logging.Filter):
@@ -41,7 +44,7 @@ class JsonLines(JsonFormatter):
         super().__init__(
             [*JSON_FIELDS, "message", "request_id"],
             rename_fields=JSON_FIELDS,
-            reserved_attrs=[*logging.makeLogRecord({}).__dict__, "request_words"],
+            reserved_attrs=[*logging.makeLogRecord({}).__dict__, *NOT_WRITTEN],
         )
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:

@@ -90,7 +90,11 @@ def test_a_json_line_is_one_object_even_with_an_error_in_it():
         try:
             print(1 / 0)
         except ZeroDivisionError:
-            logger.exception("two\nlines of %s", "text", extra={"job": 7})
+            logger.exception(
+                "two\nlines of %s",
+                "text",
+                extra={"job": 7, "data": {"kwargs": "a script"}},
+            )
 
     with request_id.set_for(GIVEN):
         said = line_of("json", fail)
