@@ -31,10 +31,14 @@ from tests.answers import answers_checked
 from tests.database import migrated_database
 from tests.migrated import copy_migrated
 from tests.nvml_sim.nvmlsim import NoCompiler, Sim
-from tests.run import TEMPLATE
+from tests.run import NO_DATABASE, TEMPLATE
 
-# No deadline for examples on a busy machine.
-hypothesis.settings.register_profile("portal", deadline=None)
+# No deadline for examples on a busy machine. FUZZ_EXAMPLES asks for more of them.
+hypothesis.settings.register_profile(
+    "portal",
+    deadline=None,
+    max_examples=int(os.environ.get("FUZZ_EXAMPLES", "0")) or 40,
+)
 hypothesis.settings.load_profile("portal")
 
 _test_number = itertools.count(1)
@@ -118,6 +122,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
         )
         if not touches:
             item.add_marker("pure")
+        elif item.nodeid.startswith(tuple(f"{folder}/" for folder in NO_DATABASE)):
+            raise pytest.UsageError(
+                f"{item.nodeid} touches a database, which NO_DATABASE in tests/run.py "
+                "denies: the test would not run on PostgreSQL"
+            )
         if {"page", "context", "browser"} & set(getattr(item, "fixturenames", ())):
             item.add_marker("browser")
     yield
