@@ -23,6 +23,9 @@ import hypothesis
 import pytest
 import redis
 from django.conf import settings as django_settings
+from django.db.backends.postgresql.operations import (
+    DatabaseOperations as PostgresOperations,
+)
 from django.db.backends.sqlite3.base import DatabaseOperations
 from pytest_django.plugin import DjangoDbBlocker
 
@@ -31,10 +34,14 @@ from tests.answers import answers_checked
 from tests.database import migrated_database
 from tests.migrated import copy_migrated
 from tests.nvml_sim.nvmlsim import NoCompiler, Sim
-from tests.run import TEMPLATE
+from tests.run import NO_DATABASE, TEMPLATE
 
-# No deadline for examples on a busy machine.
-hypothesis.settings.register_profile("portal", deadline=None)
+# No deadline for examples on a busy machine. FUZZ_EXAMPLES asks for more of them.
+hypothesis.settings.register_profile(
+    "portal",
+    deadline=None,
+    max_examples=int(os.environ.get("FUZZ_EXAMPLES", "0")) or 40,
+)
 hypothesis.settings.load_profile("portal")
 
 _test_number = itertools.count(1)
@@ -68,6 +75,7 @@ def pytest_configure(config: pytest.Config) -> None:
     django_settings.PLANNER_PROCESS = False
     django_settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
     _let_sqlite_flush_append_only_tables()
+    _let_postgresql_flush_what_has_rows()
 
 
 def pytest_collection_finish() -> None:
@@ -102,6 +110,53 @@ def _let_sqlite_flush_append_only_tables() -> None:
     DatabaseOperations.sql_flush = sql_flush  # type: ignore[method-assign]
 
 
+KEPT_TABLES = {"django_content_type", "auth_permission"}
+"""Their rows follow from the models."""
+
+
+def _let_postgresql_flush_what_has_rows() -> None:
+    """Delete the rows of the few tables that have some, without post_migrate.
+
+    TRUNCATE writes new files for each table and index, and post_migrate looks for the
+    permissions of each model: 0.4 seconds of CPU for each test that cannot use a
+    transaction. The role of a replica fires no trigger and checks no foreign key. Only
+    a superuser may take it.
+    """
+    original = PostgresOperations.sql_flush
+
+    def sql_flush(self, style, tables, **kwargs):  # type: ignore[no-untyped-def]
+        filled = _filled_tables(self.connection, tables)
+        if filled is None or kwargs.get("reset_sequences"):
+            return original(self, style, tables, **kwargs)
+        self.execute_sql_flush(
+            [
+                "SET LOCAL session_replication_role = replica",
+                *(f"DELETE FROM {self.quote_name(table)}" for table in filled),
+            ]
+        )
+        # Nothing is left to do: what post_migrate would write is still there.
+        return []
+
+    PostgresOperations.sql_flush = sql_flush  # type: ignore[method-assign]
+
+
+def _filled_tables(connection: Any, tables: list[str]) -> list[str] | None:
+    """Return the tables that have rows of tests; None if the user is no superuser."""
+    names = [name for name in tables if name not in KEPT_TABLES]
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT rolsuper FROM pg_roles WHERE rolname = current_user")
+        if not cursor.fetchone()[0]:
+            return None
+        cursor.execute(
+            " UNION ALL ".join(
+                f"SELECT '{name}' WHERE EXISTS "
+                f"(SELECT FROM {connection.ops.quote_name(name)})"
+                for name in names
+            )
+        )
+        return [name for (name,) in cursor.fetchall()]
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
     """Mark tests without a database as pure, and put browser tests last.
@@ -118,6 +173,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
         )
         if not touches:
             item.add_marker("pure")
+        elif item.nodeid.startswith(tuple(f"{folder}/" for folder in NO_DATABASE)):
+            raise pytest.UsageError(
+                f"{item.nodeid} touches a database, which NO_DATABASE in tests/run.py "
+                "denies: the test would not run on PostgreSQL"
+            )
         if {"page", "context", "browser"} & set(getattr(item, "fixturenames", ())):
             item.add_marker("browser")
     yield

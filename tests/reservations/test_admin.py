@@ -113,6 +113,7 @@ def test_a_unix_login_must_look_like_one(lab, alice, desk) -> None:
     assert AuditEntry.objects.filter(verb="admin.user.changed").exists()
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("model", ["ledgerentry", "auditentry", "reservation"])
 def test_ledger_audit_and_reservations_cannot_be_forged(
     lab, alice, desk, model

@@ -1,5 +1,7 @@
 """The grants of reservations: each change of one changes the grants of its node."""
 
+import pytest
+
 from placement.device_gate.queries import grants_of
 from placement.protocol.device_grants import HolderGrant
 from reservations import tick
@@ -53,6 +55,7 @@ def test_one_entry_holds_the_cards_of_one_reservation(lab, alice) -> None:
     )
 
 
+@pytest.mark.once
 def test_extension_release_and_cancel_are_followed(lab, alice) -> None:
     made = lab.book(alice, lab.gpus[:1], NOW, 2)
     tick.tick(NOW)

@@ -80,6 +80,7 @@ def text_of(client: Client, address: str) -> str:
 # --- who sees what ----------------------------------------------------------------
 
 
+@pytest.mark.once
 def test_a_job_is_its_owners_its_heads_and_the_operators(job, alice, bob, carol, omar):
     head = make_user("heidi")
     make_membership(head, "vision", is_head=True)
@@ -154,6 +155,7 @@ def test_a_failed_job_says_exit_code_and_last_lines_first(student, reservation):
     assert student.get(f"/jobs/{job.pk}/log.txt").content == b"one\nboom"
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("fields", "title", "reason"),
     [
@@ -192,6 +194,7 @@ def test_a_log_is_read_by_ranges_and_downloaded_whole(student, job):
     assert rows == [{"step": 1.0, "loss": 2.5}, {"step": 2.0, "loss": 0.5}]
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     "query",
     ["offset=a", "offset=1e3", "length=", "offset=" + "9" * 40, "offset=%00", "%ff=1"],
@@ -324,6 +327,7 @@ def test_csv_has_a_row_a_job_and_runs_no_formula(student, reservation):
     assert rows[0]["state"] == "running"
 
 
+@pytest.mark.once
 def test_list_and_page_ask_no_more_for_more_rows(
     student, reservation, django_assert_max_num_queries, time_machine
 ):

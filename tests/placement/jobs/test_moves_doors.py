@@ -129,6 +129,7 @@ def test_no_over_the_api(alice, job, proposal):
     assert got.json()["moves"][0]["state"] == "declined"
 
 
+@pytest.mark.once
 def test_a_job_that_may_not_start_again_cannot_be_moved(alice, job, proposal):
     got = post(alice, f"{job.pk}/moves", {"may_move": True, "restart": ""})
     assert got.json()["proposal"]["can_accept"] is False
@@ -138,6 +139,7 @@ def test_a_job_that_may_not_start_again_cannot_be_moved(alice, job, proposal):
     assert got.status_code == 422
 
 
+@pytest.mark.once
 def test_bob_and_carol_are_told_nothing_and_decide_nothing(job, proposal, bob, carol):
     for user in (bob, carol):
         assert signed_in(user).get(f"/api/v1/jobs/{job.pk}/moves").status_code == 404

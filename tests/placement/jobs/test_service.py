@@ -94,6 +94,7 @@ def test_a_reservation_ahead_takes_a_job_that_waits(alice):
     assert launch(alice, ahead).state == JobState.QUEUED
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("changes", "field"),
     [
@@ -251,6 +252,7 @@ def real_plan(user, reservation, strategy, **changes):
     )
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     "strategy", ["ddp", "zero1", "zero2", "fsdp", "pipeline", "gpipe", "tensor"]
 )

@@ -39,6 +39,7 @@ def post(alice, redis_client, settings):
     return sent
 
 
+@pytest.mark.once
 def test_a_refusal_names_the_next_best_plan_and_its_strategy_is_taken(post):
     refused = post()
     problem = refused.json()
@@ -55,6 +56,7 @@ def test_a_refusal_names_the_next_best_plan_and_its_strategy_is_taken(post):
     assert job.plan.plan["strategy"] == strategy and "pipeline" not in job.plan.title
 
 
+@pytest.mark.once
 def test_a_strategy_that_does_not_fit_is_refused_at_its_field(post):
     for strategy, words in (
         ("pipeline", "cannot cut this model into stages"),

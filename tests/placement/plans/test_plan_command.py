@@ -160,6 +160,7 @@ class TestLive:
         mine = json.loads(run("gpt2", "--json", "--user", alice.username))
         assert mine["plans"]
 
+    @pytest.mark.once
     @pytest.mark.parametrize(
         ("arguments", "words"),
         [

@@ -30,6 +30,7 @@ def page_of(user, plan: StoredPlan, query: str = ""):
     return signed_in(user).get(f"/plan/{plan.pk}/{query}")
 
 
+@pytest.mark.once
 def test_a_plan_is_saved_from_its_card_and_opens_its_question_again(alice, gpus):
     student = signed_in(alice)
     html = student.get("/plan/").content.decode()
@@ -89,6 +90,7 @@ def test_nobody_looks_without_a_login_even_with_the_link(kept, client):
     assert answer.status_code == 302 and "/login/" in answer["Location"]
 
 
+@pytest.mark.once
 def test_a_link_opens_it_to_whoever_is_signed_in_until_it_is_taken_back(
     kept, alice, carol
 ):
@@ -111,6 +113,7 @@ def test_a_link_opens_it_to_whoever_is_signed_in_until_it_is_taken_back(
     assert kept.link_key != key
 
 
+@pytest.mark.once
 def test_the_files_come_one_by_one_and_as_one_archive(kept, alice):
     student = signed_in(alice)
     html = student.get(f"/plan/{kept.pk}/").content.decode()
@@ -139,6 +142,7 @@ def test_the_gpus_are_booked_at_once_and_lead_to_the_job(kept, alice):
     assert answer["Location"] == f"/jobs/new/?reservation={held.pk}&plan={kept.pk}"
 
 
+@pytest.mark.once
 def test_the_earliest_start_is_after_those_who_have_the_gpus(kept, alice, bob, gpus):
     now = timezone.now()
     end = now + timedelta(hours=5)
@@ -170,6 +174,7 @@ def test_other_gpus_that_suit_sooner_are_named(kept, alice, bob, gpus):
     assert len(starts.other_gpus) == len(uuids)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("asked", "field"),
     [

@@ -113,6 +113,7 @@ def test_a_window_lies_on_the_calendars_grid(alice, gpus):
     assert begun.end.timestamp() % grid == 0
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("hours", [0, -1, 337, float("nan"), float("inf")])
 def test_hours_out_of_reach_are_refused(alice, gpus, hours):
     with pytest.raises(WorkloadInvalid):
@@ -251,6 +252,7 @@ def test_with_gpus_free_now_the_soonest_plan_waits_for_nothing(alice, gpus):
     assert soonest.found.best.wait_seconds == 0
 
 
+@pytest.mark.once
 def test_where_nothing_ever_fits_the_first_answer_stands(alice, bob, gpus):
     now = timezone.now()
     make_reservation(bob, gpus, now, now + timedelta(hours=3))
@@ -309,11 +311,13 @@ class TestTheApi:
         assert {"strategy", "reason", "missing_bytes"} <= set(body["refusals"][0])
         assert datetime.fromisoformat(body["window"]["end"])
 
+    @pytest.mark.once
     def test_a_config_is_parsed_as_an_upload_is(self, alice, gpus):
         config = {"model_type": "gpt2", "n_layer": 3}
         answer = self.post(alice, {"config": config, "at": "2020-01-01T00:00"})
         assert answer.json()["spec"]["layers"] == 5
 
+    @pytest.mark.once
     @pytest.mark.parametrize(
         ("body", "field"),
         [
@@ -340,6 +344,7 @@ class TestTheApi:
         assert answer["Content-Type"] == "application/problem+json"
         assert list(answer.json()["fields"]) == [field]
 
+    @pytest.mark.once
     def test_a_file_is_uploaded_and_planned_by_its_number(self, alice, gpus, tmp_path):
         path = tmp_path / "config.json"
         path.write_text('{"model_type": "gpt2"}')

@@ -23,6 +23,7 @@ def made(alice, settings):
     return make_reservation(alice, make_gpus(1, make_node("node1")), state=State.ACTIVE)
 
 
+@pytest.mark.once
 def test_a_node_that_refuses_own_programs_offers_no_button(client, alice, made):
     client.force_login(alice)
 
@@ -138,6 +139,7 @@ def test_tensorboard_runs_beside_a_workspace_that_has_every_gpu(press, made):
     assert made.checked_in_at is None
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("app", "fields", "told"),
     (

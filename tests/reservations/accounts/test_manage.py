@@ -133,6 +133,7 @@ def test_what_somebody_else_saved_meanwhile_is_not_overwritten(
     assert "Apply all" not in text
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("name", ["manage-collect", "manage-add", "manage-drop"])
 def test_a_head_changes_nothing_under_manage(client, lab, alice, name) -> None:
     Membership.objects.filter(user=alice).update(is_head=True)

@@ -12,6 +12,7 @@ from tests.factories import make_membership, make_reservation
 from tests.reservations.calling import BASE, Caller, iso, wish
 
 
+@pytest.mark.once
 def test_booking_changing_cancelling_and_undoing(gpus, alice, hour) -> None:
     call = Caller(alice)
     made = call("POST", "/reservations", wish(gpus[:2], hour, purpose="my run"))
@@ -65,6 +66,7 @@ def test_a_refusal_is_a_problem_with_numbers_and_the_next_slot(
     assert "Alice" in answer.body["detail"]
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("change", "field"),
     [
@@ -99,6 +101,7 @@ def test_a_body_that_is_no_json_is_refused(gpus, alice) -> None:
     assert answer.json()["code"] == "bad-request"
 
 
+@pytest.mark.once
 def test_the_calendar_costs_the_same_queries_with_many_reservations(
     gpus, alice, hour, django_assert_num_queries
 ) -> None:

@@ -69,6 +69,7 @@ def test_flex_that_becomes_firm_gives_its_late_hours_back_as_flex(lab, alice) ->
     assert after.kind == Kind.FIRM and not late.firm
 
 
+@pytest.mark.once
 def test_dragging_the_end_to_and_fro_costs_what_keeping_costs(lab, alice) -> None:
     made = lab.book(alice, lab.gpus[:1], at(12), 4)
     for end in (14, 16, 13, 15, 14, 16):
@@ -79,6 +80,7 @@ def test_dragging_the_end_to_and_fro_costs_what_keeping_costs(lab, alice) -> Non
     assert balance(made) == (0, WEIGHT * 4 * HOUR)
 
 
+@pytest.mark.once
 def test_hours_that_stay_given_back_are_owed_once(lab, alice) -> None:
     made = lab.book(alice, lab.gpus[:1], at(12), 4)
     for end in (13, 16, 14):
@@ -90,6 +92,7 @@ def test_hours_that_stay_given_back_are_owed_once(lab, alice) -> None:
     assert balance(made) == (0, WEIGHT * 3 * HOUR)
 
 
+@pytest.mark.once
 def test_taking_back_what_was_given_back_needs_no_more_quota(lab, alice) -> None:
     lab.set(quota_gpu_seconds=WEIGHT * 4 * HOUR)
     made = lab.book(alice, lab.gpus[:1], at(12), 4)
@@ -115,6 +118,7 @@ def test_a_stale_page_does_not_overwrite(lab, alice) -> None:
         change(made, alice, end=at(18, day=4), version=1)
 
 
+@pytest.mark.once
 def test_firm_never_becomes_flex_by_lengthening(lab, alice) -> None:
     lab.set(quota_gpu_seconds=WEIGHT * 3 * HOUR)
     made = lab.book(alice, lab.gpus[:1], at(14), 2)
@@ -123,6 +127,7 @@ def test_firm_never_becomes_flex_by_lengthening(lab, alice) -> None:
     assert change(made, alice, end=at(17)).kind == Kind.FIRM
 
 
+@pytest.mark.once
 def test_shortening_is_allowed_whatever_the_quota_is_now(lab, alice) -> None:
     made = lab.book(alice, lab.gpus[:1], at(14), 4)
     lab.set(quota_gpu_seconds=0, gpus_at_once=1, flex_horizon_seconds=0)
@@ -133,6 +138,7 @@ def test_shortening_is_allowed_whatever_the_quota_is_now(lab, alice) -> None:
         change(after, alice, end=at(15, 30))
 
 
+@pytest.mark.once
 def test_what_runs_changes_its_end_only(lab, alice) -> None:
     made = lab.book(alice, lab.gpus[:1], NOW, 2)
     assert made.state == State.ACTIVE

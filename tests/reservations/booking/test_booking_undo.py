@@ -45,6 +45,7 @@ def test_a_booking_for_later_today_is_undone_at_no_cost(lab, alice) -> None:
         undo_cancel(reservation_id=made.pk, user=alice, now=SOON)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("seconds", [14, 60, 3600])
 def test_it_is_too_late_after_ten_seconds(lab, alice, seconds) -> None:
     made = lab.book(alice, lab.gpus[:1], NOW, 3)

@@ -268,6 +268,7 @@ def test_the_next_equal_slot_takes_from_nobody(lab, bob, carol) -> None:
 # --- gaming (docs/design/fair-booking.md#gaming) --------------------------------
 
 
+@pytest.mark.once
 def test_a_carpet_of_flex_never_blocks_firm_and_is_two_wide(lab, bob, carol) -> None:
     for number in range(2):
         start = TUESDAY + timedelta(hours=6 * number)

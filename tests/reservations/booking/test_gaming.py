@@ -75,6 +75,7 @@ def test_a_week_edge_gives_no_second_quota(lab, alice) -> None:
     assert lab.book(alice, lab.gpus[:1], sunday + timedelta(days=7), 8)
 
 
+@pytest.mark.once
 def test_splitting_a_booking_gains_nothing(lab, alice, bob) -> None:
     lab.set(live_reservations=2)
     whole = lab.book(bob, lab.gpus[:1], FAR, 6)
@@ -90,6 +91,7 @@ def test_splitting_a_booking_gains_nothing(lab, alice, bob) -> None:
         lab.book(alice, lab.gpus[1:2], FAR + timedelta(hours=6), 1)
 
 
+@pytest.mark.once
 def test_sock_puppets_have_the_groups_quota_and_place_together(
     lab, alice, bob, carol
 ) -> None:
@@ -162,6 +164,7 @@ def test_cancelling_at_the_last_minute_costs_what_nobody_else_took(
     assert balance(made) == (0, WEIGHT * 2 * HOUR // 2)
 
 
+@pytest.mark.once
 def test_pushing_somebodys_flex_out_and_cancelling_early_is_not_free(
     lab, alice, bob, carol
 ) -> None:
@@ -196,6 +199,7 @@ def test_pushing_somebodys_flex_out_and_cancelling_early_is_not_free(
     assert not other.late_returns.exists()
 
 
+@pytest.mark.once
 def test_a_friend_who_may_displace_hands_nothing_on_to_one_who_may_not(
     lab, alice, bob, carol
 ) -> None:
@@ -258,6 +262,7 @@ def test_quotas_that_promise_more_than_there_is_are_told_by_pool() -> None:
     assert [one.kept for one in bounded] == [True, True]
 
 
+@pytest.mark.once
 def test_time_displaced_for_a_friend_is_paid_although_the_friend_holds_it(
     lab, alice, bob, carol
 ) -> None:
@@ -402,6 +407,7 @@ def test_shared_bookings_count_for_the_limit_of_gpus_at_once(lab, alice, bob) ->
     assert lab.book(alice, lab.gpus[:1], start + timedelta(hours=4), 1)
 
 
+@pytest.mark.once
 def test_who_books_and_cancels_the_same_time_in_a_loop_gives_it_back(
     lab, alice
 ) -> None:
@@ -427,6 +433,7 @@ def test_who_books_and_cancels_the_same_time_in_a_loop_gives_it_back(
     assert EarlyReturn.objects.count() == 2
 
 
+@pytest.mark.once
 def test_nobody_holds_a_gpu_by_booking_and_undoing_for_ever(lab, alice) -> None:
     moment, undone = NOW, 0
     with pytest.raises(errors.CannotUndoBooking, match="new bookings"):
@@ -490,6 +497,7 @@ def test_what_the_waitlist_booked_and_was_declined_was_held_from_others(
     assert (returned.user, returned.gpu_seconds) == (alice, WEIGHT * 12 * HOUR)
 
 
+@pytest.mark.once
 def test_offers_are_no_way_to_write_to_people_without_end(lab, alice, bob) -> None:
     held = lab.book(alice, lab.gpus[:1], FAR, 1)
     moment = NOW

@@ -49,6 +49,7 @@ def test_who_stays_on_pays_as_used_and_uses_no_quota(lab, alice) -> None:
     assert balance(made) == (0, WEIGHT * 13 * HOUR // 2), "leaving is free"
 
 
+@pytest.mark.once
 def test_who_claims_the_gpu_has_it_after_ten_minutes(lab, alice, bob) -> None:
     made = stays_on(lab, alice)
     tick.tick(at(12))
@@ -89,6 +90,7 @@ def test_a_claim_from_the_next_hour_on_leaves_it_until_then(lab, alice, bob) -> 
         lab.book(bob, lab.gpus[:1], at(12), 1, now=at(11, 51))
 
 
+@pytest.mark.once
 def test_before_its_end_nobody_claims_what_was_booked(lab, alice, bob) -> None:
     made = stays_on(lab, alice)
     with pytest.raises(errors.GpuTaken):
@@ -102,6 +104,7 @@ def test_before_its_end_nobody_claims_what_was_booked(lab, alice, bob) -> None:
     assert made.state == State.ENDED
 
 
+@pytest.mark.once
 def test_a_claim_that_is_cancelled_lets_it_stay_on(lab, alice, bob) -> None:
     made = stays_on(lab, alice)
     claim = lab.book(bob, lab.gpus[:1], at(11), 1, now=at(9, 30))
@@ -114,6 +117,7 @@ def test_a_claim_that_is_cancelled_lets_it_stay_on(lab, alice, bob) -> None:
     assert made.end == at(11)
 
 
+@pytest.mark.once
 def test_it_ends_where_somebodys_time_begins_and_at_the_owners_word(
     lab, alice, carol
 ) -> None:

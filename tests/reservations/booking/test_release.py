@@ -32,6 +32,7 @@ def test_a_cancel_a_day_ahead_costs_nothing(lab, alice) -> None:
     assert lab.book(alice, lab.gpus[:2], at(12, day=4), 3)
 
 
+@pytest.mark.once
 def test_a_late_cancel_costs_half_of_what_nobody_else_then_held(
     lab, alice, bob
 ) -> None:
@@ -74,6 +75,7 @@ def test_only_the_hours_inside_a_day_cost(lab, alice) -> None:
     assert (late.start, late.end) == (at(6, day=3), at(9, day=3))
 
 
+@pytest.mark.once
 def test_late_hours_count_in_the_quota_at_half_until_and_after_they_pass(
     lab, alice
 ) -> None:

@@ -76,6 +76,7 @@ def test_a_refusal_writes_nothing(lab, alice) -> None:
     assert not AuditEntry.objects.exists()
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("start", "hours", "refusal"),
     [
@@ -201,6 +202,7 @@ def test_a_third_flex_reservation_ahead_is_refused(lab, alice) -> None:
     assert lab.book(alice, lab.gpus[:1], at(12), 1).kind == Kind.FLEX
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("field", ["lost", "maintenance", "mig", "retired"])
 def test_a_gpu_out_of_service_is_refused(lab, alice, field) -> None:
     setattr(lab.gpus[0], field, True)

@@ -189,6 +189,7 @@ def test_times_of_the_address_are_shown_by_the_sites_clock(tree, alice, settings
     assert draft_of(answer)["start"] == "2026-11-21T15:00"
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     "query",
     [
@@ -341,6 +342,7 @@ def test_a_formula_in_a_reason_is_tamed_in_the_csv(tree, alice):
     assert row[2] == "-5"
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     "query",
     [
@@ -386,6 +388,7 @@ def test_a_reservations_page_costs_a_fixed_number_of_queries(
     queries_of(as_user(alice), path, django_assert_max_num_queries, 21)
 
 
+@pytest.mark.once
 def test_the_standing_page_does_not_ask_once_per_member_or_row(
     tree, alice, django_assert_max_num_queries
 ):

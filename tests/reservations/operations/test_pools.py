@@ -135,6 +135,7 @@ def test_a_pools_quota_binds_on_its_gpus_alone_for_one_and_for_a_group(
     assert AuditEntry.objects.filter(verb="pool.quota").count() == 4
 
 
+@pytest.mark.once
 def test_a_new_weight_counts_for_new_bookings_only(lab, alice, bob, desk) -> None:
     before = lab.book(alice, lab.gpus[:1], at(12), 2)
     edit = PoolEdit(weight=2 * WEIGHT)

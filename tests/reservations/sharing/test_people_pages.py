@@ -100,6 +100,7 @@ def test_what_was_typed_stays_in_its_open_section_with_the_refusal(
     assert f"start={hour:%Y-%m-%dT%H}" in again  # a series like it begins with it
 
 
+@pytest.mark.once
 def test_hidden_names_stay_hidden_in_a_swap(gpus, alice, carol, hour) -> None:
     policy = SitePolicy.current()
     policy.names_visible = False
@@ -153,6 +154,7 @@ def test_an_offer_is_looked_at_accepted_and_listed(gpus, alice, carol, hour) -> 
     assert undo.status_code == 409
 
 
+@pytest.mark.once
 def test_the_api_shares_prices_and_gives_back(gpus, alice, bob, hour) -> None:
     row = book(alice, gpus[:2], hour, 4)
     call = Caller(alice)
@@ -287,6 +289,7 @@ def test_a_calendar_has_no_control_characters_and_reads_back() -> None:
     assert event["DTSTAMP"].dt.tzinfo is not None
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("path", ["/offers/", "/series/", "/series/new/"])
 def test_empty_lists_teach(gpus, alice, path) -> None:
     answer = page(alice).get(path)

@@ -182,7 +182,7 @@ class World:
             made.gpus.set(self.random.sample(self.gpus, 2))
 
 
-@pytest.fixture(params=range(4))
+@pytest.fixture(params=range(2))
 def world(request, db) -> World:
     """One of several random labs."""
     return World(request.param)

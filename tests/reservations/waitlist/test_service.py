@@ -245,6 +245,7 @@ def test_in_quiet_hours_one_is_asked_and_has_time_until_they_end(lab, alice) -> 
     assert tick.tick(at(7, day=3))["placed"] == 1, "awake: nobody need be asked"
 
 
+@pytest.mark.once
 def test_a_plan_is_kept_against_flex_and_yields_to_firm(lab, alice, bob, carol) -> None:
     fill(lab, bob, at(9, day=4))
     row = ask(alice, count=4, hours=4, earliest=FRIDAY)

@@ -165,6 +165,7 @@ class TestRolling:
         assert "is not rolled up" in caplog.text
         assert HourDue.objects.filter(tier="gpu").get().hour_at == HOUR
 
+    @pytest.mark.once
     def test_two_hundred_gpus_are_a_handful_of_queries(
         self, django_assert_max_num_queries
     ):

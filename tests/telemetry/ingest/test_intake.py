@@ -182,6 +182,7 @@ class TestFrame:
 
 
 class TestTrust:
+    @pytest.mark.once
     @pytest.mark.parametrize(
         "garbage",
         [

@@ -140,6 +140,7 @@ class TestMinutes:
 
 
 class TestAlertsAndSeen:
+    @pytest.mark.once
     def test_a_lost_gpu_is_marked_and_its_return_clears_it(
         self, node_a, stepped, redis_client
     ):
@@ -161,6 +162,7 @@ class TestAlertsAndSeen:
         assert not gpu.lost
         assert not Alert.objects.open().exists()
 
+    @pytest.mark.once
     def test_a_finding_of_before_the_restart_closes_when_it_is_over(
         self, node_a, stepped, redis_client
     ):

@@ -123,6 +123,7 @@ class TestRoster:
         assert gpu.name == "T4"
         assert gpu.pool.gpu_class == "A100-SXM4-80GB"
 
+    @pytest.mark.once
     def test_a_node_cannot_make_gpus_without_end(self, node_a):
         for turn in range(4):
             uuids = [f"GPU-{turn}-{n}" for n in range(50)]
@@ -212,6 +213,7 @@ class TestMinutes:
         found = {(gpu.pk, MINUTE): MinuteTotals(), (gpu.pk + 99, MINUTE): totals()}
         assert record_minutes(totals=found) == 0
 
+    @pytest.mark.once
     def test_a_thousand_gpus_are_a_handful_of_queries(
         self, db, django_assert_max_num_queries
     ):

@@ -47,6 +47,7 @@ def test_text_that_a_database_cannot_hold_does_not_cost_the_fact(job):
     assert job.last_lines == ["bye?!"]
 
 
+@pytest.mark.once
 def test_a_job_that_starts_checks_its_holder_in(job, reservation):
     job_tick.tick(NOW)
     record(fact(job, "started"))
@@ -123,6 +124,7 @@ def test_garbage_is_refused(message):
     assert not record(message)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     "broken",
     [
@@ -209,6 +211,7 @@ def test_a_belief_from_before_the_start_loses_nothing(running):
     assert now_is(running) == JobState.RUNNING
 
 
+@pytest.mark.once
 def test_what_has_ended_here_and_still_runs_there_is_stopped(running, orders):
     record(fact(running, "lost"))
     ended = timezone.now() + timedelta(seconds=11)
