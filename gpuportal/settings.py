@@ -165,10 +165,15 @@ LOGIN_REDIRECT_URL = "board"
 LOGOUT_REDIRECT_URL = "login"
 
 # --- broker and channel layer ------------------------------------------------
+BROKER_CA_FILE = env("GPUPORTAL_BROKER_CA_FILE", default="")
+# Where deploy/broker-user makes the broker's users of machines that join.
+BROKER_USER_SOCKET = env(
+    "GPUPORTAL_BROKER_USER_SOCKET", default="/run/gpuportal/broker-user.sock"
+)
 try:
     REDIS_URL = verified_url(
         env("REDIS_URL", default="") or paths.embedded_redis_url(),
-        ca_file=env("GPUPORTAL_BROKER_CA_FILE", default=""),
+        ca_file=BROKER_CA_FILE,
     )
 except BrokerUrlInvalid as error:
     raise ImproperlyConfigured(f"REDIS_URL {error}") from error

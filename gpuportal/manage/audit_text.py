@@ -24,7 +24,7 @@ from reservations.models import (
     TreeChangeRow,
     User,
 )
-from telemetry.models import Gpu, Node, Pool
+from telemetry.models import Gpu, Node, NodeJoin, Pool
 
 PORTAL = noop("The portal")
 SUBJECT = re.compile(r"([a-z_]+):(\d{1,18})")
@@ -139,6 +139,10 @@ SENTENCES = {
     "gpu.replaced": noop("replaced {what}"),
     "gpu.retired": noop("retired {what}"),
     "gpu.xids-cleared": noop("cleared the XIDs of {what}"),
+    "node.joined": noop("let {what} join as a node"),
+    "node.joined-again": noop("let {what} join again, with new secrets"),
+    "node.join-token-made": noop("made {what}"),
+    "node.join-token-withdrawn": noop("withdrew {what}"),
     "node.drain": noop("began to drain {what}"),
     "node.drain-ended": noop("ended the drain of {what}"),
     "node.gate-open": noop("removed the device gate of {what}"),
@@ -179,6 +183,7 @@ SUBJECTS = {
     "alert": noop("alert {}"),
     "gpu": noop("GPU {}"),
     "node": noop("node {}"),
+    "node_join": noop("join token {}"),
     "closure": noop("closure {}"),
     "pool": noop("pool {}"),
     "policy": noop("{} policy"),
@@ -196,6 +201,7 @@ PAGES = {
     "user": "manage-person",
     "person": "manage-person",
     "gpu": "gpu",
+    "node_join": "manage-machine-join",
     "closure": "manage-closure",
     "pool": "manage-pool",
     "replay": "manage-replay-one",
@@ -321,6 +327,10 @@ NAMED: dict[str, Callable[[set[int]], dict[int, str]]] = {
     "person": partial(_called, User),
     "account": partial(_called, Account),
     "node": partial(_called, Node),
+    "node_join": lambda pks: {
+        row.pk: gettext("the join token of {name}").format(name=row.name)
+        for row in NodeJoin.objects.filter(pk__in=pks)
+    },
     "gpu": lambda pks: _called(Gpu, pks, "node"),
     "pool": partial(_called, Pool),
     "change": _changes,
