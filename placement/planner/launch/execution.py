@@ -14,6 +14,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from placement.planner.launch.backends import DEEPSPEED, TORCH, why_not_deepspeed
+from placement.planner.launch.pipeline_families import (
+    why_not_adapters,
+    why_not_family,
+    why_not_stages,
+)
 from placement.planner.launch.tensor_families import why_not_tensor
 from placement.planner.values.errors import PlanInvalid
 from placement.planner.values.plan import Plan
@@ -272,7 +277,7 @@ def execution_of_pretrained(
 
     Args:
         plan: the Plan.
-        settings: seq of the recipe.
+        settings: seq of the recipe, and the rank of adapters where it has one.
         spec: the Plan's ModelSpec (as JSON). None: the node checks the model itself.
 
     Raises:
@@ -282,7 +287,7 @@ def execution_of_pretrained(
     launch = plan.launch
     width = int(launch.get("tensor_degree", 1))
     if launch.get("schedule"):
-        raise NotRunnable(sentence("the recipe cannot cut this model into stages"))
+        return _execution_of_stages(plan, settings, spec)
     if width > 1 and int(launch.get("zero_stage", 0)) >= 2:
         raise NotRunnable(
             sentence(
@@ -297,6 +302,24 @@ def execution_of_pretrained(
         if why := why_not_tensor(family, heads, kv_heads, width):
             raise NotRunnable(why)
     return execution_of(plan, {**WHOLE, "heads": width, "seq": settings["seq"]})
+
+
+def _execution_of_stages(
+    plan: Plan, settings: Mapping[str, Any], spec: Mapping[str, Any] | None
+) -> Execution:
+    """Return the Execution for stages of a Hugging Face model. Raises NotRunnable."""
+    known = spec or {}
+    shape = known.get("shape") or {}
+    trains_adapters = settings.get("lora_rank") or shape.get("lora_rank")
+    why = why_not_stages(plan.launch)
+    if not why and known:
+        why = why_not_family(str(known.get("family")))
+    if not why and trains_adapters:
+        why = why_not_adapters(plan.launch["bounds"])
+    if why:
+        raise NotRunnable(why)
+    layers = plan.layer_count - 2
+    return execution_of(plan, {**WHOLE, "layers": layers, "seq": settings["seq"]})
 
 
 def execution_on_node(plan: Plan, settings: Mapping[str, Any]) -> Execution:
