@@ -206,7 +206,7 @@ class FineTuneTrainer(OwnTrainer):
             if how.tensor_degree > 1:
                 cut_by_family(base, ranks.along("tensor"), along=how.sequence_parallel)
             if how.shares_out:
-                share_out(model, how, ranks.along("replica"), blocks=blocks)
+                share_out(model, how, ranks.sharing, blocks=blocks)
             else:
                 model.to(ranks.device)
             return model

@@ -111,7 +111,7 @@ class OwnTrainer(Trainer):
         if how.shares_out:
             if how.offload:
                 model.to("cpu")
-            share_out(model, how, ranks.along("replica"), lowers=lowers)
+            share_out(model, how, ranks.sharing, lowers=lowers)
         return [model]
 
     def _batches(self, first_batch: int = 0) -> Iterator[list[torch.Tensor]]:

@@ -112,7 +112,7 @@ class Trainer:
             if how.tensor_degree > 1:
                 cut_layers(part, ranks.along("tensor"), along=how.sequence_parallel)
             if how.shares_out:
-                share_out(part, how, ranks.along("replica"))
+                share_out(part, how, ranks.sharing)
             parts.append(part)
         return parts
 

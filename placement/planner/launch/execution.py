@@ -24,6 +24,7 @@ from placement.planner.values.errors import PlanInvalid
 from placement.planner.values.plan import Plan
 from placement.planner.values.strategies import (
     DDP,
+    HSDP,
     SINGLE,
     STRATEGIES,
     Axis,
@@ -93,6 +94,10 @@ class Execution:
     """The library that runs it (``backends``)."""
     keeps_weights_away: bool = False
     """The Plan also keeps the weights in the node's memory or on its drive."""
+    shard_degree: int = 0
+    """Consecutive replicas among which FSDP shares one copy of the weights (HSDP); 0:
+    all of them.
+    """
     scaled_from: int | None = None
     """Number of layers of the Plan's model, if the recipe's model has another
     number.
@@ -201,6 +206,7 @@ def execution_of(plan: Plan, settings: Mapping[str, Any]) -> Execution:
         tensor_degree=width,
         sequence_parallel=along,
         zero_stage=int(launch.get("zero_stage", 0)),
+        shard_degree=_shard_degree(plan),
         shares=_shares(plan),
         schedule=str(launch.get("schedule", "")),
         bounds=scaled(bounds, count),
@@ -219,6 +225,12 @@ def execution_of(plan: Plan, settings: Mapping[str, Any]) -> Execution:
     )
     _check_grid(made)
     return made
+
+
+def _shard_degree(plan: Plan) -> int:
+    if plan.strategy != HSDP.key:
+        return 0
+    return int(plan.launch.get("shard_degree", 1))
 
 
 def _shares(plan: Plan) -> tuple[float, ...]:
@@ -454,6 +466,14 @@ def _check_grid(made: Execution) -> None:
                 "{bounds} pieces on {stages} stages are not equal",
                 bounds=len(made.bounds) - 1,
                 stages=made.stages,
+            )
+        )
+    if made.shard_degree and made.replicas % made.shard_degree:
+        problems.append(
+            sentence(
+                "groups of {shard_degree} copies do not divide {replicas} copies",
+                shard_degree=made.shard_degree,
+                replicas=made.replicas,
             )
         )
     if made.shares and len(made.shares) != made.ranks:

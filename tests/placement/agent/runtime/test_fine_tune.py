@@ -474,3 +474,26 @@ def test_killed_stages_with_a_tied_table_go_on_and_learn_what_one_process_learns
         )
         planned = planned_state(models, sharding, "gpt2")
         assert rows[-2][f"state_bytes_{rank}"] == pytest.approx(planned, rel=0.001)
+
+
+def test_shards_inside_a_node_and_copies_across_learn_what_one_process_learns(
+    models, alone, fork_server, tmp_path
+):
+    plan = plan_of(models, "llama", "hsdp", nodes=2)
+    assert (plan["launch"]["data_degree"], plan["launch"]["shard_degree"]) == (4, 2)
+    rows, text = trained(
+        fork_server, tmp_path, settings_for(models, "llama", batch=2), 4, plan=plan
+    )
+    assert "hsdp, 4 process(es) on cpu" in text
+    folder, others, _ = alone["llama"]
+    check_same(rows, others)
+    found, same = loaded(fork_server, tmp_path), loaded(fork_server, folder)
+    assert found["loss"] == pytest.approx(same["loss"], abs=ROUNDING)
+    for name, total in same["weights"].items():
+        assert found["weights"][name] == pytest.approx(total, abs=1e-3), name
+    # Two ranks of a node share one copy. FSDP of four ranks would leave a quarter.
+    sharding = Sharding(strategy="hsdp", data_degree=4, replicate_degree=2)
+    planned = planned_state(models, sharding)
+    assert planned == pytest.approx(others[-2]["state_bytes_0"] / 2, rel=0.02)
+    for rank in range(4):
+        assert rows[-2][f"state_bytes_{rank}"] == pytest.approx(planned, rel=0.02)
