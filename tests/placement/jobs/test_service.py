@@ -417,8 +417,12 @@ def test_a_fine_tune_needs_isolation_and_names_its_invalid_fields(
         alice, reservation, recipe="pre-train", recipe_settings=files, plan_id=plan.pk
     )
     assert "lora_rank" not in pre_trained.recipe_settings
-    cut = real_plan(alice, reservation, "pipeline")
-    with pytest.raises(StrategyNotRunnable, match="cannot cut this model into stages"):
+    stop(alice, pre_trained)
+    staged = real_plan(alice, reservation, "pipeline")
+    job = launch(alice, reservation, plan_id=staged.pk, **wanted)
+    assert job.recipe_settings["strategy"] == "pipeline"
+    cut = real_plan(alice, reservation, "interleaved")
+    with pytest.raises(StrategyNotRunnable, match="not interleaved"):
         launch(alice, reservation, plan_id=cut.pk, **wanted)
 
 

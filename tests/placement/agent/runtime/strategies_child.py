@@ -143,6 +143,7 @@ EIGHT = {
     "tensor x copies with ZeRO-1": execution(
         "hybrid", replicas=4, width=2, zero_stage=1, sequence_parallel=True
     ),
+    "shards x copies": execution("hsdp", replicas=8, zero_stage=3, shard_degree=4),
     "pipeline x copies": execution(
         "hybrid",
         stages=4,
