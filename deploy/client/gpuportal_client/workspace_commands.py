@@ -14,7 +14,7 @@ LOOK_SECONDS = 1.0
 PATIENCE_SECONDS = 300
 """How long ``open`` waits for a program that starts."""
 STARTING = ("queued", "starting")
-APPS = ("jupyter-lab", "marimo", "tensorboard", "terminal")
+APPS = ("jupyter-lab", "code-server", "marimo", "tensorboard", "terminal")
 ACTIONS = ("start", "book", "open", "stop", "share", "unshare")
 
 
