@@ -8,7 +8,7 @@ details (RFC 9457).
 import importlib.util
 import json
 import logging
-from typing import Any
+from typing import Any, cast
 
 from django.conf import settings
 from django.core.exceptions import (
@@ -27,7 +27,7 @@ from ninja.security import HttpBearer, SessionAuth
 
 from gpuportal.http import problems
 from gpuportal.http.openapi import ApiSchema, with_names, with_problems
-from gpuportal.http.token_auth import scopes_needed, user_of
+from gpuportal.http.token_auth import scopes_needed, usable_token
 from reservations.models import User
 from reservations.web.rate_limits import with_rate_headers
 from telemetry.protocol.request_refusal import RequestRefused
@@ -103,10 +103,12 @@ class TokenAuth(HttpBearer):
         Raises:
             RequestRefused: the token lacks the scope.
         """
-        user = user_of(token, scopes=scopes_of(request))
-        if user is not None:
-            request.user = user
-        return user
+        found = usable_token(token, scopes=scopes_of(request))
+        if found is None:
+            return None
+        request.user = found.user
+        request.api_token = found  # type: ignore[attr-defined]
+        return cast(User, found.user)
 
 
 class PageAuth(SessionAuth):

@@ -23,8 +23,9 @@ ALWAYS_BOTH = {
     ("POST", "/serve/{job_id}/move"),
     # Without a body: hours from now would be booked.
     ("POST", "/serve"),
+    ("POST", "/workspaces/book"),
 }
-RUNS = ("/jobs", "/plans", "/models", "/serve", "/ssh-")
+RUNS = ("/jobs", "/plans", "/models", "/serve", "/ssh-", "/tokens", "/workspaces")
 
 
 def wanted(method: str, path: str) -> set[str]:

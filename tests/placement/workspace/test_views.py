@@ -147,7 +147,7 @@ def test_tensorboard_runs_beside_a_workspace_that_has_every_gpu(press, made):
         ("tensorboard", {"folder": "  "}, "TensorBoard needs the folder of its logs"),
         ("marimo", {"folder": "a\x07b"}, "printable characters"),
         ("marimo", {"folder": "a" * 301}, '<p class="error">'),
-        ("emacs", {"folder": "a"}, "jupyter-lab, marimo, tensorboard"),
+        ("emacs", {"folder": "a"}, "jupyter-lab, code-server, marimo, tensorboard"),
     ),
 )
 def test_a_bad_folder_is_refused_at_its_field(press, app, fields, told):
