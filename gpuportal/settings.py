@@ -154,6 +154,8 @@ AUTH_PASSWORD_VALIDATORS = [
         "NumericPasswordValidator",
     )
 ]
+# A mailed link to a new password lasts so many seconds.
+PASSWORD_RESET_TIMEOUT = 3600
 # By user name AND address together, so that a third party cannot lock a user out.
 AXES_FAILURE_LIMIT = 10
 AXES_COOLOFF_TIME = 0.25

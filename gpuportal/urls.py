@@ -2,6 +2,7 @@
 
 from django.contrib import admin
 from django.urls import include, path, re_path
+from django.views.generic import RedirectView
 
 from gpuportal.alerts import views as alert_views
 from gpuportal.alerts.bell import bell
@@ -88,6 +89,10 @@ urlpatterns = [
     path("", include("telemetry.urls")),
     path("", include("reservations.urls")),
     path("", include("placement.urls")),
+    # One page changes passwords, with limits and the audit log.
+    path(
+        "admin/password_change/", RedirectView.as_view(pattern_name="password-change")
+    ),
     path("admin/", admin.site.urls),
 ]
 

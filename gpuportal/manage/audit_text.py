@@ -115,6 +115,10 @@ SENTENCES = {
     "person.erased": noop("erased {what}"),
     "invitation.accepted": noop("chose a password as {what}"),
     "invitation.mail-failed": noop("could not mail the sign-in link of {what}"),
+    "password.reset-mailed": noop("mailed a link to a new password to {what}"),
+    "password.mail-failed": noop("could not mail {what} about the password"),
+    "password.reset": noop("chose a new password by a mailed link as {what}"),
+    "password.changed": noop("changed the password of {what}"),
     "group.link-made": noop("made a link to join {what}"),
     "group.link-revoked": noop("revoked a link to join {what}"),
     "group.chat-set": noop("set the chat of {what}"),
@@ -213,7 +217,7 @@ PAGES = {
 AREAS = {
     "reservation": ("reservation.", "waiting.", "offer.", "series.", "token."),
     "people": (
-        *("people.", "person.", "invitation.", "identity."),
+        *("people.", "person.", "invitation.", "identity.", "password."),
         *("notices.", "feed.", "group."),
     ),
     "groups": ("tree.", "group."),

@@ -295,6 +295,8 @@ def _me_page(
         "languages": settings.LANGUAGES,
         "site_zone": settings.TIME_ZONE,
         "ways_in": ways_in(user),
+        "own_password": settings.LOGIN_SETTINGS.passwords
+        and user.has_usable_password(),
         **extra,
     }
     return render(request, "gpuportal/pages/me.html", page, status=status)

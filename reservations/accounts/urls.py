@@ -4,6 +4,7 @@ from django.urls import path
 
 from reservations.accounts import course_views, head_views, invitation_views, join_views
 from reservations.accounts.identities import views as identities
+from reservations.accounts.passwords import views as passwords
 from reservations.accounts.tree import change_views, draft_views, import_views
 from reservations.accounts.tree import views as account_tree
 
@@ -30,6 +31,18 @@ urlpatterns = [
     path("manage/courses/<int:pk>/invite/", course_views.invite, name="manage-invite"),
     path("welcome/", invitation_views.choose, name="choose-password"),
     path("welcome/<str:token>/", invitation_views.welcome, name="welcome"),
+    path(
+        "login/password/forgotten/",
+        passwords.ForgottenPassword.as_view(),
+        name="password-reset",
+    ),
+    path("login/password/sent/", passwords.link_sent, name="password-reset-sent"),
+    path(
+        "login/password/<str:uidb64>/<str:token>/",
+        passwords.PasswordByLink.as_view(),
+        name="password-reset-choose",
+    ),
+    path("me/password/", passwords.OwnPassword.as_view(), name="password-change"),
     path("group/", head_views.show, name="group"),
     path("join/<str:token>/", join_views.join, name="join-group"),
 ]

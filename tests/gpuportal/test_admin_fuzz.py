@@ -232,7 +232,7 @@ def test_no_form_of_the_admin_crashes(desk: Desk) -> None:
             fuzz_form(desk, address_of(model, "change", row.pk))
     user = desk.client.session["_auth_user_id"]
     fuzz_form(desk, f"/admin/reservations/user/{user}/password/")
-    fuzz_form(desk, "/admin/password_change/")
+    fuzz_form(desk, "/me/password/")
     # Rows with a history are restored.
     for model in (Account, Membership):
         first = model.history.earliest()
