@@ -26,7 +26,7 @@ from django.conf import settings as django_settings
 from django.db.backends.postgresql.operations import (
     DatabaseOperations as PostgresOperations,
 )
-from django.db.backends.sqlite3.base import DatabaseOperations
+from django.db.backends.sqlite3.base import DatabaseOperations as SqliteOperations
 from pytest_django.plugin import DjangoDbBlocker
 
 from tests import early
@@ -74,8 +74,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # process.
     django_settings.PLANNER_PROCESS = False
     django_settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
-    _let_sqlite_flush_append_only_tables()
-    _let_postgresql_flush_what_has_rows()
+    _flush_what_has_rows()
 
 
 def pytest_collection_finish() -> None:
@@ -88,73 +87,79 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(20_000, 20, 50)
 
 
-def _let_sqlite_flush_append_only_tables() -> None:
-    """Drop the triggers that refuse DELETE before a test database is emptied.
-
-    post_migrate, which the flush sends, installs them again. PostgreSQL needs
-    nothing: TRUNCATE fires no row triggers.
-    """
-    from reservations.models.triggers import APPEND_ONLY
-
-    original = DatabaseOperations.sql_flush
-
-    def sql_flush(self, style, tables, **kwargs):  # type: ignore[no-untyped-def]
-        statements = original(self, style, tables, **kwargs)
-        drops = [
-            f"DROP TRIGGER IF EXISTS {table}_append_only_DELETE"
-            for table in APPEND_ONLY
-            if table in tables
-        ]
-        return drops + statements if statements else statements
-
-    DatabaseOperations.sql_flush = sql_flush  # type: ignore[method-assign]
-
-
 KEPT_TABLES = {"django_content_type", "auth_permission"}
 """Their rows follow from the models."""
 
 
-def _let_postgresql_flush_what_has_rows() -> None:
+def _flush_what_has_rows() -> None:
     """Delete the rows of the few tables that have some, without post_migrate.
 
-    TRUNCATE writes new files for each table and index, and post_migrate looks for the
-    permissions of each model: 0.4 seconds of CPU for each test that cannot use a
-    transaction. The role of a replica fires no trigger and checks no foreign key. Only
-    a superuser may take it.
+    A test that cannot use a transaction ends so. On PostgreSQL, TRUNCATE writes new
+    files for each table and index, and post_migrate looks for the permissions of each
+    model: 0.4 seconds of CPU.
     """
-    original = PostgresOperations.sql_flush
+    for operations, without_triggers in (
+        (SqliteOperations, _without_triggers_on_sqlite),
+        (PostgresOperations, _without_triggers_on_postgresql),
+    ):
+        operations.sql_flush = _flush(  # type: ignore[method-assign]
+            operations.sql_flush, without_triggers
+        )
+
+
+def _flush(original: Callable[..., Any], without_triggers: Callable[..., Any]) -> Any:
+    """Return what takes the place of a database's sql_flush."""
 
     def sql_flush(self, style, tables, **kwargs):  # type: ignore[no-untyped-def]
-        filled = _filled_tables(self.connection, tables)
-        if filled is None or kwargs.get("reset_sequences"):
+        if kwargs.get("reset_sequences"):
             return original(self, style, tables, **kwargs)
-        self.execute_sql_flush(
-            [
-                "SET LOCAL session_replication_role = replica",
-                *(f"DELETE FROM {self.quote_name(table)}" for table in filled),
-            ]
-        )
+        deletes = [
+            f"DELETE FROM {self.quote_name(name)}" for name in _filled(self, tables)
+        ]
+        statements = without_triggers(self.connection, deletes)
+        if statements is None:
+            return original(self, style, tables, **kwargs)
+        self.execute_sql_flush(statements)
         # Nothing is left to do: what post_migrate would write is still there.
         return []
 
-    PostgresOperations.sql_flush = sql_flush  # type: ignore[method-assign]
+    return sql_flush
 
 
-def _filled_tables(connection: Any, tables: list[str]) -> list[str] | None:
-    """Return the tables that have rows of tests; None if the user is no superuser."""
-    names = [name for name in tables if name not in KEPT_TABLES]
+def _filled(operations: Any, tables: list[str]) -> list[str]:
+    """Return the tables that have rows of tests."""
+    each = " UNION ALL ".join(
+        f"SELECT '{name}' WHERE EXISTS (SELECT 1 FROM {operations.quote_name(name)})"
+        for name in tables
+        if name not in KEPT_TABLES
+    )
+    with operations.connection.cursor() as cursor:
+        cursor.execute(each)
+        return [name for (name,) in cursor.fetchall()]
+
+
+def _without_triggers_on_sqlite(connection: Any, deletes: list[str]) -> list[str]:
+    """Drop the triggers, which refuse DELETE, and make them again."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'")
+        triggers = cursor.fetchall()
+    drops = [f"DROP TRIGGER {connection.ops.quote_name(name)}" for name, _ in triggers]
+    return [*drops, *deletes, *(text for _, text in triggers)]
+
+
+def _without_triggers_on_postgresql(
+    connection: Any, deletes: list[str]
+) -> list[str] | None:
+    """Take the role of a replica, which fires no trigger and checks no foreign key.
+
+    Only a superuser may take it. TRUNCATE fires no trigger of rows either.
+    """
     with connection.cursor() as cursor:
         cursor.execute("SELECT rolsuper FROM pg_roles WHERE rolname = current_user")
-        if not cursor.fetchone()[0]:
-            return None
-        cursor.execute(
-            " UNION ALL ".join(
-                f"SELECT '{name}' WHERE EXISTS "
-                f"(SELECT FROM {connection.ops.quote_name(name)})"
-                for name in names
-            )
-        )
-        return [name for (name,) in cursor.fetchall()]
+        (allowed,) = cursor.fetchone()
+    if not allowed:
+        return None
+    return ["SET LOCAL session_replication_role = replica", *deletes]
 
 
 @pytest.hookimpl(wrapper=True)

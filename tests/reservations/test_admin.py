@@ -81,6 +81,7 @@ def test_a_quota_is_edited_in_hours_with_a_reason_and_history(lab, alice, desk) 
     assert form_of(desk.get(page))["quota_gpu_seconds"] == 12.5
 
 
+@pytest.mark.once
 def test_the_policy_is_checked_as_a_whole(lab, desk) -> None:
     page = reverse("admin:reservations_sitepolicy_change", args=[1])
     form = form_of(desk.get(page)) | {"reason": "trial"}

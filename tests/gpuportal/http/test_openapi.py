@@ -43,7 +43,7 @@ from tests.factories import make_reservation
 from tests.placement.lab import make_lab, send_frame, signed_in
 
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "0"))
-USUAL = {"anonymous": 1, "student": 4, "head": 1, "operator": 2}
+USUAL = {"anonymous": 1, "student": 3, "head": 1, "operator": 2}
 """Requests of each kind, valid and not, for each of the 75 operations."""
 SLOW = {("POST", "/api/v1/models"), ("POST", "/api/v1/serve/files")}
 """A parser's process reads each file that is sent."""

@@ -48,6 +48,7 @@ def call_with(alice):
     return make
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     "held", [s for n in (1, 2, 3) for s in combinations(SCOPES, n)]
 )

@@ -112,6 +112,7 @@ def test_strangers_are_sent_to_the_login_page(job):
         assert answer["Location"].startswith("/login/")
 
 
+@pytest.mark.once
 def test_only_owner_and_operator_are_offered_to_stop(job, alice, omar):
     head = make_user("heidi")
     make_membership(head, "vision", is_head=True)
@@ -123,6 +124,7 @@ def test_only_owner_and_operator_are_offered_to_stop(job, alice, omar):
 # --- one Job ------------------------------------------------------------------------
 
 
+@pytest.mark.once
 def test_pages_answer_head_and_nothing_but_reading(student, job):
     for address in ("/jobs/", "/jobs/new/", f"/jobs/{job.pk}/"):
         answer = student.head(address)
@@ -236,6 +238,7 @@ def test_what_runs_can_be_read(student, reservation):
     assert "12.5" in text_of(student, f"/jobs/{recipe.pk}/")
 
 
+@pytest.mark.once
 def test_a_jobs_plan_is_a_picture_and_a_table(student, alice, redis_client):
     gpus = make_lab()
     send_frame(redis_client)

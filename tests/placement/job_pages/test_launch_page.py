@@ -131,6 +131,7 @@ def test_a_wrong_sweep_is_said_at_its_field_and_launches_nothing(student, reserv
     assert not Job.objects.exists()
 
 
+@pytest.mark.once
 def test_a_bad_setting_is_named_at_its_field_and_stays_typed(student, reservation):
     answer = student.post(
         "/jobs/new/",
@@ -218,6 +219,7 @@ def test_a_fine_tune_is_launched_and_its_fields_are_marked(
     assert 'value="train:model"' in html
 
 
+@pytest.mark.once
 def test_a_plan_with_adapters_fills_in_their_rank_and_layers(
     student, alice, redis_client
 ):
@@ -443,6 +445,7 @@ def test_another_recipe_does_not_go_on_from_the_job_before(student, reservation)
     assert "It continues" not in text_of(student, f"/jobs/{second.pk}/")
 
 
+@pytest.mark.once
 def test_a_queued_job_says_what_it_waits_for_on_list_page_and_api(student, alice):
     now = timezone.now()
     gpus = make_gpus(1, make_node("node-b"))

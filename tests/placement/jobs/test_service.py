@@ -203,6 +203,7 @@ def test_a_plan_that_runs_today_gives_the_recipe_its_strategy(alice, reservation
     assert job.recipe_settings["strategy"] == "single"
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -387,6 +388,7 @@ def test_a_model_of_ones_own_is_shared_out_but_not_cut(alice, reservation, setti
         launch(alice, reservation, recipe="own-model", plan_id=cut.pk)
 
 
+@pytest.mark.once
 def test_a_fine_tune_needs_isolation_and_names_its_invalid_fields(
     alice, reservation, settings
 ):

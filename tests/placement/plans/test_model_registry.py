@@ -33,6 +33,7 @@ def refused(user, name, content):
     return caught.value.fields
 
 
+@pytest.mark.once
 def test_a_spec_is_kept_and_not_the_file(alice, settings, tmp_path):
     row = keep(alice, "my-model.json")
     assert (row.name, row.source) == ("my-model.json", "config")
@@ -230,6 +231,7 @@ def header_file(name, *names):
     return SimpleUploadedFile(name, json.dumps(header).encode())
 
 
+@pytest.mark.once
 def test_an_index_and_its_shards_come_as_several_files(alice):
     index = {"weight_map": {"h.0.w": "a.safetensors", "h.1.w": "b.safetensors"}}
     files = [
@@ -244,6 +246,7 @@ def test_an_index_and_its_shards_come_as_several_files(alice):
     assert (spec.name, spec.parameter_count) == ("big", 32)
 
 
+@pytest.mark.once
 def test_a_header_saved_as_json_is_read(alice):
     file = header_file("header.json", "h.0.w")
     row = parse_model(user=alice, upload=file, now=timezone.now())

@@ -43,6 +43,7 @@ def test_a_plan_is_saved_from_its_card_and_opens_its_question_again(alice, gpus)
     assert student.get(f"/plan/?{row.address}").status_code == 200
 
 
+@pytest.mark.once
 def test_the_owner_an_operator_and_a_head_see_it_others_do_not(
     kept, alice, bob, carol, omar
 ):
@@ -132,6 +133,7 @@ def test_the_files_come_one_by_one_and_as_one_archive(kept, alice):
     assert "device_map.json</strong>: not available." in html
 
 
+@pytest.mark.once
 def test_the_gpus_are_booked_at_once_and_lead_to_the_job(kept, alice):
     answer = signed_in(alice).post(f"/plan/{kept.pk}/book/", {"at": "", "hours": "2"})
     held = Reservation.objects.get(user=alice)
@@ -200,6 +202,7 @@ def test_whoever_books_anothers_plan_gets_a_copy_of_it(kept, carol):
     assert f"plan={copy.pk}" in answer["Location"]
 
 
+@pytest.mark.once
 def test_two_kept_plans_stand_side_by_side_and_anothers_does_not(kept, alice, carol):
     other = plan_on(alice, "single")
     hers = plan_on(carol, "single")
@@ -231,6 +234,7 @@ def test_the_list_asks_no_more_for_more_plans(kept, alice, django_assert_num_que
         student.get("/plan/kept/")
 
 
+@pytest.mark.once
 def test_the_api_keeps_lists_and_gives_files(alice, bob, gpus):
     student = signed_in(alice)
     asked = {"model": "gpt2", "wish": "fastest", "keep": 0}

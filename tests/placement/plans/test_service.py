@@ -225,6 +225,7 @@ def test_the_nodes_own_memory_and_disk_are_offered(alice, gpus, redis_client):
     assert by_label["node-a:0"].host_free_bytes == 90 * GIB  # jobs of now are over
 
 
+@pytest.mark.once
 def test_the_soonest_plan_waits_for_the_first_gpus_that_come_free(alice, bob, gpus):
     now = timezone.now()
     make_reservation(bob, gpus, now, now + timedelta(hours=3))
@@ -270,6 +271,7 @@ def test_where_nothing_ever_fits_the_first_answer_stands(alice, bob, gpus):
     assert not soonest.offered.later
 
 
+@pytest.mark.once
 def test_the_earliest_start_of_a_plan_is_found_in_the_calendar(alice, bob, gpus):
     now = timezone.now()
     found, _ = offers(alice)
@@ -300,6 +302,7 @@ class TestTheApi:
             "/api/v1/plans", body, content_type="application/json"
         )
 
+    @pytest.mark.once
     def test_plans_come_with_estimate_and_refusals(self, alice, gpus):
         answer = self.post(alice, {"model": "gpt2", "workload": {"batch": 16}})
         body = answer.json()

@@ -139,6 +139,7 @@ def test_realised_gain_and_cost_stand_beside_the_predicted(slow):
     assert row.realised_gain_seconds == pytest.approx(wins)
 
 
+@pytest.mark.once
 def test_a_job_that_just_moved_is_held_down(slow, cards):
     look()
     agree(slow)
@@ -209,6 +210,7 @@ def test_a_job_that_ends_by_itself_withdraws_its_proposal(slow):
 # --- trouble ----------------------------------------------------------------------
 
 
+@pytest.mark.once
 def test_a_broken_gpu_is_left_by_itself_where_the_site_and_the_job_want_it(
     watched, cards, rules
 ):
@@ -269,6 +271,7 @@ def test_without_another_gpu_the_words_say_so(watched, cards, bob, carol):
     assert "5 booked" in row.reason
 
 
+@pytest.mark.once
 def test_ones_other_reservations_are_not_moved_onto(watched, alice, cards):
     make_reservation(
         alice,

@@ -38,6 +38,7 @@ def test_nothing_moves_when_nothing_changed(watched, cards, redis_client, alice)
     assert Reservation.objects.filter(user=alice).count() == 1
 
 
+@pytest.mark.once
 def test_a_jobs_own_use_does_not_drive_it_away(watched, cards, redis_client):
     busy(redis_client, cards[0], job=watched, memory=60 * GIB)
     send_frame(redis_client, {0: 60 * 1024 + 400})
@@ -54,6 +55,7 @@ def test_a_job_that_does_not_ask_is_not_looked_at(watched):
     assert moves(watched) == []
 
 
+@pytest.mark.once
 def test_the_site_can_switch_looking_off(watched, rules):
     rules.look_again_seconds = 0
     rules.save()

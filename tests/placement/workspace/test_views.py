@@ -81,6 +81,7 @@ def test_the_page_shows_no_panel_to_those_who_cannot_use_it(client, omar, made):
     )
 
 
+@pytest.mark.once
 def test_the_panel_costs_a_fixed_number_of_queries(
     client, alice, made, django_assert_max_num_queries
 ):

@@ -12,6 +12,7 @@ from reservations.models import ApiToken, Reservation, SitePolicy
 from tests.reservations.calling import BASE, Caller, iso, wish
 
 
+@pytest.mark.once
 def test_carol_cannot_touch_bobs_reservation(gpus, bob, carol, hour) -> None:
     made = Caller(bob)("POST", "/reservations", wish(gpus[:1], hour)).body
     call = Caller(carol)
@@ -36,6 +37,7 @@ def test_carol_cannot_pay_with_visions_quota(gpus, bob, carol, hour) -> None:
         assert Caller(carol)("POST", path, body).status_code == 404
 
 
+@pytest.mark.once
 def test_carols_standing_shows_nothing_of_vision(gpus, bob, carol, hour) -> None:
     Caller(bob)("POST", "/reservations", wish(gpus[:1], hour))
     text = Caller(carol)("GET", "/standing").content.decode()

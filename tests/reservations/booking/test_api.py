@@ -135,6 +135,7 @@ def test_booking_costs_few_queries(gpus, alice, hour) -> None:
     assert len(own) <= 24, [q["sql"][:90] for q in own]
 
 
+@pytest.mark.once
 def test_the_calendar_is_compressed_for_those_who_can(gpus, alice, hour) -> None:
     for number in range(20):
         start = hour + timedelta(hours=3 * number)
@@ -146,6 +147,7 @@ def test_the_calendar_is_compressed_for_those_who_can(gpus, alice, hour) -> None
     assert len(json.loads(gzip.decompress(packed.content))["reservations"]) == 20
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     "query",
     [
@@ -159,6 +161,7 @@ def test_a_span_that_makes_no_sense_is_refused(gpus, alice, query) -> None:
     assert Caller(alice)("GET", f"/calendar?{query}").status_code in (409, 422)
 
 
+@pytest.mark.once
 def test_slots_are_found_and_a_preview_agrees(gpus, alice, bob, hour) -> None:
     Caller(bob)("POST", "/reservations", wish(gpus, hour, 3))
     call = Caller(alice)
@@ -260,6 +263,7 @@ def test_a_broker_that_is_away_costs_no_booking(
     assert LedgerEntry.objects.count() == 1
 
 
+@pytest.mark.once
 def test_two_memberships_must_be_chosen_between(gpus, alice, hour) -> None:
     second = make_membership(alice, "nlp")
     call = Caller(alice)

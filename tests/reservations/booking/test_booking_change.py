@@ -100,6 +100,7 @@ def test_taking_back_what_was_given_back_needs_no_more_quota(lab, alice) -> None
     assert change(made, alice, end=at(16)).kind == Kind.FIRM
 
 
+@pytest.mark.once
 def test_a_change_into_somebody_elses_time_is_refused(lab, alice, bob) -> None:
     lab.book(bob, lab.gpus[:1], at(16), 2)
     made = lab.book(alice, lab.gpus[:1], at(14), 2)
@@ -111,6 +112,7 @@ def test_a_change_into_somebody_elses_time_is_refused(lab, alice, bob) -> None:
     assert balance(made) == (made.cost_gpu_seconds, 0)
 
 
+@pytest.mark.once
 def test_a_stale_page_does_not_overwrite(lab, alice) -> None:
     made = lab.book(alice, lab.gpus[:1], at(14, day=4), 2)
     change(made, alice, end=at(17, day=4))
@@ -154,6 +156,7 @@ def test_what_runs_changes_its_end_only(lab, alice) -> None:
         change(after, alice, end=at(9), now=at(9, 30))
 
 
+@pytest.mark.once
 def test_moving_the_start_to_now_begins_at_once(lab, alice) -> None:
     made = lab.book(alice, lab.gpus[:1], at(14), 2)
     after = change(made, alice, start=at(9), end=at(11), now=at(9, 12))
@@ -168,6 +171,7 @@ def test_what_is_over_cannot_be_changed(lab, alice) -> None:
         change(made, alice, end=at(18))
 
 
+@pytest.mark.once
 def test_the_quota_counts_what_has_run_when_the_end_moves(lab, alice) -> None:
     lab.set(quota_gpu_seconds=WEIGHT * 4 * HOUR, longest_seconds=24 * HOUR)
     made = lab.book(alice, lab.gpus[:1], NOW, 3)

@@ -192,6 +192,7 @@ def test_carol_is_not_bound_by_the_quota_of_visions_group(lab, alice, carol) -> 
     assert lab.book(carol, lab.gpus[:1], at(12, day=8), 3).kind == Kind.FIRM
 
 
+@pytest.mark.once
 def test_a_third_flex_reservation_ahead_is_refused(lab, alice) -> None:
     lab.set(quota_gpu_seconds=0)
     lab.book(alice, lab.gpus[:1], at(0, day=4), 1)

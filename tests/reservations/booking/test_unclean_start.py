@@ -53,6 +53,7 @@ def test_without_an_equal_gpu_all_is_given_back_with_a_token(lab, alice, bob) ->
     assert tick.tick(at(10, 4))["unclean"] == 0
 
 
+@pytest.mark.once
 def test_a_gpu_that_somebody_booked_is_not_given_away(lab, alice, bob) -> None:
     made = lab.book(alice, lab.gpus[:1], at(10), 2)
     for gpu in lab.gpus[1:]:

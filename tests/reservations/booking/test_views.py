@@ -63,6 +63,7 @@ def test_whoever_is_not_signed_in_is_sent_to_the_login(client, path):
     assert answer["Location"].startswith("/login/")
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("path", ["calendar/", "standing/", "standing/ledger.csv"])
 def test_pages_are_only_read(alice, path):
     client = as_user(alice)
@@ -106,6 +107,7 @@ def test_the_operator_and_the_head_above_see_a_reservation_with_its_ledger(
         assert "held to the end" in answer.text
 
 
+@pytest.mark.once
 def test_the_owners_page_offers_what_can_still_be_done(tree, alice):
     client = as_user(alice)
     booked = make_reservation(alice, start=timezone.now() + timedelta(hours=2))
@@ -288,6 +290,7 @@ def test_a_head_chooses_an_account_and_sees_its_ledger(tree, alice, carol):
     assert len(lines) == 2
 
 
+@pytest.mark.once
 def test_a_student_cannot_choose_an_account_or_another_member(tree, alice, bob, carol):
     client = as_user(carol)
     vision = Account.objects.get(name="vision")
@@ -370,6 +373,7 @@ def queries_of(client, path, django_assert_max_num_queries, most: int) -> None:
         assert client.get(path).status_code == 200
 
 
+@pytest.mark.once
 def test_the_calendar_costs_a_fixed_number_of_queries(
     tree, alice, django_assert_max_num_queries
 ):
@@ -378,6 +382,7 @@ def test_the_calendar_costs_a_fixed_number_of_queries(
     queries_of(as_user(alice), "/calendar/", django_assert_max_num_queries, 11)
 
 
+@pytest.mark.once
 def test_a_reservations_page_costs_a_fixed_number_of_queries(
     tree, alice, django_assert_max_num_queries
 ):

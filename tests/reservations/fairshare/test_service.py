@@ -147,6 +147,7 @@ def test_sums_of_a_large_ledger_go_on_from_those_before(lab, alice, bob, monkeyp
     usage._kept.clear()
 
 
+@pytest.mark.once
 def test_every_slot_that_is_found_can_be_booked(lab, alice, bob) -> None:
     lab.book(bob, lab.gpus[:3], at(10), 5)
     slots = find(alice, count=2, hours=3, now=at(9, 10))

@@ -146,6 +146,7 @@ def test_a_teaching_slot_is_its_courses_alone(lab, alice, carol, omar) -> None:
         lab.book(carol, lab.gpus[1:2], at(13), 2)
 
 
+@pytest.mark.once
 def test_a_closure_that_begins_now_ends_what_runs(lab, alice, omar) -> None:
     running = lab.book(alice, lab.gpus[:1], NOW, 6)
     later = NOW + timedelta(hours=1)

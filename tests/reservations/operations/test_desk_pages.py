@@ -85,6 +85,7 @@ def test_nobody_but_the_operator_reaches_any_of_these_pages(
     assert (answer.status_code, answer.url.split("?")[0]) == (302, "/login/")
 
 
+@pytest.mark.once
 def test_strange_addresses_are_404_or_a_page_and_never_a_crash(desk) -> None:
     for name, args, status in (
         ("manage-pool", (10**9,), 404),

@@ -45,6 +45,7 @@ def find(user, **wish):
     )
 
 
+@pytest.mark.once
 def test_a_pool_kept_for_one_account_is_refused_to_others_by_name(
     lab, alice, carol, desk
 ) -> None:

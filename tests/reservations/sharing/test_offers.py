@@ -40,6 +40,7 @@ from tests.reservations.conftest import HOUR, NOW, WEIGHT, at, balance, make_min
 LATER = NOW + timedelta(minutes=5)
 
 
+@pytest.mark.once
 def test_what_is_given_away_begins_anew_as_the_takers_and_costs_the_giver_nothing(
     lab, alice, carol
 ) -> None:
@@ -73,6 +74,7 @@ def test_what_is_given_away_begins_anew_as_the_takers_and_costs_the_giver_nothin
         offers.accept(offer_id=made.pk, user=carol, now=LATER)
 
 
+@pytest.mark.once
 def test_the_rest_of_a_running_one_is_given_and_the_giver_pays_what_was_used(
     lab, alice, bob
 ) -> None:

@@ -42,6 +42,7 @@ def book(user, gpus, start, hours=2) -> Reservation:
     )
 
 
+@pytest.mark.once
 def test_the_page_shares_offers_and_gives_back_and_says_refusals(
     gpus, alice, bob, carol, hour
 ) -> None:
@@ -82,6 +83,7 @@ def test_the_page_shares_offers_and_gives_back_and_says_refusals(
     assert own.get(f"{path}share/").status_code == 405
 
 
+@pytest.mark.once
 def test_what_was_typed_stays_in_its_open_section_with_the_refusal(
     gpus, alice, hour
 ) -> None:

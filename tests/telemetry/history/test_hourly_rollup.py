@@ -283,6 +283,7 @@ class TestHistory:
         assert told["util_avg_pct"][0] == 30.0
         assert (told["util_min_pct"][0], told["util_max_pct"][0]) == (5.0, 60.0)
 
+    @pytest.mark.once
     def test_two_years_are_a_few_queries_and_at_most_a_thousand_points(
         self, django_assert_max_num_queries
     ):

@@ -55,6 +55,7 @@ class TestMinutes:
         assert row.memory_max_bytes == 10 * GIB
         assert int(redis_client.get(MINUTES_DONE)) == minute
 
+    @pytest.mark.once
     def test_a_restart_reads_what_was_not_stored_and_counts_nothing_twice(
         self, node_a, stepped, redis_client
     ):

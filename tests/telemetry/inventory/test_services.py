@@ -172,6 +172,7 @@ class TestRoster:
         Gpu.objects.filter(uuid="GPU-2").update(retired=True)
         assert not Gpu.objects.bookable().exists()
 
+    @pytest.mark.once
     @pytest.mark.parametrize(
         ("gib", "weight"), [(4, 1), (8, 1), (16, 2), (24, 3), (80, 10), (141, 18)]
     )

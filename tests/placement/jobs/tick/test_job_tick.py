@@ -165,6 +165,7 @@ def test_a_reservation_that_is_over_stops_its_jobs(running, orders, reservation,
     assert job_tick.tick(after(20))["stops_sent"] == 0
 
 
+@pytest.mark.once
 def test_a_job_that_never_began_ends_with_its_reservation(job, orders, reservation):
     Reservation.objects.filter(pk=reservation.pk).update(state=State.CANCELLED)
     job_tick.tick(NOW)

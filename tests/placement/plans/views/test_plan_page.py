@@ -147,6 +147,7 @@ def test_a_batch_that_does_not_divide_offers_the_nearest_ones(student):
     assert chosen.context["batches"] == []
 
 
+@pytest.mark.once
 def test_inference_counts_the_cache_of_keys_and_values(student):
     html = student.post(
         "/plan/",
@@ -231,6 +232,7 @@ def test_uploads_are_counted_for_all_processes_together(
     assert "the limit is 1 per minute" in error_of(html.content.decode(), "upload")
 
 
+@pytest.mark.once
 def test_booked_gpus_are_hatched_with_who_and_until_when(student, bob, gpus):
     now = timezone.now()
     make_reservation(bob, gpus[:1], now, now + timedelta(hours=9), state=State.ACTIVE)
@@ -257,6 +259,7 @@ def test_a_model_too_large_names_gpu_bytes_and_the_cheapest_change(
     assert "under maintenance" in html
 
 
+@pytest.mark.once
 def test_without_fresh_readings_nothing_is_offered_as_it_is_now(student, redis_client):
     redis_client.flushdb()
     html = student.get("/plan/").content.decode()
@@ -420,6 +423,7 @@ def test_a_reservation_that_is_over_or_anothers_cannot_be_chosen(student, bob, g
     )
 
 
+@pytest.mark.once
 def test_the_page_asks_the_database_no_more_for_more_gpus(
     student, alice, gpus, redis_client, django_assert_max_num_queries
 ):

@@ -64,6 +64,7 @@ def test_the_top_card_is_about_the_model_that_was_uploaded(student):
     assert "No estimate" in top and "now-likely" not in top
 
 
+@pytest.mark.once
 def test_the_live_answer_takes_few_queries_and_little_time(
     student, django_assert_max_num_queries
 ):
@@ -230,6 +231,7 @@ def test_what_would_make_it_fit_is_listed_with_the_bytes(student):
     assert "It fits already" in html
 
 
+@pytest.mark.once
 def test_adapters_are_asked_for_and_refined_as_such(student, alice):
     data = typed(known="llama-3.2-1b", lora_rank="8")
     question = student.post("/plan/now/", data).context["question"]

@@ -130,6 +130,7 @@ def test_without_a_provider_it_says_how(client, omar):
     assert PAGE not in client.get("/manage/people/").content.decode()
 
 
+@pytest.mark.once
 def test_the_page_of_a_person_disconnects_a_login(desk):
     ada = ada_signs_in()
     url = f"/manage/people/{ada.pk}/"
