@@ -67,7 +67,7 @@ def test_every_listing_also_as_json(gp, lab):
     listings = (
         *("calendar", "files", "find", "gaps", "gpus", "jobs", "keys", "mine"),
         *("model-files", "nodes", "notices", "offers", "plans", "quota", "series"),
-        *("served", "standing", "waitlist"),
+        *("served", "served-text", "standing", "waitlist"),
     )
     for name in listings:
         more = {"files": ["1"], "find": ["--hours", "1"]}.get(name, [])
@@ -251,6 +251,25 @@ def test_a_model_is_stored_and_served(gp, lab, tmp_path, settings):
     refused(gp("serve", path), 2, "give one of --reservation")
     refused(gp("serve", tmp_path / "none.onnx", "--hours", 1), 2, "none.onnx")
     refused(gp("served", "--move"), 2, "give the number")
+
+
+def test_a_language_model_is_served(gp, lab, settings):
+    settings.ALLOW_UNISOLATED_SCRIPTS = True
+    words = ("--reservation", lab.now.pk, "--precision", "fp32", "--context", 512)
+    found = gp("serve-text", "/models/tiny-gpt", *words)
+    if found.status == 0:
+        job = Job.objects.get()
+        assert f"/serve/{job.pk}/v1" in found.out
+        assert "tiny-gpt" in ok(gp("served-text", job.pk))
+        shared = gp("served-text", job.pk, "--callers", "account")
+        assert ok(shared) == "tiny-gpt may be called by: account\n"
+    else:
+        refused(found, 1, "No GPU can serve this model")
+    refused(gp("serve-text", "/models/mine", *words), 2, "config.json")
+    refused(gp("serve-text", "gpt2"), 2, "give one of --reservation")
+    refused(gp("serve-text", "--hours", 1), 2, "give a model")
+    refused(gp("serve-text", "gpt2", *words, "--config", "none.json"), 2, "none.json")
+    refused(gp("served-text", "--callers", "account"), 2, "give the number")
 
 
 def test_text_of_other_people_cannot_steer_a_terminal(main):

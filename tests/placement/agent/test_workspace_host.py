@@ -11,12 +11,11 @@ from pathlib import Path
 import pytest
 
 from placement.agent.access import workspace_host
-from placement.agent.access.workspace_host import WorkspaceHost, with_token
+from placement.agent.access.program_host import ProgramHost, with_token
 from placement.agent.access.workspace_service import connect_workspace
 from placement.agent.process.job_process import CODE_DIR
 from placement.agent.process.unix_user import identity_of
 from placement.planner.launch.recipes import WORKSPACE
-from placement.planner.launch.workspace_apps import JUPYTER_LAB
 from placement.protocol.node_refusals import OrderRefused
 from placement.protocol.stream_frames import StreamOrder
 from placement.protocol.stream_refusal import StreamRefused
@@ -106,7 +105,7 @@ def test_a_request_gets_the_token_and_loses_every_other(tmp_path):
             writer.close()
 
         inner, outer = str(tmp_path / "app.sock"), str(tmp_path / "outer.sock")
-        host = WorkspaceHost(JUPYTER_LAB, inner, "t")
+        host = ProgramHost(inner, authorization="token t")
         async with await asyncio.start_unix_server(host.pass_on, outer):
             reader, writer = await asyncio.open_unix_connection(outer)
             # The program begins to listen later.
