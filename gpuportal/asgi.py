@@ -20,6 +20,7 @@ import gpuportal.celery  # noqa: E402, F401  (sockets send tasks)
 from gpuportal import systemd  # noqa: E402
 from gpuportal.http.handler import OneHopHandler  # noqa: E402
 from gpuportal.http.origin import SameOrigin  # noqa: E402
+from gpuportal.http.request_scope import RequestScope  # noqa: E402
 from gpuportal.http.serve_door import ServeDoor  # noqa: E402
 from gpuportal.http.socket_language import SocketLanguage  # noqa: E402
 from gpuportal.http.text_door import TextDoor  # noqa: E402
@@ -27,14 +28,18 @@ from gpuportal.http.workspace_door import WorkspaceDoor  # noqa: E402
 from gpuportal.routing import websocket_urlpatterns  # noqa: E402
 
 django_handler = OneHopHandler()
-application = WorkspaceDoor(
-    ProtocolTypeRouter(
-        {
-            "http": TextDoor(django_handler, ServeDoor(django_handler)),
-            "websocket": SameOrigin(
-                AuthMiddlewareStack(SocketLanguage(URLRouter(websocket_urlpatterns)))
-            ),
-        }
+application = RequestScope(
+    WorkspaceDoor(
+        ProtocolTypeRouter(
+            {
+                "http": TextDoor(django_handler, ServeDoor(django_handler)),
+                "websocket": SameOrigin(
+                    AuthMiddlewareStack(
+                        SocketLanguage(URLRouter(websocket_urlpatterns))
+                    )
+                ),
+            }
+        )
     )
 )
 gc.freeze()

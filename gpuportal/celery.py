@@ -12,6 +12,7 @@ from celery.signals import (
     worker_ready,
 )
 
+import gpuportal.logs.task_request  # noqa: F401  (adds the id of a request to tasks)
 from gpuportal import systemd
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "gpuportal.settings")

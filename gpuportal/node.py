@@ -39,11 +39,13 @@ if "django.conf" not in sys.modules:
 
 from celery import Celery  # noqa: E402
 from celery.apps.worker import Worker  # noqa: E402
-from celery.signals import worker_ready, worker_shutdown  # noqa: E402
+from celery.signals import setup_logging, worker_ready, worker_shutdown  # noqa: E402
 from kombu import Exchange, Queue  # noqa: E402
 from kombu.utils.objects import cached_property  # noqa: E402
 
+import gpuportal.logs.task_request  # noqa: E402, F401  (reads the id of a request)
 from gpuportal import node_broker, systemd  # noqa: E402
+from gpuportal.logs import log_format  # noqa: E402
 from gpuportal.node_settings import NodeSettings  # noqa: E402
 from placement.agent.command_handler import OrderDesk  # noqa: E402
 from placement.agent.keeper import FACTS_MAXLEN, JobKeeper, connect  # noqa: E402
@@ -145,12 +147,18 @@ class _Threads:
 threads = _Threads()
 
 
+@setup_logging.connect(weak=False)
+def use_the_nodes_logging(loglevel: int = logging.WARNING, **_kwargs: object) -> None:
+    """Write each line in the form and from the level of the node's settings."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(log_format.formatter(settings.log_format))
+    handler.addFilter(log_format.RequestIdFilter())
+    logging.basicConfig(level=settings.log_level or loglevel, handlers=[handler])
+
+
 @worker_ready.connect(weak=False)
 def start_threads(**_kwargs: object) -> None:
     """Begin to sample and to keep Jobs once commands can be taken."""
-    logging.basicConfig(
-        level=logging.INFO, format="%(levelname)s %(name)s: %(message)s"
-    )
     threads.start()
     systemd.ready()
 

@@ -7,15 +7,17 @@ supervisor and ``deploy/`` set them.
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from gpuportal.broker import BrokerUrlInvalid, is_unencrypted, verified_url
+from gpuportal.logs.log_format import FORMATS
 from telemetry import paths
 
 BACKENDS = ("auto", "nvml", "simulated")
 ISOLATIONS = ("auto", "watched", "enforced")
+LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 # A Slug: the name is part of queue, stream and file names.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 
@@ -66,6 +68,11 @@ class NodeSettings:
     reservation are connected through the portal. 0: they are not.
     """
 
+    log_format: str = "line"
+    """The form of log lines: ``line`` for a person, ``json`` for a log store."""
+    log_level: str = ""
+    """The least level of log lines; empty: the worker's argument ``-l``."""
+
     @property
     def queue(self) -> str:
         """Celery queue of this node."""
@@ -106,18 +113,8 @@ class NodeSettings:
                 variable="GPUPORTAL_NODE",
                 why=f"is {name!r}: letters, digits, - and _ only, at most 63",
             )
-        backend = env.get("GPUPORTAL_BACKEND") or "auto"
-        if backend not in BACKENDS:
-            raise NodeSettingsError(
-                variable="GPUPORTAL_BACKEND",
-                why=f"is {backend!r}, not one of {', '.join(BACKENDS)}",
-            )
-        isolation = env.get("GPUPORTAL_ISOLATION") or "auto"
-        if isolation not in ISOLATIONS:
-            raise NodeSettingsError(
-                variable="GPUPORTAL_ISOLATION",
-                why=f"is {isolation!r}, not one of {', '.join(ISOLATIONS)}",
-            )
+        backend = _one_of(env, "GPUPORTAL_BACKEND", BACKENDS)
+        isolation = _one_of(env, "GPUPORTAL_ISOLATION", ISOLATIONS)
         sim_dir = env.get("GPUPORTAL_SIM_DIR")
         if backend == "simulated" and not sim_dir:
             raise NodeSettingsError(
@@ -137,6 +134,8 @@ class NodeSettings:
             own_ids=_flag(env, "GPUPORTAL_OWN_IDS"),
             isolation=isolation,
             sshd_port=_port(env, "GPUPORTAL_SSHD_PORT"),
+            log_format=_one_of(env, "LOG_FORMAT", FORMATS),
+            log_level=_level(env),
         )
 
 
@@ -161,6 +160,26 @@ def _required(env: Mapping[str, str], variable: str) -> str:
     value = env.get(variable, "").strip()
     if not value:
         raise NodeSettingsError(variable=variable, why="is not set")
+    return value
+
+
+def _one_of(env: Mapping[str, str], variable: str, choices: Sequence[str]) -> str:
+    """Return the value of a variable. The first choice is the default."""
+    value = env.get(variable) or choices[0]
+    if value not in choices:
+        raise NodeSettingsError(
+            variable=variable, why=f"is {value!r}, not one of {', '.join(choices)}"
+        )
+    return value
+
+
+def _level(env: Mapping[str, str]) -> str:
+    value = env.get("LOG_LEVEL", "")
+    if value and value not in LEVELS:
+        raise NodeSettingsError(
+            variable="LOG_LEVEL",
+            why=f"is {value!r}, not one of {', '.join(LEVELS)}",
+        )
     return value
 
 

@@ -13,6 +13,7 @@ from csp.constants import NONE, SELF
 from django.core.exceptions import ImproperlyConfigured
 
 from gpuportal.broker import BrokerUrlInvalid, verified_url
+from gpuportal.logs.log_format import FORMATS
 from placement.planner.launch.workspace_apps import WORKSPACE_APPS as KNOWN_APPS
 from placement.workspace.rules import OriginInvalid, read_origin
 from reservations.accounts.identities.provider_settings import read_login_settings
@@ -457,16 +458,25 @@ SERVE_RATE_PER_MINUTE = env.int("SERVE_RATE_PER_MINUTE", default=30_000)
 SERVE_TOKENS_PER_MINUTE = env.int("SERVE_TOKENS_PER_MINUTE", default=200_000)
 SERVE_TEXT_CALLS = env.int("SERVE_TEXT_CALLS", default=16)
 
+# For a person, or one JSON object a line for a log store.
+LOG_FORMAT = env("LOG_FORMAT", default="line")
+if LOG_FORMAT not in FORMATS:
+    raise ImproperlyConfigured(f"LOG_FORMAT must be one of {', '.join(FORMATS)}")
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
-    "formatters": {"line": {"format": "%(levelname)s %(name)s: %(message)s"}},
-    "filters": {"repeats": {"()": "gpuportal.log_bounds.RepeatFilter"}},
+    "formatters": {
+        "chosen": {"()": "gpuportal.logs.log_format.formatter", "form": LOG_FORMAT}
+    },
+    "filters": {
+        "repeats": {"()": "gpuportal.logs.log_bounds.RepeatFilter"},
+        "request": {"()": "gpuportal.logs.log_format.RequestIdFilter"},
+    },
     "handlers": {
         "console": {
             "class": "logging.StreamHandler",
-            "formatter": "line",
-            "filters": ["repeats"],
+            "formatter": "chosen",
+            "filters": ["repeats", "request"],
         }
     },
     "root": {"handlers": ["console"], "level": env("LOG_LEVEL", default="WARNING")},

@@ -54,7 +54,8 @@ class JobAdmin(LookOnly):
 
     list_display = ("id", "name", "owner", "node", "state", "created_at", "ended_at")
     list_filter = ("state", "kind", "node")
-    search_fields = ("name", "owner__username")
+    search_fields = ("name", "owner__username", "request_id")
+    readonly_fields = ("request_id",)
     list_select_related = ("owner", "node")
     inlines = (EventInline,)
 

@@ -365,7 +365,7 @@ def live_asgi(transactional_db) -> Iterator[str]:
     from gpuportal.http.workspace_door import WorkspaceDoor
     from tests.static_door import StaticDoor
 
-    parts = application.portal.application_mapping
+    parts = application.application.portal.application_mapping
     served = WorkspaceDoor(
         ProtocolTypeRouter(
             {

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from gpuportal.log_bounds import RepeatFilter
+from gpuportal.logs.log_bounds import RepeatFilter
 
 pytestmark = pytest.mark.pure
 

@@ -13,7 +13,6 @@ is NaN if a card has no such counter, because boards query the series by name.
 import json
 import math
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -28,14 +27,13 @@ from prometheus_client import Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from redis import Redis, RedisError
 
-from gpuportal.backup import last_backup
 from gpuportal.board.board_snapshot import LiveBooking, load_board
 from gpuportal.http.token_auth import bearer, user_of
-from placement.models import Job
+from gpuportal.monitoring.site_metrics import read_site
 from reservations.models import SitePolicy
 from telemetry.inventory.queries import read_live
 from telemetry.live import broadcast
-from telemetry.models import Alert, Gpu
+from telemetry.models import Gpu
 from telemetry.protocol.frame import FrameRow
 from telemetry.protocol.gpu_state import WORDS, GpuState
 from telemetry.protocol.request_refusal import RequestRefused
@@ -256,7 +254,8 @@ class CollectedMetrics:
 def read(*, names_visible: bool) -> Iterator[Metric]:
     """Read frame, details and calendar, and yield the families.
 
-    Five queries and three reads of the broker, however many Gpus there are.
+    The number of queries and of reads of the broker does not depend on the number of
+    Gpus.
     """
     now = timezone.now()
     frame_at, rows, details = live_readings()
@@ -283,7 +282,7 @@ def read(*, names_visible: bool) -> Iterator[Metric]:
                 family.add_sample(measure.name, labels[gpu.pk], float(value))
         yield family
     yield _states(gpus, rows, labels)
-    yield from _site(frame_at)
+    yield from read_site(now, frame_at)
 
 
 def labels_of(
@@ -350,36 +349,3 @@ def _states(
         tags = labels[gpu.pk] | {"state": WORDS[state]}
         family.add_sample(family.name, tags, 1.0)
     return family
-
-
-def _site(frame_at: float | None) -> Iterator[Metric]:
-    """Yield the metrics of the whole site."""
-    if frame_at is not None:
-        age = Metric(
-            "gpuportal_frame_age_seconds", "Age of the newest live frame.", "gauge"
-        )
-        age.add_sample(age.name, {}, max(0.0, time.time() - frame_at))
-        yield age
-    last = last_backup.read_last()
-    for name, words, at in (
-        ("gpuportal_backup_age_seconds", "Age of the last backup.", last.made_at),
-        (
-            "gpuportal_backup_verified_age_seconds",
-            "Time since a backup was last verified.",
-            last.verified_at,
-        ),
-    ):
-        if at is not None:
-            age = Metric(name, words, "gauge")
-            age.add_sample(name, {}, max(0.0, time.time() - at))
-            yield age
-    alerts = Metric("gpuportal_alerts_open", "Open alerts by rule.", "gauge")
-    counted = Counter(Alert.objects.open().values_list("rule", flat=True))
-    for rule, count in sorted(counted.items()):
-        alerts.add_sample(alerts.name, {"rule": rule}, float(count))
-    yield alerts
-    jobs = Metric("gpuportal_jobs", "Jobs that are not over, by state.", "gauge")
-    states = Counter(Job.objects.live().values_list("state", flat=True))
-    for state, count in sorted(states.items()):
-        jobs.add_sample(jobs.name, {"state": state}, float(count))
-    yield jobs

@@ -44,6 +44,7 @@ from reservations.models import ApiToken, User
 from reservations.notifications.reader_locale import zone_names
 from reservations.rules.errors import NotAllowed
 from reservations.store.drains import drains, gpu_drain_reasons
+from telemetry import request_id
 from telemetry.live.broadcast import MINUTE_FRAMES
 from telemetry.models import Gpu, Node
 from telemetry.protocol.frame import ROSTER_ID
@@ -338,4 +339,5 @@ def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
 @login_not_required
 def failed(request: HttpRequest) -> HttpResponse:
     """Answer 500, rendered without the database, which may have failed."""
-    return render(request, "500.html", status=500)
+    found = request_id.current()
+    return render(request, "500.html", {"request_id": found}, status=500)

@@ -51,6 +51,7 @@ _NODE_INHERITS = frozenset(
         "SSL_CERT_FILE",
         "REQUESTS_CA_BUNDLE",
         "PYTHONDONTWRITEBYTECODE",
+        "LOG_FORMAT",
         "LOG_LEVEL",
     }
 )

@@ -8,6 +8,7 @@ finds and starts.
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import secrets
 import shutil
@@ -23,10 +24,12 @@ from placement.agent.process import process_tree, systemd_unit
 from placement.agent.process.job_process import CODE_DIR, run_entry
 from placement.agent.storage import disk_space
 from placement.protocol.commands import Order
+from telemetry import request_id
 from telemetry.agent.isolation import isolation_of
 from telemetry.proc_stat import process_table
 from telemetry.protocol.hardware import Isolation
 
+logger = logging.getLogger(__name__)
 SHIM_VARIABLES = (
     "GPUPORTAL_NODE",
     "GPUPORTAL_WEB_URL",
@@ -67,8 +70,10 @@ class LocalRunner:
             "nonce": order.nonce,
             "deadline_at": order.deadline_at,
             "accepted_at": time.time(),
+            "request_id": request_id.current(),
         }
-        self._make(folder, order_json, None)
+        if self._make(folder, order_json, None):
+            logger.info("job %s, attempt %s: accepted", order.job, order.attempt)
         return folder
 
     def refuse(self, folder: JobFolder, status: Mapping[str, object]) -> bool:

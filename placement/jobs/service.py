@@ -49,6 +49,7 @@ from reservations.rules.errors import NotAllowed, NotFound
 from reservations.rules.lifecycle import State
 from reservations.rules.overstay_terms import is_gap
 from reservations.store.co_users import usable_by
+from telemetry import request_id
 from telemetry.models import Node
 from telemetry.protocol.sentences import sentence
 
@@ -232,7 +233,7 @@ def locked_usable_reservation(
 
 def queue_job(user: User, **row: Any) -> Job:
     """Store the row with its first event. Publish it on commit."""
-    job: Job = Job.objects.create(owner=user, **row)
+    job: Job = Job.objects.create(owner=user, request_id=request_id.current(), **row)
     _divide(job)
     record_queued(job, at=job.created_at, actor=user.username)
     return job

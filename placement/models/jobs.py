@@ -244,6 +244,14 @@ class Job(models.Model):
         editable=False,
         help_text="Since when no more of its log is stored: its owner's logs are full.",
     )
+    request_id = models.CharField(
+        max_length=64,
+        blank=True,
+        default="",
+        db_default="",
+        editable=False,
+        help_text="Of the request that launched it, as in the logs.",
+    )
     told_end = models.DateTimeField(
         null=True, blank=True, help_text="Reservation end that its node knows."
     )

@@ -11,6 +11,7 @@ from placement.planner.values.gpu_availability import GpuOffer
 from placement.serving.rules import CONTEXT_BYTES, room_bytes
 from placement.serving.serving_refusals import ServesAlready
 from reservations.models import Reservation, User
+from telemetry import request_id
 from telemetry.models import Gpu
 
 
@@ -47,6 +48,7 @@ def put_endpoint(
         recipe_settings=checked_settings(SERVE.name, {**settings, **simulated}),
         node=gpu.node,
         may_move=may_move,
+        request_id=request_id.current(),
         created_at=now,
     )
     endpoint: Endpoint = Endpoint.objects.create(

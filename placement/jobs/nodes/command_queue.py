@@ -26,6 +26,7 @@ from placement.protocol.process_commands import ProcessOrder
 from placement.protocol.user_messages import UserMessage
 from placement.rules.sweep import variables
 from reservations.models import SitePolicy
+from telemetry import request_id
 from telemetry.models import Gpu, Node
 from telemetry.protocol.sentences import sentence
 
@@ -160,9 +161,14 @@ def carry_order(row: CarriedCheckpoint, *, now: datetime) -> Order:
     )
 
 
-def send(order: Order, *, now: datetime) -> bool:
-    """Sign an order and put it into its node's queue. False: no broker."""
-    return _send(order, order.payload(), about=sentence("job {job}", job=order.job))
+def send(order: Order, *, request: str = "") -> bool:
+    """Sign an order and put it into its node's queue. False: no broker.
+
+    Args:
+        request: the id of the request that launched the Job, for the node's log.
+    """
+    with request_id.set_for(request):
+        return _send(order, order.payload(), about=sentence("job {job}", job=order.job))
 
 
 def send_process_order(order: ProcessOrder, *, now: datetime) -> bool:

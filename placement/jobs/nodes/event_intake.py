@@ -330,7 +330,7 @@ def _stop_strangers(
         names = random.sample(names, len(names))[: max(0, MOST_STRANGERS - len(sent))]
         for name in names:
             order = command_queue.stranger_order(node_name, due[name], now=now)
-            command_queue.send(order, now=now)
+            command_queue.send(order)
             client.zadd(key, {name: newest})
         client.expire(key, int(STRANGER_AGAIN_SECONDS))
     if names or len(strangers) > MOST_STRANGERS:

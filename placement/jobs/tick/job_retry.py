@@ -38,6 +38,7 @@ SAME = (
     "parameters",
     "may_move",
     "restart",
+    "request_id",
 )
 """Fields that the restarted Job copies."""
 

@@ -86,7 +86,8 @@ def _request_checkpoints(now: datetime) -> int:
     sent = 0
     for row in checkpoint_relay.due(now):
         if checkpoint_relay.claim_transfer(row, now):
-            sent += command_queue.send(command_queue.carry_order(row, now=now), now=now)
+            order = command_queue.carry_order(row, now=now)
+            sent += command_queue.send(order, request=row.job.request_id)
     return sent
 
 
@@ -158,7 +159,8 @@ def _order(job: Job, now: datetime) -> bool:
 def _send_start(job: Job, now: datetime, again: bool = False) -> bool:
     """Send the start order to a Job's node, or to each node with a due part."""
     if not job.parts.exists():
-        return command_queue.send(command_queue.start_order(job, now=now), now=now)
+        order = command_queue.start_order(job, now=now)
+        return command_queue.send(order, request=job.request_id)
     before = now - timedelta(seconds=AGAIN_SECONDS) if again else None
     return _send_parts(job, job_nodes.to_order(job, again_before=before), now)
 
@@ -168,7 +170,7 @@ def _send_parts(job: Job, due: Iterable[JobPart], now: datetime) -> bool:
     for part in due:
         if job_nodes.take_to_order(part, command_queue.new_nonce(), now):
             order = command_queue.start_order(job, now=now, part=part)
-            sent |= command_queue.send(order, now=now)
+            sent |= command_queue.send(order, request=job.request_id)
     return sent
 
 
@@ -223,7 +225,8 @@ def _tell_end(job: Job, now: datetime) -> bool:
     job.order_nonce = nonce
     if runs := job_nodes.running(job):
         return _send_parts(job, runs, now)
-    return command_queue.send(command_queue.start_order(job, now=now), now=now)
+    order = command_queue.start_order(job, now=now)
+    return command_queue.send(order, request=job.request_id)
 
 
 # --- 5 and 6: stop orders ---
@@ -301,11 +304,12 @@ def _send_stop(job: Job, now: datetime) -> bool:
     if not taken:
         return False
     if not job.parts.exists():
-        return command_queue.send(command_queue.stop_order(job, now=now), now=now)
+        order = command_queue.stop_order(job, now=now)
+        return command_queue.send(order, request=job.request_id)
     sent = False
     for part in job_nodes.to_stop(job, now):
         order = command_queue.stop_order(job, now=now, part=part)
-        sent |= command_queue.send(order, now=now)
+        sent |= command_queue.send(order, request=job.request_id)
     return sent
 
 

@@ -5,16 +5,22 @@ import math
 import re
 import time
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
+import yaml
 from django.utils import timezone
 from prometheus_client.parser import text_string_to_metric_families
 
+from gpuportal import ticks
+from gpuportal.backup import last_backup
+from placement.models import Job
 from reservations.accounts.api_tokens import create_token
 from reservations.models import ApiToken, SitePolicy
 from reservations.rules.lifecycle import State
 from telemetry.inventory.queries import load_cluster
 from telemetry.live import broadcast
+from telemetry.models import Alert, Node
 from telemetry.protocol.frame import Frame, FrameRow, encode
 from telemetry.protocol.gpu_state import GpuState
 from tests.factories import GIB, make_gpus, make_node, make_reservation
@@ -192,7 +198,7 @@ def test_a_thousand_gpus_cost_the_same_queries(
     gpus = make_gpus(40, node)
     told(redis_client, gpus, [BUSY] * 40)
     client.get("/metrics", **token)
-    with django_assert_max_num_queries(7):
+    with django_assert_max_num_queries(8):
         answer = client.get("/metrics", **token)
     assert len(samples(answer)["DCGM_FI_DEV_GPU_UTIL"]) == 40
 
@@ -222,3 +228,48 @@ def test_a_split_cards_memory_is_counted_once(client, alice, redis_client):
             "7",
             "1g.10gb",
         )
+
+
+# --- the files for Prometheus and Grafana -----------------------------------------
+
+MONITORING = Path(__file__).resolve().parents[3] / "deploy/monitoring"
+
+
+def shipped_queries() -> list[str]:
+    """Return the queries of the alert rules and of the dashboard."""
+    rules = yaml.safe_load((MONITORING / "alerts.yml").read_text())
+    board = json.loads((MONITORING / "dashboard.json").read_text())
+    return [
+        *(rule["expr"] for group in rules["groups"] for rule in group["rules"]),
+        *(one["expr"] for panel in board["panels"] for one in panel["targets"]),
+    ]
+
+
+def test_what_the_shipped_files_ask_for_is_there(
+    client, lab, alice, redis_client, monkeypatch
+):
+    now = timezone.now()
+    hour = timedelta(hours=1)
+    held = make_reservation(alice, lab[:1], now - hour, now + hour, state=State.ACTIVE)
+    Alert.objects.create(rule="hot", opened_at=now, last_seen_at=now, gpu=lab[0])
+    Job.objects.create(reservation=held, owner=alice, name="a job", node=lab[0].node)
+    last = last_backup.LastBackup(made_at=time.time(), verified_at=time.time())
+    monkeypatch.setattr(last_backup, "read_last", lambda: last)
+    Node.objects.update(last_seen_at=now - timedelta(seconds=7))
+    ticks.begin()
+    redis_client.rpush("control", "one", "two")
+    redis_client.rpush("control\x06\x163", "three")
+    found = samples(client.get("/metrics", **bearer(alice, "metrics")))
+    queries = shipped_queries()
+    assert len(queries) > 20
+    for query in queries:
+        for name, labels in re.findall(r"((?:gpuportal|DCGM)_\w+)(?:\{(\w+))?", query):
+            assert found[name], f"{name} has no sample"
+            assert not labels or labels in found[name][0].labels
+        for group in re.findall(r"by \((\w+)\)", query):
+            name = re.search(r"(?:gpuportal|DCGM)_\w+", query)
+            assert group in found[name[0]][0].labels
+    queues = {one.labels["queue"]: one.value for one in found["gpuportal_queue_length"]}
+    assert queues == {"control": 3, "refine": 0, "node.node-a": 0}
+    assert found["gpuportal_node_age_seconds"][0].value == pytest.approx(7, abs=0.1)
+    assert found["gpuportal_tasks_late"][0].value == 0

@@ -124,7 +124,7 @@ def test_a_student_never_sees_the_job_that_had_the_number_before(
     monkeypatch.setattr(
         command_queue,
         "send",
-        lambda order, *, now: sent.append(order.payload()) or True,
+        lambda order: sent.append(order.payload()) or True,
     )
     told(desk, ended)
     assert "restored from a backup" in other.read("status")["reason"]
@@ -199,7 +199,7 @@ def test_a_node_that_names_a_thousand_unknown_jobs_gets_few_stop_orders(
     make_node("node1")
     sent: list[int] = []
     monkeypatch.setattr(
-        command_queue, "send", lambda order, now: sent.append(order.job) or True
+        command_queue, "send", lambda order: sent.append(order.job) or True
     )
     now = timezone.now()
 

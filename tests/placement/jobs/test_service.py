@@ -31,6 +31,7 @@ from placement.rules.job_refusals import (
 from reservations.models import SitePolicy
 from reservations.rules.errors import NotAllowed, NotFound
 from reservations.rules.lifecycle import State
+from telemetry import request_id
 from tests.factories import make_gpus, make_node, make_reservation
 
 pytestmark = pytest.mark.django_db
@@ -57,6 +58,12 @@ def test_a_recipe_is_queued_with_its_defaults_written_down(alice, reservation):
     assert job.node == reservation.allocations.first().gpu.node
     (event,) = job.events.all()
     assert (event.old, event.new, event.actor) == ("", "queued", "alice")
+
+
+def test_a_job_keeps_the_id_of_the_request_that_launched_it(alice, reservation):
+    with request_id.set_for("launched-by-this"):
+        job = launch(alice, reservation)
+    assert Job.objects.get(pk=job.pk).request_id == "launched-by-this"
 
 
 def test_carol_and_bob_and_omar_cannot_launch_into_alices_reservation(

@@ -13,6 +13,7 @@ from placement.protocol.job_lifecycle import JobState
 from placement.workspace.service import open_workspace
 from reservations.models import Notice, Reservation
 from reservations.rules.lifecycle import State
+from telemetry import request_id
 from telemetry.models import Alert
 from tests.factories import make_reservation
 from tests.placement.stage import NOW, after, belief, fact, now_is, record
@@ -37,6 +38,18 @@ def test_a_due_job_is_ordered_once_with_everything_in_it(job, orders, reservatio
     assert (order.recipe, order.user) == ("burn-in", "alice")
     assert order.simulated and order.claim_bytes_per_gpu == 8 * 2**30
     assert order.settings["seconds"] == 5
+
+
+def test_orders_have_the_id_of_the_request_that_launched_the_job(job, monkeypatch):
+    Job.objects.filter(pk=job.pk).update(request_id="launched-by-this")
+    seen = []
+    monkeypatch.setattr(
+        "placement.jobs.nodes.command_queue.current_app.send_task",
+        lambda *_args, **_kwargs: seen.append(request_id.current()),
+    )
+    job_tick.tick(NOW)
+    assert seen == ["launched-by-this"]
+    assert request_id.current() == ""
 
 
 def test_nothing_is_ordered_before_the_reservation_is_active(job, orders, reservation):

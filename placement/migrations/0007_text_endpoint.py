@@ -8,7 +8,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('placement', '0005_workspace'),
+        ('placement', '0006_job_request_id'),
     ]
 
     operations = [

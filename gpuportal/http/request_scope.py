@@ -1,0 +1,34 @@
+"""Give each request and each websocket its id, and return it in the answer's header.
+
+It is the outermost application, so that a line of any part has the id, and so that
+every answer has the header: those of the doors and refusals of a body, too.
+"""
+
+from typing import Any
+
+from gpuportal.http.bodies import Receive, Scope
+from telemetry import request_id
+
+_NAME = request_id.HEADER.lower().encode()
+
+
+class RequestScope:
+    """Runs ``application`` with the id of the request that it handles."""
+
+    def __init__(self, application: Any) -> None:
+        self.application = application
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Any) -> None:
+        """Take the id of the header if its form is safe, otherwise make one."""
+        given = [value for name, value in scope.get("headers", []) if name == _NAME]
+        text = given[0].decode("latin1") if len(given) == 1 else None
+        found = request_id.accepted(text)
+
+        async def send_with_id(message: dict[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                kept = [one for one in message.get("headers", []) if one[0] != _NAME]
+                message = message | {"headers": [*kept, (_NAME, found.encode())]}
+            await send(message)
+
+        with request_id.set_for(found):
+            await self.application(scope, receive, send_with_id)
