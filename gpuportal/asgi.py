@@ -24,14 +24,16 @@ from gpuportal.http.origin import SameOrigin  # noqa: E402
 from gpuportal.http.request_scope import RequestScope  # noqa: E402
 from gpuportal.http.serve_door import ServeDoor  # noqa: E402
 from gpuportal.http.socket_language import SocketLanguage  # noqa: E402
+from gpuportal.http.text_door import TextDoor  # noqa: E402
 from gpuportal.http.workspace_door import WorkspaceDoor  # noqa: E402
 from gpuportal.routing import websocket_urlpatterns  # noqa: E402
 
+django_handler = OneHopHandler()
 application = RequestScope(
     WorkspaceDoor(
         ProtocolTypeRouter(
             {
-                "http": ServeDoor(OneHopHandler()),
+                "http": TextDoor(django_handler, ServeDoor(django_handler)),
                 "websocket": MessageLimit(
                     SameOrigin(
                         AuthMiddlewareStack(

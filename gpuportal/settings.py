@@ -461,6 +461,9 @@ BOOK_RATE_PER_MINUTE = env.int("BOOK_RATE_PER_MINUTE", default=60)
 PLANNER_PROCESS = env.bool("PLANNER_PROCESS", default=True)
 # Requests a minute of one person to served models.
 SERVE_RATE_PER_MINUTE = env.int("SERVE_RATE_PER_MINUTE", default=30_000)
+# Of one person to served language models: tokens a minute, and calls at once.
+SERVE_TOKENS_PER_MINUTE = env.int("SERVE_TOKENS_PER_MINUTE", default=200_000)
+SERVE_TEXT_CALLS = env.int("SERVE_TEXT_CALLS", default=16)
 
 # For a person, or one JSON object a line for a log store.
 LOG_FORMAT = env("LOG_FORMAT", default="line")

@@ -11,6 +11,7 @@ from gpuportal.api_reference import api_reference
 from gpuportal.board import wall_views
 from gpuportal.board.free_hours import free_hours
 from gpuportal.http.serve_door import admit
+from gpuportal.http.text_door import admit_text
 from gpuportal.manage import audit_views, people_views
 from gpuportal.manage import views as manage_home
 from gpuportal.monitoring.health import healthz, readyz
@@ -85,6 +86,11 @@ urlpatterns = [
     path("serve/<int:pk>/stats", admit, {"rest": "stats"}, name="serve-stats"),
     re_path(
         r"^serve/(?P<pk>[1-9][0-9]{0,17})/(?P<rest>v2(?:/.*)?)$", admit, name="serve-v2"
+    ),
+    re_path(
+        r"^serve/(?P<pk>[1-9][0-9]{0,17})/(?P<rest>v1(?:/.*)?)$",
+        admit_text,
+        name="serve-v1",
     ),
     path("", include("telemetry.urls")),
     path("", include("reservations.urls")),

@@ -9,6 +9,7 @@ from ninja import Query, Router, Status
 from placement.access.api import router as access
 from placement.backfill.api import QueuedGap, gap_create
 from placement.backfill.api import router as gaps
+from placement.generation.api import router as texts
 from placement.jobs import queries as snapshots
 from placement.jobs import service as jobs
 from placement.jobs.array_api import router as arrays
@@ -38,6 +39,7 @@ router.add_router("", arrays)
 router.add_router("", gaps)
 router.add_router("", moves)
 router.add_router("", plans)
+router.add_router("", texts)
 router.add_router("", serve)
 router.add_router("", results)
 router.add_router("", workspaces)

@@ -76,7 +76,7 @@ def admit(request: HttpRequest, pk: int, rest: str) -> HttpResponse:
     """Authenticate and resolve a request, without its body."""
     try:
         path = "/stats" if rest == "stats" else allowed_path(rest)
-        user = _authenticated_user(request, pk)
+        user = authenticated_user(request, pk)
         if path is None:
             raise CallRefused("not-found", "There is no such address.")
         if request.method not in ("GET", "HEAD", "POST"):
@@ -97,7 +97,7 @@ def admit(request: HttpRequest, pk: int, rest: str) -> HttpResponse:
         return refusal(error)
 
 
-def _authenticated_user(request: HttpRequest, job_id: int) -> User:
+def authenticated_user(request: HttpRequest, job_id: int) -> User:
     """Return the User of the token, or of the session with its CSRF token.
 
     Raises:
@@ -142,7 +142,7 @@ class ServeDoor:
 
     async def _serve(self, scope: Scope, receive: Receive, send: Any) -> None:
         begun = time.monotonic()
-        admitted = await self._admitted(scope)
+        admitted = await admission(self.django, scope)
         if not isinstance(admitted, AdmittedCall):
             await self.django.send_response(admitted, send)
             return
@@ -150,7 +150,7 @@ class ServeDoor:
             answer = await self._sent_to_node(scope, receive, admitted, begun)
         except CallRefused as error:
             response = refusal(error)
-            _safe_headers(admitted, response)
+            safe_headers(admitted, response)
             await self.django.send_response(response, send)
             return
         if answer is not None:
@@ -158,20 +158,8 @@ class ServeDoor:
             for name, value in answer.headers.items():
                 response[name] = value
             response["Cache-Control"] = "no-store"
-            _safe_headers(admitted, response)
+            safe_headers(admitted, response)
             await self.django.send_response(response, send)
-
-    async def _admitted(self, scope: Scope) -> HttpResponseBase:
-        """Return Django's answer to the request without its body."""
-        body = (b"content-type", b"content-length", b"transfer-encoding")
-        headers = [(k, v) for k, v in scope["headers"] if k not in body]
-        request, error = self.django.create_request(
-            {**scope, "headers": headers}, io.BytesIO()
-        )
-        if request is None:
-            assert error is not None
-            return error
-        return await self.django.get_response_async(request)
 
     async def _sent_to_node(
         self, scope: Scope, receive: Receive, admitted: AdmittedCall, begun: float
@@ -181,15 +169,15 @@ class ServeDoor:
         Raises:
             Refused, CallRefused: the client gets this problem instead.
         """
-        said = _headers(scope)
+        said = call_headers(scope)
         target = admitted.target
         headers = _checked_headers(said, scope["method"])
         seconds = INFER_SECONDS if scope["method"] == "POST" else ASK_SECONDS
-        size_bytes = _declared_bytes(said, scope["method"])
+        size_bytes = declared_bytes(said, scope["method"])
         async with call_broker().place(
             target, size_bytes, BODY_SECONDS + seconds
         ) as name:
-            body = await _body(receive, size_bytes)
+            body = await request_body(receive, size_bytes)
             if body is None:
                 return None
             gone_ms = (time.monotonic() - begun) * 1000
@@ -229,14 +217,25 @@ class ServeDoor:
         ways.append(max(0.0, seconds * 1000 - float(served)))
 
 
-def _safe_headers(admitted: HttpResponse, response: HttpResponse) -> None:
+async def admission(django: OneHopHandler, scope: Scope) -> HttpResponseBase:
+    """Return Django's answer to a request without its body."""
+    body = (b"content-type", b"content-length", b"transfer-encoding")
+    headers = [(k, v) for k, v in scope["headers"] if k not in body]
+    request, error = django.create_request({**scope, "headers": headers}, io.BytesIO())
+    if request is None:
+        assert error is not None
+        return error
+    return await django.get_response_async(request)
+
+
+def safe_headers(admitted: HttpResponse, response: HttpResponse) -> None:
     """Add the headers that the site's middlewares add to every answer."""
     for name, value in admitted.items():
         if name.lower() not in ("content-type", "content-length"):
             response.headers.setdefault(name, value)
 
 
-def _headers(scope: Scope) -> dict[str, str]:
+def call_headers(scope: Scope) -> dict[str, str]:
     """Return the relevant headers, each at most once.
 
     Raises:
@@ -282,7 +281,7 @@ def _checked_headers(said: Mapping[str, str], method: str) -> dict[str, str]:
     return headers
 
 
-def _declared_bytes(said: Mapping[str, str], method: str) -> int:
+def declared_bytes(said: Mapping[str, str], method: str) -> int:
     """Return the greatest length of the body. Raises Refused if that is too long."""
     length = said.get("content-length")
     if length is None:
@@ -301,7 +300,7 @@ def _too_large() -> CallRefused:
     )
 
 
-async def _body(receive: Receive, most_bytes: int) -> bytes | None:
+async def request_body(receive: Receive, most_bytes: int) -> bytes | None:
     """Read the body. Return None if the client left.
 
     Raises:

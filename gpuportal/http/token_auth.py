@@ -101,6 +101,11 @@ def _serves_elsewhere(body: Body) -> bool:
     return not own or body.get("may_move", True) is not False
 
 
+def _books(body: Body) -> bool:
+    """Return whether POST /serve/text books: only not within a reservation."""
+    return body.get("reservation") is None or body.get("hours") is not None
+
+
 def _with_job(body: Body) -> bool:
     return body.get("job") is not None
 
@@ -111,6 +116,7 @@ ALSO: Mapping[tuple[str, str], tuple[str, Callable[[Body], bool]]] = {
     ("POST", "jobs/<int:job_id>/moves"): ("book", _may_move),
     ("POST", "jobs/<int:job_id>/moves/<int:move_id>/accept"): ("book", _always),
     ("POST", "serve"): ("book", _serves_elsewhere),
+    ("POST", "serve/text"): ("book", _books),
     ("POST", "serve/<int:job_id>/move"): ("book", _always),
     ("POST", "waiting"): ("job", _with_job),
     ("POST", "workspaces/book"): ("book", _always),

@@ -167,6 +167,8 @@ SENTENCES = {
     "model.dropped": noop("deleted {what}"),
     "served.added": noop("added a served model to {what}"),
     "served.removed": noop("removed a served model from {what}"),
+    "text.served": noop("served a language model: {what}"),
+    "text.callers": noop("changed who may call the language model of {what}"),
     "endpoint.admits": noop("changed how many requests {what} admits"),
     "endpoint.moves": noop("moved {what}"),
     "wall.link-made": noop("made a wall link ({what})"),

@@ -12,6 +12,7 @@
         status.room, stop.room    reserved space for these files on a full disk
         log            the Job's standard output and error
         serve.sock     the socket of a Job that serves models
+        text.sock      the socket of a Job that serves a language model
         workspace.sock the socket of a Job that is a workspace
         models/        the files that it serves, readable for its Unix user
         tmp/           its temporary files: /tmp and /var/tmp if it runs in a unit,

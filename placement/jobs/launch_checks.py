@@ -18,6 +18,7 @@ from placement.planner.launch.recipes import (
     OF_LANGUAGE_MODELS,
     OWN_MODEL,
     SERVE,
+    SERVE_TEXT,
     WORKSPACE,
     checked_settings,
     runs_by_plan,
@@ -64,6 +65,10 @@ def checked_form(
     if kind == Job.Kind.RECIPE:
         if recipe == SERVE.name:
             problems["recipe"] = sentence("models are served from /serve/")
+        if recipe == SERVE_TEXT.name:
+            problems["recipe"] = sentence(
+                "language models are served from /serve/text/"
+            )
         if recipe == WORKSPACE.name:
             problems["recipe"] = sentence(
                 "a workspace is opened from the page of a reservation"

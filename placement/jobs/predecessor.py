@@ -50,7 +50,7 @@ def checked_predecessor(
         why = sentence("there is no job #{pk} that you may see", pk=pk)
     elif resume_from is not None:
         why = sentence("a job that continues from a checkpoint cannot wait")
-    elif before.kind == Job.Kind.SERVE:
+    elif before.kind in (Job.Kind.SERVE, Job.Kind.TEXT):
         why = sentence("job #{pk} serves models until it is stopped", pk=pk)
     elif before.kind == Job.Kind.WORKSPACE:
         why = sentence(

@@ -20,6 +20,7 @@ from placement.models.plans import (
 )
 from placement.models.results import ResultFile
 from placement.models.serving import Admits, Endpoint, ModelFile, ServedModel
+from placement.models.text_endpoints import TextEndpoint, TextEndpointQuerySet
 from placement.models.waiting_launches import WaitingLaunch
 from placement.models.workspace import Workspace, WorkspaceEntry
 
@@ -46,6 +47,8 @@ __all__ = [
     "ServedModel",
     "StoredPlan",
     "StoredPlanQuerySet",
+    "TextEndpoint",
+    "TextEndpointQuerySet",
     "WaitingLaunch",
     "Workspace",
     "WorkspaceEntry",

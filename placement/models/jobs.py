@@ -107,11 +107,12 @@ class Job(models.Model):
         SCRIPT = "script", gettext_lazy("own script")
         SERVE = "serve", gettext_lazy("served model")
         WORKSPACE = "workspace", gettext_lazy("workspace")
+        TEXT = "text", gettext_lazy("language model")
 
         @classmethod
         def endless(cls) -> "list[Job.Kind]":
             """Kinds that run until they are stopped, and never finish."""
-            return [cls.SERVE, cls.WORKSPACE]
+            return [cls.SERVE, cls.WORKSPACE, cls.TEXT]
 
     reservation = models.ForeignKey(
         "reservations.Reservation", on_delete=models.PROTECT, related_name="jobs"

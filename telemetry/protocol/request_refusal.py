@@ -49,6 +49,7 @@ class RequestRefused(CodedError):
         "key-reused": 422,
         "planner-busy": 429,
         "too-many": 429,
+        "too-many-tokens": 429,
         "too-many-uploads": 429,
         "headers-too-large": 431,
         "client-left": 499,

@@ -23,6 +23,7 @@ HIDDEN = ("certificate", "tunnel")
 KIND_OF = {
     "after": "job",
     "beside": FILES,
+    "config": FILES,
     "endpoint": "endpoint",
     "gpu_class": "class",
     "job": "job",

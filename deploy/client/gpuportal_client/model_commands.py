@@ -10,6 +10,7 @@ from gpuportal_client.portal_api import Refused
 from gpuportal_client.saved_login import portal
 
 OBJECTIVES = ("soonest", "fastest", "fewest", "least_disturbance", "cheapest")
+ADMITS = ("owner", "account", "anybody")
 GIB_BYTES = 2**30
 
 
@@ -137,6 +138,63 @@ def served(args):
     show(args, answer, rows)
 
 
+def serve_text(args):
+    """Serve a language model with the API of OpenAI, on the fewest GPUs it fits on."""
+    if (args.model is None) == (args.job is None):
+        raise Refused("give a model, or --job with a job that has trained one", 2)
+    if (args.reservation is None) == (args.hours is None):
+        raise Refused("give one of --reservation and --hours", 2)
+    to = portal()
+    wish = {
+        "model": args.model,
+        "job": args.job,
+        "name": args.name,
+        "well_known": args.like,
+        "context_tokens": args.context,
+        "sequences": args.sequences,
+        "precision": args.precision,
+        "server": args.server,
+        "environment_folder": args.env,
+        "callers": args.callers,
+        "reservation": args.reservation,
+        "hours": args.hours,
+        "gpus": args.gpus,
+    }
+    if args.config is not None:
+        wish["spec"] = _model([args.config], to).get("model_id")
+        if wish["spec"] is None:
+            raise Refused(f"there is no file {args.config}", 2)
+    body = {name: value for name, value in wish.items() if value is not None}
+    made = to.ask("POST", "/serve/text", body)
+    size = f"{made['total_bytes'] / GIB_BYTES:.1f} GiB"
+    where = ", ".join(made["gpus"])
+    print(f"{made['name']}, job {made['job']}: {made['state']}, {size} on {where}")
+    print(to.url + made["address"])
+
+
+def served_text(args):
+    """List the language models that are served. --callers sets who may call one."""
+    to = portal()
+    if args.callers:
+        if args.job is None:
+            raise Refused("give the number of a job", 2)
+        made = to.ask("PATCH", f"/serve/text/{args.job}", {"callers": args.callers})
+        print(f"{made['name']} may be called by: {made['callers']}")
+        return
+    if args.job is None:
+        answer = to.ask("GET", "/serve/text")
+        found = answer["endpoints"]
+    else:
+        answer = to.ask("GET", f"/serve/text/{args.job}")
+        found = [answer]
+    rows = []
+    for one in found:
+        end, where = f"until {clock(one['ends_at'])}", to.url + one["address"]
+        gpus = ", ".join(one["gpus"])
+        rows.append((one["job"], one["state"], one["name"], gpus, end, where))
+    show(args, answer, rows)
+
+
 def model_files(args):
     """List the model files that you stored for serving. --remove deletes one."""
     to = portal()
@@ -191,7 +249,7 @@ def declare(word):
         endpoint={"type": int, "help": "at this endpoint, beside its models"},
         name={"default": "", "help": "name of the model (default: of the file)"},
         admits={
-            "choices": ("owner", "account", "anybody"),
+            "choices": ADMITS,
             "default": "owner",
             "help": "whose models it accepts (default: owner)",
         },
@@ -207,9 +265,39 @@ def declare(word):
         served,
         remove={"metavar": "NAME", "help": "remove this model"},
         move={"action": "store_true", "help": "move it to the best other GPU"},
-        admits={"choices": ("owner", "account", "anybody"), "help": "whose models"},
+        admits={"choices": ADMITS, "help": "whose models"},
         json=JSON_OPTION,
     )
     shown.add_argument("endpoint", nargs="?", type=int, help="number of an endpoint")
+    text = word(
+        serve_text,
+        job={"type": int, "help": "the model that this job has trained"},
+        reservation={"type": int, "help": "on GPUs of this reservation"},
+        hours={"type": hours, "help": "in a new reservation from now on"},
+        gpus={"type": int, "help": "at most so many GPUs"},
+        name={"help": "name in requests (default: of the model)"},
+        like={
+            "metavar": "KNOWN",
+            "help": "well-known model whose memory it has (default: by its name)",
+        },
+        config={"metavar": "FILE", "help": "its config.json, to estimate its memory"},
+        context={"type": int, "help": "tokens of prompt and answer (default: 4096)"},
+        sequences={"type": int, "help": "requests at once (default: 8)"},
+        precision={"choices": ("bf16", "fp16", "fp32"), "help": "default: bf16"},
+        server={"choices": ("auto", "vllm", "transformers"), "help": "default: auto"},
+        env={"metavar": "ENVIRONMENT", "help": "environment on the node with it"},
+        callers={"choices": ADMITS, "help": "who may call it (default: owner)"},
+    )
+    text.add_argument(
+        "model",
+        nargs="?",
+        help="folder on the node, or name in the Hugging Face cache there",
+    )
+    texts = word(
+        served_text,
+        callers={"choices": ADMITS, "help": "who may call it"},
+        json=JSON_OPTION,
+    )
+    texts.add_argument("job", nargs="?", type=int, help="number of its job")
     gone = {"type": int, "metavar": "NUMBER", "help": "delete this file"}
     word(model_files, remove=gone, json=JSON_OPTION)

@@ -10,7 +10,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 
 from placement.agent.access.ssh_service import connect_sshd
-from placement.agent.access.workspace_service import connect_workspace
+from placement.agent.access.workspace_service import (
+    connect_text_server,
+    connect_workspace,
+)
 from placement.agent.job_folder import NodeView
 from placement.protocol.byte_stream import ByteStream
 from placement.protocol.stream_frames import StreamOrder
@@ -20,5 +23,6 @@ Service = Callable[[NodeView, StreamOrder, ByteStream], Awaitable[None]]
 SERVICES: Mapping[str, Service] = {
     "ssh": connect_sshd,
     "terminal": connect_workspace,
+    "text": connect_text_server,
     "workspace": connect_workspace,
 }

@@ -31,7 +31,7 @@ import termios
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from placement.agent.access.workspace_host import LISTENER, OURS
+from placement.agent.access.program_host import LISTENER, OURS
 from placement.protocol.terminal_messages import (
     HEAD_BYTES,
     KEYS,

@@ -1,6 +1,6 @@
-"""The services "workspace" and "terminal": the job of a workspace on this node.
+"""The services "workspace", "terminal" and "text": a job's program on this node.
 
-The portal's order names a job. Only a job that runs a workspace here now can be
+The portal's order names a job. Only a job that runs such a program here now can be
 reached, over the socket that its shim opened in root's folder.
 """
 
@@ -27,15 +27,35 @@ async def connect_workspace(
     Raises:
         StreamRefused: the job runs no workspace here, or it cannot be reached.
     """
-    folder = _job_folder(node, order)
+    away = f"The workspace does not run on {node.name} now."
+    await _connect(node, order, stream, serving_socket.WORKSPACE, away)
+
+
+async def connect_text_server(
+    node: NodeView, order: StreamOrder, stream: ByteStream
+) -> None:
+    """Carry one connection to a server of a language model.
+
+    Raises:
+        StreamRefused: the job serves none here, or it cannot be reached.
+    """
+    away = f"The language model is not served on {node.name} now."
+    await _connect(node, order, stream, serving_socket.TEXT, away)
+
+
+async def _connect(
+    node: NodeView, order: StreamOrder, stream: ByteStream, name: str, away: str
+) -> None:
+    """Carry one connection to a job's socket of this name.
+
+    Raises:
+        StreamRefused: it cannot be reached, with the words ``away``.
+    """
+    folder = _job_folder(node, order, away)
     try:
-        connection = await asyncio.to_thread(
-            serving_socket.connect, folder, serving_socket.WORKSPACE
-        )
+        connection = await asyncio.to_thread(serving_socket.connect, folder, name)
     except OSError:
-        raise StreamRefused(
-            "no-service", f"The workspace does not run on {node.name} now."
-        ) from None
+        raise StreamRefused("no-service", away) from None
     reader, writer = await asyncio.open_unix_connection(sock=connection)
     try:
         await carry(reader, writer, stream)
@@ -43,7 +63,7 @@ async def connect_workspace(
         writer.close()
 
 
-def _job_folder(node: NodeView, order: StreamOrder) -> JobFolder:
+def _job_folder(node: NodeView, order: StreamOrder, away: str) -> JobFolder:
     """Return the folder of the job that an order names.
 
     Raises:
@@ -54,7 +74,5 @@ def _job_folder(node: NodeView, order: StreamOrder) -> JobFolder:
     except (KeyError, ValueError):
         raise StreamRefused("bad-request", "The order names no job.") from None
     if folder.read("status").get("event") != "started":
-        raise StreamRefused(
-            "no-service", f"The workspace does not run on {node.name} now."
-        )
+        raise StreamRefused("no-service", away)
     return folder

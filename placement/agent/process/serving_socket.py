@@ -21,6 +21,8 @@ SERVE = "serve.sock"
 """Of a Job that serves models."""
 WORKSPACE = "workspace.sock"
 """Of a Job that is a workspace."""
+TEXT = "text.sock"
+"""Of a Job that serves a language model."""
 BACKLOG = 128
 
 

@@ -49,7 +49,7 @@ from placement.agent.process.previous_attempt import checkpoint_of, previous_fol
 from placement.agent.process.unix_user import UnixIdentity
 from placement.agent.storage import disk_space, folder_tree
 from placement.agent.storage.folder_size import FolderWatch
-from placement.planner.launch.recipes import SERVE, WORKSPACE
+from placement.planner.launch.recipes import SERVE, SERVE_TEXT, WORKSPACE
 from placement.planner.values.errors import LaunchInvalid
 from placement.protocol.commands import Order, parse_order
 from placement.protocol.end_notice import WARN_SECONDS, due_warning, remaining_time_text
@@ -189,6 +189,8 @@ class Shim:
         """Open the socket through which the node reaches the Job. None: it has none."""
         if self.order.recipe == SERVE.name:
             return serving_socket.listen(self.folder)
+        if self.order.recipe == SERVE_TEXT.name:
+            return serving_socket.listen(self.folder, serving_socket.TEXT)
         if self.order.recipe == WORKSPACE.name:
             return serving_socket.listen(self.folder, serving_socket.WORKSPACE)
         return None

@@ -90,9 +90,7 @@ def check_inputs(
     problems: dict[str, str] = {}
     try:
         folder = model_folder(settings["model"], environ)
-        problems |= _model_problems(
-            folder, settings["seq"], reads_weights=reads_weights
-        )
+        problems |= model_problems(folder, settings["seq"], reads_weights=reads_weights)
     except LaunchInvalid as error:
         problems |= error.fields
     problems |= _data_problems(Path(settings["data"]), settings["column"])
@@ -107,7 +105,17 @@ def check_inputs(
         raise LaunchInvalid(problems)
 
 
-def _model_problems(folder: Path, seq: int, *, reads_weights: bool) -> dict[str, str]:
+def model_problems(
+    folder: Path, seq: int, *, reads_weights: bool, trains: bool = True
+) -> dict[str, str]:
+    """Return what is wrong with a model's folder, by setting.
+
+    Args:
+        folder: of the model.
+        seq: tokens of the longest sequence.
+        reads_weights: its weights are needed.
+        trains: its weights are trained, so they must not be quantized.
+    """
     try:
         names = {path.name for path in folder.iterdir()}
         with (folder / "config.json").open("rb") as file:
@@ -116,7 +124,7 @@ def _model_problems(folder: Path, seq: int, *, reads_weights: bool) -> dict[str,
         return {"model": _unreadable(folder, error, "config.json")}
     if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
         return {"model": f"{folder}/config.json has no model_type"}
-    if "quantization_config" in config:
+    if trains and "quantization_config" in config:
         return {
             "model": f"the weights in {folder} are quantized. All weights are trained, "
             "so they must be floating-point numbers: choose the model from "

@@ -96,7 +96,7 @@ def lock_previous_job(
 def _program(kind: str, recipe: str) -> str:
     if kind == Job.Kind.RECIPE:
         return sentence("the recipe {recipe}", recipe=recipe)
-    if kind == Job.Kind.SERVE:
+    if kind in (Job.Kind.SERVE, Job.Kind.TEXT):
         return sentence("an endpoint")
     if kind == Job.Kind.WORKSPACE:
         return sentence("a workspace")

@@ -206,10 +206,12 @@ def _send(order: Addressed, payload: str, *, about: str) -> bool:
 def planned_uuids(job: Job) -> list[str]:
     """Return the Gpus of the Plan by which a recipe or launcher runs, in rank order.
 
-    For an endpoint, its Gpu. Otherwise nothing.
+    For an endpoint, its Gpu or Gpus. Otherwise nothing.
     """
     if job.kind == Job.Kind.SERVE:
         return [job.endpoint.gpu.uuid]
+    if job.kind == Job.Kind.TEXT:
+        return list(job.text_endpoint.gpu_uuids)
     if job.kind == Job.Kind.RECIPE and runs_by_plan(_plan_of(job)):
         return [uuid for _, own in gpus_by_node(_plan_of(job)) for uuid in own]
     if job.started_with and job.plan is not None:

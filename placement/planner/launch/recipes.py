@@ -20,6 +20,7 @@ from placement.planner.launch.backends import (
     why_not_deepspeed,
 )
 from placement.planner.launch.execution import RUNNABLE_STRATEGIES, why_not
+from placement.planner.launch.text_servers import AUTO, DTYPES, TEXT_SERVERS
 from placement.planner.launch.workspace_apps import (
     JUPYTER_LAB,
     TERMINAL,
@@ -40,6 +41,8 @@ SCHEDULES = ("cosine", "linear", "constant")
 LORA_OUTPUTS = ("adapters", "merged")
 """Forms of a model that was trained with adapters."""
 _LAYER_NAMES = re.compile(r"all-linear|(?:[A-Za-z_][\w.]*(?: [A-Za-z_][\w.]*)*)?", re.A)
+_JOB_FOLDER = re.compile(r"(?:\d{1,18}-\d{1,9}-[0-9a-f]{1,32})?", re.ASCII)
+_MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _HUB_NAME = re.compile(
     r"[A-Za-z0-9][\w.-]{0,95}(?:/[A-Za-z0-9][\w.-]{0,95})?", re.ASCII
 )
@@ -97,8 +100,9 @@ class RecipeSetting:
     reads: str = ""
     """Kind of free text: `entry` (module:callable), `folder` (absolute, or empty),
     `home` (folder, absolute or in the home), `model` (absolute folder, or a name in
-    the cache), `dataset` (absolute file),
-    `column` (of a data set) or `layers` (names of linear layers).
+    the cache), `own-model` (such a model, or empty), `dataset` (absolute file),
+    `column` (of a data set), `layers` (names of linear layers), `job` (the folder of
+    a job on the node, or empty) or `name` (of a served model).
     """
 
     @property
@@ -563,6 +567,65 @@ SERVE = Recipe(
     packages=("onnxruntime",),
 )
 """The recipe of Jobs of kind ``serve``. Nobody chooses it."""
+SERVE_TEXT = Recipe(
+    name="serve-text",
+    title=sentence("Language model"),
+    about=sentence("Answers requests for text with the API of OpenAI."),
+    settings=(
+        RecipeSetting(
+            "model",
+            str,
+            "",
+            reads="own-model",
+            help=sentence(
+                "folder of the model on the node, or its name in the Hugging Face cache"
+            ),
+        ),
+        RecipeSetting(
+            "of_job",
+            str,
+            "",
+            reads="job",
+            help=sentence("a job on this node whose results have the model"),
+        ),
+        RecipeSetting(
+            "name", str, "model", reads="name", help=sentence("its name in requests")
+        ),
+        RecipeSetting(
+            "server",
+            str,
+            AUTO,
+            choices=(AUTO, *TEXT_SERVERS),
+            help=sentence("the program, from the environment on the node"),
+        ),
+        RecipeSetting(
+            "context_tokens",
+            int,
+            4096,
+            least=16,
+            most=2**22,
+            help=sentence("most tokens of a prompt and its answer"),
+        ),
+        RecipeSetting(
+            "sequences",
+            int,
+            8,
+            least=1,
+            most=1024,
+            help=sentence("requests that are computed together"),
+        ),
+        RecipeSetting(
+            "precision",
+            str,
+            "bf16",
+            choices=tuple(DTYPES),
+            help=sentence("of weights and KV cache"),
+        ),
+        *_SIMULATED,
+    ),
+    needs_isolation=True,
+)
+"""The recipe of Jobs of kind ``text``. They are started at /serve/text/."""
 WORKSPACE = Recipe(
     name="workspace",
     title=sentence("Workspace"),
@@ -596,6 +659,7 @@ RECIPES: dict[str, Recipe] = {
 KNOWN_RECIPES: dict[str, Recipe] = {
     **RECIPES,
     SERVE.name: SERVE,
+    SERVE_TEXT.name: SERVE_TEXT,
     WORKSPACE.name: WORKSPACE,
 }
 BY_TORCHRUN = (TINY_TRANSFORMER.name, OWN_MODEL.name, *OF_LANGUAGE_MODELS)
@@ -674,6 +738,8 @@ def recipe_command(
         return [python, "-m", "placement.agent.runtime.burn_in", text]
     if name == SERVE.name:
         return [python, "-m", "placement.agent.serving.server_guard", text]
+    if name == SERVE_TEXT.name:
+        return [python, "-m", "placement.agent.serving.text_host", text]
     if name == WORKSPACE.name and checked["app"] == TERMINAL:
         return [python, "-m", "placement.agent.access.terminal_host"]
     if name == WORKSPACE.name:
@@ -781,11 +847,17 @@ def _text(setting: RecipeSetting, value: object) -> str:
             raise ValueError(error.fields["entry"]) from error
     if setting.reads == "model":
         return _model_name(value.strip())
+    if setting.reads == "own-model" and value:
+        return _model_name(value.strip())
     if setting.reads == "dataset":
         return _data_path(value.strip())
     if setting.reads == "layers":
         return _layer_names(value)
-    if setting.reads == "home":
+    if setting.reads == "job" and not _JOB_FOLDER.fullmatch(value):
+        raise ValueError(sentence("must name a job"))
+    if setting.reads == "name" and not _MODEL_NAME.fullmatch(value):
+        raise ValueError(sentence("must be the name of a model"))
+    if setting.reads in ("home", "job", "name", "own-model"):
         return value.strip()
     if setting.reads == "column":
         if not value.strip():

@@ -76,7 +76,7 @@ def test_every_listing_also_as_json(gp, lab):
     listings = (
         *("calendar", "files", "find", "gaps", "gpus", "jobs", "keys", "mine"),
         *("model-files", "nodes", "notices", "offers", "plans", "quota", "series"),
-        *("served", "standing", "tokens", "waitlist", "workspace"),
+        *("served", "served-text", "standing", "tokens", "waitlist", "workspace"),
     )
     for name in listings:
         more = {"files": ["1"], "find": ["--hours", "1"]}.get(name, [])
@@ -330,6 +330,25 @@ def test_tokens_are_listed_and_revoked_but_not_made(gp, alice, bob):
     assert ok(gp("tokens", "revoke", own["id"])) == f"token {own['id']} is revoked\n"
     refused(gp("tokens"), 1, "token that is valid")
     assert ApiToken.objects.get(pk=wider.pk).revoked_at is None
+
+
+def test_a_language_model_is_served(gp, lab, settings):
+    settings.ALLOW_UNISOLATED_SCRIPTS = True
+    words = ("--reservation", lab.now.pk, "--precision", "fp32", "--context", 512)
+    found = gp("serve-text", "/models/tiny-gpt", *words)
+    if found.status == 0:
+        job = Job.objects.get()
+        assert f"/serve/{job.pk}/v1" in found.out
+        assert "tiny-gpt" in ok(gp("served-text", job.pk))
+        shared = gp("served-text", job.pk, "--callers", "account")
+        assert ok(shared) == "tiny-gpt may be called by: account\n"
+    else:
+        refused(found, 1, "No GPU can serve this model")
+    refused(gp("serve-text", "/models/mine", *words), 2, "config.json")
+    refused(gp("serve-text", "gpt2"), 2, "give one of --reservation")
+    refused(gp("serve-text", "--hours", 1), 2, "give a model")
+    refused(gp("serve-text", "gpt2", *words, "--config", "none.json"), 2, "none.json")
+    refused(gp("served-text", "--callers", "account"), 2, "give the number")
 
 
 def test_text_of_other_people_cannot_steer_a_terminal(main):

@@ -11,12 +11,8 @@ from pathlib import Path
 import pytest
 
 from placement.agent.access import workspace_host
-from placement.agent.access.workspace_host import (
-    ProgramMissing,
-    WorkspaceHost,
-    app_command,
-    with_token,
-)
+from placement.agent.access.program_host import ProgramHost, with_token
+from placement.agent.access.workspace_host import ProgramMissing, app_command
 from placement.agent.access.workspace_service import connect_workspace
 from placement.agent.process import program_lookup
 from placement.agent.process.job_process import CODE_DIR
@@ -150,7 +146,7 @@ def test_a_request_gets_the_token_and_loses_every_other(tmp_path):
             writer.close()
 
         inner, outer = str(tmp_path / "app.sock"), str(tmp_path / "outer.sock")
-        host = WorkspaceHost(JUPYTER_LAB, inner, "t")
+        host = ProgramHost(inner, authorization="token t")
         async with await asyncio.start_unix_server(host.pass_on, outer):
             reader, writer = await asyncio.open_unix_connection(outer)
             # The program begins to listen later.

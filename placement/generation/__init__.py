@@ -1,0 +1,1 @@
+"""Language models that answer with the API of OpenAI, on the GPUs of reservations."""
