@@ -33,6 +33,9 @@ if not SECRET_KEY:
         raise ImproperlyConfigured("SECRET_KEY is not set and there is no default")
     SECRET_KEY = paths.make_secret("secret_key")
 
+# Earlier keys. They still open what they sealed, and verify what they signed.
+SECRET_KEY_FALLBACKS = env.list("SECRET_KEY_FALLBACKS", default=[])
+
 ALLOWED_HOSTS = env.list("ALLOWED_HOSTS", default=["127.0.0.1", "localhost", "[::1]"])
 CSRF_TRUSTED_ORIGINS = env.list("CSRF_TRUSTED_ORIGINS", default=[])
 
@@ -71,6 +74,7 @@ MIDDLEWARE = [
     "gpuportal.http.middleware.SignInMiddleware",
     "gpuportal.http.middleware.TimeZoneMiddleware",
     "gpuportal.http.middleware.UserLanguageMiddleware",
+    "gpuportal.http.middleware.SecondFactorMiddleware",
     "gpuportal.pages.client_version.ClientVersionMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",

@@ -99,6 +99,7 @@ urlpatterns = [
     path(
         "admin/password_change/", RedirectView.as_view(pattern_name="password-change")
     ),
+    path("admin/login/", views.admin_sign_in, name="admin-sign-in"),
     path("admin/", admin.site.urls),
 ]
 

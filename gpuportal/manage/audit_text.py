@@ -119,6 +119,12 @@ SENTENCES = {
     "password.mail-failed": noop("could not mail {what} about the password"),
     "password.reset": noop("chose a new password by a mailed link as {what}"),
     "password.changed": noop("changed the password of {what}"),
+    "second-factor.added": noop("added a second factor of {what}"),
+    "second-factor.removed": noop("removed a second factor of {what}"),
+    "second-factor.reset": noop("removed all second factors of {what}"),
+    "second-factor.codes-made": noop("made new recovery codes of {what}"),
+    "second-factor.code-used": noop("used a recovery code of {what}"),
+    "second-factor.locked": noop("locked the codes of {what} after wrong ones"),
     "group.link-made": noop("made a link to join {what}"),
     "group.link-revoked": noop("revoked a link to join {what}"),
     "group.chat-set": noop("set the chat of {what}"),
@@ -219,7 +225,8 @@ PAGES = {
 AREAS = {
     "reservation": ("reservation.", "waiting.", "offer.", "series.", "token."),
     "people": (
-        *("people.", "person.", "invitation.", "identity.", "password."),
+        *("people.", "person.", "invitation.", "identity."),
+        *("password.", "second-factor."),
         *("notices.", "feed.", "group."),
     ),
     "groups": ("tree.", "group."),

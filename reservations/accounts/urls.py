@@ -5,6 +5,7 @@ from django.urls import path
 from reservations.accounts import course_views, head_views, invitation_views, join_views
 from reservations.accounts.identities import views as identities
 from reservations.accounts.passwords import views as passwords
+from reservations.accounts.second_factors import views as second_factors
 from reservations.accounts.tree import change_views, draft_views, import_views
 from reservations.accounts.tree import views as account_tree
 
@@ -42,6 +43,8 @@ urlpatterns = [
         passwords.PasswordByLink.as_view(),
         name="password-reset-choose",
     ),
+    path("second-factor/", second_factors.prove, name="second-factor"),
+    path("me/second-factor/", second_factors.show, name="second-factors"),
     path("me/password/", passwords.OwnPassword.as_view(), name="password-change"),
     path("group/", head_views.show, name="group"),
     path("join/<str:token>/", join_views.join, name="join-group"),
