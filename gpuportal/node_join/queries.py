@@ -22,7 +22,7 @@ CHECKS = {
     "machine": sentence("Machine"),
     "samples": sentence("Live data"),
     "driver": sentence("Driver"),
-    "clock": sentence("Clock"),
+    "clock": sentence("System clock"),
     "disk": sentence("Disk"),
     "cgroups": sentence("Control groups"),
     "isolation": sentence("Job isolation"),
@@ -37,6 +37,8 @@ CHECKS = {
 """Names of the checks for people."""
 _LIVE = ("broker", "channel", "worker")
 """Checks that a live node has passed since its doctor ran."""
+_WITHOUT_USER = ("broker", "worker")
+"""Checks that fail as long as the broker lacks the node's user, which has a line."""
 
 
 class JoinRow(NamedTuple):
@@ -125,9 +127,12 @@ def _of_doctor(join: NodeJoin, node: Node) -> Iterator[Diagnosis]:
         facts = read(MachineFacts, join.facts)
     except Malformed:
         return
-    live = _is_live(join, node)
+    if _is_live(join, node):
+        outdated: tuple[str, ...] = _LIVE
+    else:
+        outdated = () if join.broker_set else _WITHOUT_USER
     for one in machine_report(facts):
-        if one.state is CheckState.PROBLEM and live and one.check in _LIVE:
+        if one.state is CheckState.PROBLEM and one.check in outdated:
             continue
         if one.check == "gate":
             mode = sentence("set to {mode}", mode=gettext(node.get_gate_mode_display()))

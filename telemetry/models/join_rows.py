@@ -16,7 +16,7 @@ class NodeJoin(models.Model):
         """What a token is good for now."""
 
         WAITING = "waiting", lazy("waits for the machine")
-        USED = "used", lazy("used")
+        USED = "used", lazy("joined")
         WITHDRAWN = "withdrawn", lazy("withdrawn")
         EXPIRED = "expired", lazy("expired")
 

@@ -31,7 +31,8 @@ OTHER_WORDS = {
         "Meldung": r"\b(Mitteilung|Benachrichtigung)",
         "Administration": r"\b(Lab-(Verwaltung|Admins?)|Operator(in)?|Betreiber)\b",
         "Gutschein": r"\b[Vv]oucher",
-        "Knoten": r"\b[Nn]odes?\b(?![-.])",
+        # gpuportal-node and make node are programs.
+        "Knoten": r"(?<!-)(?<!make )\b[Nn]odes?\b(?![-.])",
         "Kontingent": r"\b[Qq]uot[ae]\b",
         "Warteliste": r"\b(Warteschlange|[Ww]aitlist)",
         "Kontobuch": r"\b([Ll]edger|Buch der Credits)\b",
