@@ -182,7 +182,7 @@ async def test_a_change_of_the_calendar_reaches_the_page(people, keys, redis_cli
 
 async def test_a_booking_that_begins_is_told_without_a_message(people, keys):
     gpu = await asyncio.to_thread(make_gpu)
-    start = timezone.now() + timedelta(seconds=1)
+    start = timezone.now() + timedelta(seconds=5)
     await asyncio.to_thread(make_reservation, people["alice"], [gpu], start)
     page = socket(keys["alice"])
     await page.connect()

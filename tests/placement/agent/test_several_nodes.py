@@ -77,7 +77,6 @@ def booked(user, gpus):
     )
 
 
-@pytest.mark.once
 @pytest.mark.timeout(600)  # many processes import torch: slow where much else runs
 def test_a_training_over_two_nodes_stops_goes_on_fails_and_goes_on_on_one(
     lab, settings, tmp_path

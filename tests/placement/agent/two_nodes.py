@@ -35,6 +35,7 @@ from tests.placement.planner.made import make_offer
 
 CODE = Path(__file__).resolve().parents[3]
 NAMES = ("red", "blue")
+TICK_SECONDS = 0.6
 
 
 class TwoNodes:
@@ -53,6 +54,7 @@ class TwoNodes:
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.environments: dict[str, dict[str, str]] = {}
         self.read: dict[str, str] = {}
+        self.ticked = 0.0
         for name, count in zip(NAMES, (2, 1), strict=True):
             self.redis.delete(f"facts.{name}", f"log.{name}", f"node.{name}")
             self.read[f"facts.{name}"] = "0"
@@ -102,13 +104,19 @@ class TwoNodes:
         return Path(self.environments[name]["GPUPORTAL_NODE_DIR"])
 
     def step(self) -> None:
-        """Tick once, and process the nodes' reports."""
-        job_tick.tick(timezone.now())
-        for stream, entries in self.redis.xread(self.read, count=100) or ():
+        """Process the nodes' reports, and tick where there are some or it is time.
+
+        A tick takes longer than all else that the test does while it waits.
+        """
+        reports = self.redis.xread(self.read, count=100)
+        for stream, entries in reports or ():
             for number, entry in entries:
                 self.read[stream.decode()] = number.decode()
                 fact = json.loads(entry[b"m"])
                 record_fact(stream.decode()[6:], fact, timezone.now())
+        if reports or time.monotonic() - self.ticked > TICK_SECONDS:
+            self.ticked = time.monotonic()
+            job_tick.tick(timezone.now())
 
     def until(self, condition, what: str, seconds: float = 150.0):
         """Continue until a condition is true. Return its value."""
