@@ -11,7 +11,17 @@ from playwright.sync_api import Page, Route, WebSocket, expect
 AXE = Path(__file__).resolve().parents[1] / "node_modules/axe-core/axe.min.js"
 WAIT_MS = 20_000
 """How long an expectation waits for its condition, on a busy machine."""
-AXE_RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
+AXE_TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
+COLOURS = ["color-contrast", "link-in-text-block"]
+"""The rules of axe-core about colours. A theme changes nothing else."""
+DRAW_EVERYTHING = """() => {
+  const sheet = new CSSStyleSheet();
+  sheet.replaceSync("* { content-visibility: visible !important; }");
+  document.adoptedStyleSheets.push(sheet);
+}"""
+"""What is out of sight, and so not drawn, keeps the colours of the theme before."""
+DESKTOP = (1280, 900)
+PHONE = (360, 760)
 
 
 def wait_as_on_a_busy_machine() -> None:
@@ -106,22 +116,68 @@ def faded_in(page: Page) -> None:
     )
 
 
-def violations(page: Page) -> list[str]:
-    """Return what axe-core finds on the page as it is."""
-    faded_in(page)
+def violations(page: Page, *, colours_only: bool = False) -> list[str]:
+    """Return what axe-core finds on the page as it is.
+
+    Args:
+        page: waits for nothing but elements that fade or move.
+        colours_only: apply only the rules about colours, which takes a third of the
+            time.
+    """
     # evaluate() is not bound by the page's policy for scripts.
-    page.evaluate(AXE.read_text() + "\n;0")
+    if not page.evaluate("'axe' in window"):
+        page.evaluate(AXE.read_text() + "\n;0")
+        page.evaluate(DRAW_EVERYTHING)
+    faded_in(page)
     found: list[str] = page.evaluate(
-        """async (values) => {
-          const runOnly = { type: "tag", values };
-          const result = await axe.run(document, { runOnly });
+        """async (runOnly) => {
+          const result = await axe.run({ runOnly, resultTypes: ["violations"] });
           const words = (node) => `${node.html} ${node.failureSummary}`;
           return result.violations.map((v) =>
             `${v.id}: ${v.help}: ${v.nodes.slice(0, 4).map(words).join(" | ")}`);
         }""",
-        AXE_RULES,
+        COLOURS if colours_only else AXE_TAGS,
     )
     return found
+
+
+def check_themes(page: Page, first: str = "light") -> None:
+    """Check the page with axe-core in both themes, in the other with colours only.
+
+    The page is one of a person who has chosen no theme. It is left in the first one.
+    """
+    other = "dark" if first == "light" else "light"
+    for theme in (other, first):
+        # Without motion the new colours are there at once.
+        page.emulate_media(color_scheme=theme, reduced_motion="reduce")
+        found = violations(page, colours_only=theme == other)
+        assert found == [], (theme, found)
+    page.emulate_media(reduced_motion="null")
+
+
+def check_looks(
+    page: Page,
+    *,
+    desktop: tuple[int, int] = DESKTOP,
+    phone: tuple[int, int] = PHONE,
+) -> None:
+    """Check the page with axe-core on a dark phone, and on a desktop in both themes,
+    and that it fits on each. It is left on the desktop, at its top, in the light theme.
+
+    Colours that only a phone has are those of menus and of the board's filters. Their
+    tests check both themes.
+    """
+    for (width, height), theme in ((phone, "dark"), (desktop, "light")):
+        page.set_viewport_size({"width": width, "height": height})
+        # Farther down, the bar covers half of a button.
+        page.evaluate("() => scrollTo(0, 0)")
+        if theme == "light":
+            check_themes(page)
+        else:
+            page.emulate_media(color_scheme="dark", reduced_motion="reduce")
+            found = violations(page)
+            assert found == [], ("phone", found)
+        fits(page)
 
 
 def fits(page: Page) -> None:
@@ -129,4 +185,4 @@ def fits(page: Page) -> None:
     excess = page.evaluate(
         "() => document.documentElement.scrollWidth - window.innerWidth"
     )
-    assert excess <= 0
+    assert excess <= 0, page.url

@@ -15,8 +15,7 @@ from telemetry.alerts.service import acknowledge_alert, close_alert, open_alert
 from telemetry.models import Alert
 from telemetry.rules import alert_rules
 from tests.factories import make_gpus, make_node, make_reservation, make_user
-from tests.gpuportal.browser.test_axe import looks
-from tests.pages import elsewhere, fits, hold_back
+from tests.pages import check_looks, elsewhere, fits, hold_back
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -107,30 +106,17 @@ def operator():
     return make_user("omar", is_staff=True, is_superuser=True)
 
 
-@looks
 def test_the_alerts_page(
-    page: Page,
-    live_asgi: str,
-    operator,
-    found,
-    sign_in: Callable[..., None],
-    axe,
-    theme,
-    size,
+    page: Page, live_asgi: str, operator, found, sign_in: Callable[..., None]
 ):
-    sign_in(operator, theme)
-    page.set_viewport_size({"width": size[0], "height": size[1]})
+    sign_in(operator)
     open_settled(page, f"{live_asgi}/alerts/#alert-{found[0].pk}")
     expect(page.locator("#alerts-live")).to_have_text("live")
     expect(page.locator(".alert")).to_have_count(4)
     expect(page.get_by_text("Readings that opened it").first).to_be_visible()
-    # The page is at the alert of the address. There the bar covers half a button.
-    page.evaluate("() => scrollTo(0, 0)")
-    axe()
-    fits(page)
+    check_looks(page)
     if folder := os.environ.get("PICTURES"):
-        name = f"alerts-{theme}-{size[0]}.png"
-        page.screenshot(path=Path(folder) / name, full_page=True)
+        page.screenshot(path=Path(folder) / "alerts.png", full_page=True)
 
 
 def test_a_change_comes_by_itself_and_what_was_unfolded_stays_so(

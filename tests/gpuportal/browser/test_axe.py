@@ -12,14 +12,7 @@ from telemetry.models import Alert
 from telemetry.protocol.gpu_state import GpuState
 from tests.factories import make_reservation
 from tests.gpuportal.browser.conftest import LiveCluster
-from tests.pages import fits
-
-DESKTOP = (1280, 900)
-PHONE = (360, 760)
-LOOKS = [("light", DESKTOP), ("dark", DESKTOP), ("light", PHONE), ("dark", PHONE)]
-looks = pytest.mark.parametrize(
-    ("theme", "size"), LOOKS, ids=[f"{theme}-{size[0]}px" for theme, size in LOOKS]
-)
+from tests.pages import DESKTOP, PHONE, check_looks, check_themes
 
 
 def show_every_state(live_cluster: LiveCluster, alice, bob) -> None:
@@ -51,16 +44,11 @@ def show_every_state(live_cluster: LiveCluster, alice, bob) -> None:
     live_cluster.send_frame()
 
 
-@looks
-def test_the_login_page(page: Page, live_asgi: str, console, axe, theme, size):
-    page.set_viewport_size({"width": size[0], "height": size[1]})
-    page.emulate_media(color_scheme=theme)
+def test_the_login_page(page: Page, live_asgi: str, console):
     page.goto(f"{live_asgi}/login/")
-    axe()
-    fits(page)
+    check_looks(page)
 
 
-@looks
 @pytest.mark.parametrize("view", ["cards", "table", "wall"])
 def test_the_board(
     page: Page,
@@ -69,24 +57,19 @@ def test_the_board(
     alice,
     bob,
     sign_in: Callable[..., None],
-    axe,
-    theme,
-    size,
     view,
 ):
     show_every_state(live_cluster, alice, bob)
-    sign_in(alice, theme)
-    page.set_viewport_size({"width": size[0], "height": size[1]})
+    sign_in(alice)
     page.goto(f"{live_asgi}/?view={view}")
     expect(page.locator("#live")).to_contain_text("live")
     expect(
         page.locator("#gpus").get_by_text("someone else’s process", exact=True)
     ).to_be_visible()
-    axe()
-    fits(page)
+    check_looks(page)
 
 
-@looks
+@pytest.mark.parametrize(("theme", "size"), [("light", DESKTOP), ("dark", PHONE)])
 def test_the_menus_of_the_top_bar(
     page: Page,
     live_asgi: str,
@@ -94,58 +77,46 @@ def test_the_menus_of_the_top_bar(
     alice,
     bob,
     sign_in,
-    axe,
     theme,
     size,
 ):
     show_every_state(live_cluster, alice, bob)
-    sign_in(bob, theme)
+    sign_in(bob)
     page.set_viewport_size({"width": size[0], "height": size[1]})
     page.goto(f"{live_asgi}/me/")
     for name in ("1 open alert", "Theme", "Bob: account menu"):
         page.get_by_role("button", name=name).click()
         expect(page.locator(".menu:popover-open")).to_be_visible()
-        axe()
+        check_themes(page, theme)
         page.keyboard.press("Escape")
     page.locator("#search").fill("node")
     expect(page.locator("#search-hits a").first).to_be_visible()
-    axe()
+    check_themes(page, theme)
 
 
-@looks
-def test_settings_with_tokens(page, live_asgi, alice, sign_in, axe, theme, size):
+def test_settings_with_tokens(page, live_asgi, alice, sign_in):
     create_token(
         user=alice, label="nightly", scopes=["read"], days=30, now=timezone.now()
     )
-    sign_in(alice, theme)
-    page.set_viewport_size({"width": size[0], "height": size[1]})
+    sign_in(alice)
     page.goto(f"{live_asgi}/me/")
-    axe()
-    fits(page)
+    check_looks(page)
     page.get_by_role("button", name="Revoke nightly").click()
     expect(
         page.get_by_role("heading", name="Revoke the token “nightly”?")
     ).to_be_visible()
-    axe()
+    check_looks(page)
 
 
-@looks
-def test_search_and_a_wrong_address(
-    page, live_asgi, live_cluster, alice, sign_in, theme, size, axe
-):
-    sign_in(alice, theme)
-    page.set_viewport_size({"width": size[0], "height": size[1]})
+def test_search_and_a_wrong_address(page, live_asgi, live_cluster, alice, sign_in):
+    sign_in(alice)
     for address in ("/search", "/search?q=node-a", "/search?q=zzz"):
         page.goto(live_asgi + address)
-        axe()
-        fits(page)
+        check_looks(page)
 
 
-@looks
-def test_a_board_without_a_node(page, live_asgi, alice, sign_in, axe, theme, size):
-    sign_in(alice, theme)
-    page.set_viewport_size({"width": size[0], "height": size[1]})
+def test_a_board_without_a_node(page, live_asgi, alice, sign_in):
+    sign_in(alice)
     page.goto(live_asgi)
     expect(page.get_by_text("No node is enrolled")).to_be_visible()
-    axe()
-    fits(page)
+    check_looks(page)

@@ -27,36 +27,33 @@ def german(alice, sign_in):
     return alice
 
 
-@pytest.mark.parametrize("path", PAGES)
-def test_a_page_has_no_english_sentence_left(
-    page: Page, live_asgi, german, live_cluster, console, path
-):
-    page.goto(f"{live_asgi}{path}")
-    expect(page.locator("html")).to_have_attribute("lang", "de")
-    if path in {"/", "/?view=table"}:
-        expect(page.locator("#live")).to_contain_text("live")
-    page.wait_for_load_state("networkidle")
-    assert left_in_english(page) == []
-    if path == "/no/such/page/":
-        console.clear()  # the browser logs the 404 itself
-
-
-@pytest.mark.parametrize("path", MANAGED)
-def test_manage_has_no_english_sentence_left(
-    page: Page, live_asgi, german, live_cluster, console, path
-):
-    german.is_superuser = german.is_staff = True
-    german.save()
-    page.goto(f"{live_asgi}{path}")
-    assert left_in_english(page) == []
-
-
-def test_the_page_of_a_gpu_is_german(
+def test_no_page_has_an_english_sentence_left(
     page: Page, live_asgi, german, live_cluster, console
 ):
+    for path in PAGES:
+        page.goto(f"{live_asgi}{path}")
+        expect(page.locator("html")).to_have_attribute("lang", "de")
+        if path in {"/", "/?view=table"}:
+            expect(page.locator("#live")).to_contain_text("live")
+        page.wait_for_load_state("networkidle")
+        assert left_in_english(page) == [], path
+        if path == "/no/such/page/":
+            console.clear()  # the browser logs the 404 itself
+        assert console == [], path
     page.goto(f"{live_asgi}/gpus/{live_cluster.gpus[0].pk}/")
     expect(page.locator("#gpu-live")).to_contain_text("live")
     assert left_in_english(page) == []
+
+
+def test_no_page_of_manage_has_an_english_sentence_left(
+    page: Page, live_asgi, german, live_cluster, console
+):
+    german.is_superuser = german.is_staff = True
+    german.save()
+    for path in MANAGED:
+        page.goto(f"{live_asgi}{path}")
+        assert left_in_english(page) == [], path
+        assert console == [], path
 
 
 def test_a_visitor_switches_in_the_footer_and_a_user_back_on_settings(

@@ -17,7 +17,7 @@ from telemetry.protocol.gpu_state import GpuState
 from telemetry.rules.rollup import MinuteTotals
 from tests.factories import make_reservation
 from tests.gpuportal.browser.conftest import GIB, LiveCluster
-from tests.gpuportal.browser.test_axe import fits, looks
+from tests.pages import check_looks
 from tests.telemetry.messages import process
 
 
@@ -74,8 +74,8 @@ def opened(page: Page, live_asgi: str, live_cluster: LiveCluster, alice, sign_in
     store_day(gpu.pk)
     live_cluster.set(0, state=GpuState.BUSY, util_pct=93, memory_used_mib=31 * 1024)
 
-    def go(theme: str = "") -> None:
-        sign_in(alice, theme)
+    def go() -> None:
+        sign_in(alice)
         publish_detail(
             live_cluster, process(), process(4300, user="bob", command="x --key a")
         )
@@ -107,10 +107,7 @@ def test_it_shows_now_processes_and_the_last_day(
     expect(rows).to_have_count(0)
 
 
-@looks
-def test_it_is_accessible_and_fits(page: Page, opened, axe, theme, size):
-    page.set_viewport_size({"width": size[0], "height": size[1]})
-    opened(theme)
+def test_it_is_accessible_and_fits(page: Page, opened):
+    opened()
     expect(page.locator(".history-chart canvas")).to_have_count(4)
-    axe()
-    fits(page)
+    check_looks(page)

@@ -12,8 +12,8 @@ from reservations import tick
 from telemetry.history.hourly_rollup import roll_hours
 from tests.factories import make_reservation
 from tests.gpuportal.browser.conftest import LiveCluster
-from tests.gpuportal.browser.test_axe import DESKTOP, PHONE, fits
 from tests.gpuportal.browser.test_gpu_page import store_day
+from tests.pages import check_looks, fits
 
 HOUR = timedelta(hours=1)
 
@@ -30,8 +30,8 @@ def held(page: Page, live_asgi: str, live_cluster: LiveCluster, alice, sign_in):
     tick.tick(now)
     cache.clear()
 
-    def go(path: str, theme: str = "") -> None:
-        sign_in(alice, theme)
+    def go(path: str) -> None:
+        sign_in(alice)
         page.goto(live_asgi + path.format(reservation=made.pk, gpu=gpu.pk))
 
     return go
@@ -91,20 +91,16 @@ def test_a_time_without_a_reading_says_so(page: Page, held):
     expect(page.locator(".history-chart")).to_have_count(0)
 
 
-@pytest.mark.parametrize(("theme", "size"), [("light", DESKTOP), ("dark", PHONE)])
-def test_it_is_accessible_and_fits(page: Page, held, axe, theme, size):
-    page.set_viewport_size({"width": size[0], "height": size[1]})
-    held("/reservations/{reservation}/", theme)
+def test_it_is_accessible_and_fits(page: Page, held):
+    held("/reservations/{reservation}/")
     expect(page.locator(".history-chart canvas")).to_have_count(4)
     expect(page.get_by_role("heading", name="Usage")).to_be_visible()
     page.locator("summary", has_text="Show as table").click()
     expect(page.locator(".history-table")).to_be_visible()
-    axe()
-    fits(page)
-    held("/free/", theme)
+    check_looks(page)
+    held("/free/")
     expect(page.locator("td.heat")).to_have_count(168)
-    axe()
-    fits(page)
+    check_looks(page)
 
 
 def test_a_node_is_drawn_with_one_line_per_gpu(

@@ -3,7 +3,6 @@
 import re
 from datetime import timedelta
 
-import pytest
 from django.utils import timezone
 from playwright.sync_api import Page, expect
 
@@ -12,12 +11,7 @@ from reservations.store.audit_log import audit_act
 from telemetry.models import Alert
 from tests.factories import make_account, make_user
 from tests.gpuportal.browser.conftest import LiveCluster
-from tests.gpuportal.browser.test_axe import fits
-
-LOOKS = [("light", (1440, 900)), ("dark", (390, 844))]
-looks = pytest.mark.parametrize(
-    ("theme", "size"), LOOKS, ids=[f"{theme}-{size[0]}px" for theme, size in LOOKS]
-)
+from tests.pages import check_looks, fits
 
 
 def busy_site(live_cluster: LiveCluster, omar: User) -> User:
@@ -43,20 +37,11 @@ def busy_site(live_cluster: LiveCluster, omar: User) -> User:
     return nora
 
 
-@looks
 def test_the_pages_of_the_operator(
-    page: Page,
-    live_asgi: str,
-    live_cluster: LiveCluster,
-    omar,
-    sign_in,
-    axe,
-    theme,
-    size,
+    page: Page, live_asgi: str, live_cluster: LiveCluster, omar, sign_in
 ):
     nora = busy_site(live_cluster, omar)
-    sign_in(omar, theme)
-    page.set_viewport_size({"width": size[0], "height": size[1]})
+    sign_in(omar)
     for path in (
         "manage/",
         "manage/audit/",
@@ -66,8 +51,7 @@ def test_the_pages_of_the_operator(
     ):
         page.goto(f"{live_asgi}/{path}")
         expect(page.locator("h1")).to_be_visible()
-        axe()
-        fits(page)
+        check_looks(page)
 
 
 def test_a_password_link_is_made_and_copied(

@@ -11,8 +11,7 @@ from telemetry.protocol.broker_keys import WATCHED
 from telemetry.protocol.gpu_state import GpuState
 from tests.factories import make_gpus, make_node
 from tests.gpuportal.browser.conftest import GIB, LiveCluster
-from tests.gpuportal.browser.test_axe import DESKTOP, PHONE, fits
-from tests.pages import eventually, violations
+from tests.pages import PHONE, check_looks, eventually, fits, violations
 from tests.telemetry.messages import process
 
 SILENT = {"processes": None, "throttle": None, "memory_reserved_bytes": None}
@@ -47,8 +46,8 @@ def node_page(page: Page, live_asgi: str, live_cluster: LiveCluster, alice, sign
     node.save()
     live_cluster.set(0, state=GpuState.BUSY, util_pct=88)
 
-    def go(theme: str = "") -> None:
-        sign_in(alice, theme)
+    def go() -> None:
+        sign_in(alice)
         tell(live_cluster)
         page.goto(f"{live_asgi}/nodes/node-a/")
         expect(page.locator(".gpu-util").first).to_have_text("88")
@@ -73,12 +72,9 @@ def test_a_node_shows_its_own_gpus_processes_and_links(
     expect(page.locator("#node-trouble")).to_contain_text("nvmlInit, 40 s")
 
 
-@pytest.mark.parametrize(("theme", "size"), [("light", DESKTOP), ("dark", PHONE)])
-def test_a_node_page_is_accessible_and_fits(page: Page, node_page, axe, theme, size):
-    page.set_viewport_size({"width": size[0], "height": size[1]})
-    node_page(theme)
-    axe()
-    fits(page)
+def test_a_node_page_is_accessible_and_fits(page: Page, node_page):
+    node_page()
+    check_looks(page)
 
 
 def test_a_board_leads_to_the_node(

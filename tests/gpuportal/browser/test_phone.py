@@ -21,7 +21,7 @@ from tests.factories import (
     make_reservation,
     make_user,
 )
-from tests.pages import eventually, fits
+from tests.pages import check_themes, eventually, fits
 
 pytestmark = pytest.mark.django_db(transaction=True)
 PHONE = {"width": 390, "height": 844}
@@ -33,11 +33,10 @@ def picture(page: Page, name: str) -> None:
         page.screenshot(path=Path(folder) / f"{name}.png")
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
 def test_the_menu_leads_to_every_page_and_names_the_one_that_is_open(
-    page, live_asgi, sign_in, live_cluster, axe, theme
+    page, live_asgi, sign_in, live_cluster
 ):
-    sign_in(make_user("omar", is_staff=True, is_superuser=True), theme)
+    sign_in(make_user("omar", is_staff=True, is_superuser=True))
     page.set_viewport_size(PHONE)
     page.goto(live_asgi + "/standing/")
     nav = page.get_by_role("navigation", name="Main", exact=True)
@@ -49,9 +48,9 @@ def test_the_menu_leads_to_every_page_and_names_the_one_that_is_open(
     expect(nav.locator("[aria-current=page]")).to_have_text("Standing")
     page.keyboard.press("ArrowDown")
     expect(nav.get_by_role("link", name="Manage")).to_be_focused()
-    axe()
+    check_themes(page)
     fits(page)
-    picture(page, f"menu-{theme}")
+    picture(page, "menu")
     page.keyboard.press("Escape")
     expect(button).to_be_focused()
     expect(nav).to_be_hidden()
@@ -63,9 +62,9 @@ def test_the_menu_leads_to_every_page_and_names_the_one_that_is_open(
     chooser.click()
     for link in tabs.get_by_role("link").all():
         expect(link).to_be_in_viewport(ratio=1)
-    axe()
+    check_themes(page)
     fits(page)
-    picture(page, f"manage-{theme}")
+    picture(page, "manage")
     tabs.get_by_role("link", name="Audit log").click()
     expect(page.get_by_role("button", name="Audit log", exact=True)).to_be_visible()
     expect(tabs).to_be_hidden()
@@ -177,12 +176,11 @@ def test_the_tour_s_card_keeps_its_sentence_readable(
     picture(page, "tour-card")
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
 def test_the_first_gpu_is_in_sight_and_the_filters_open(
-    page, live_asgi, sign_in, live_cluster, axe, theme
+    page, live_asgi, sign_in, live_cluster
 ):
     Node.objects.update(simulated=True, isolation=Node.Isolation.NONE)
-    sign_in(make_user("alice"), theme)
+    sign_in(make_user("alice"))
     page.set_viewport_size(PHONE)
     page.goto(live_asgi + "/")
     states = ("BUSY", "IDLE", "INTRUDER", "SQUATTER", "LOST")
@@ -198,19 +196,19 @@ def test_the_first_gpu_is_in_sight_and_the_filters_open(
     eventually(page, lambda: counts.bounding_box()["height"] < 75)
     first = page.locator(".gpu:not(.gpu-ghost)").first
     expect(first).to_be_in_viewport(ratio=0.9)
-    picture(page, f"board-{theme}")
+    picture(page, "board")
     button = page.get_by_role("button", name="Filter", exact=True)
     expect(page.get_by_label("Filter GPUs by node")).to_be_hidden()
     button.click()
     expect(button).to_have_attribute("aria-expanded", "true")
     page.get_by_label("Class", exact=True).select_option(index=1)
     expect(page.locator("#filters-count")).to_have_text("1")
-    axe()
+    check_themes(page)
     fits(page)
-    picture(page, f"board-filters-{theme}")
+    picture(page, "board-filters")
     page.get_by_role("button", name="Filter 1", exact=True).click()
     expect(page.get_by_label("Class", exact=True)).to_be_hidden()
     page.set_viewport_size(DESK)
     expect(page.get_by_label("Class", exact=True)).to_be_visible()
     expect(page.locator("#filters-button")).to_be_hidden()
-    picture(page, f"board-wide-{theme}")
+    picture(page, "board-wide")

@@ -2,7 +2,6 @@
 
 from datetime import timedelta
 
-import pytest
 from django.utils import timezone
 from playwright.sync_api import Page, expect
 
@@ -10,28 +9,22 @@ from placement.models import Backfill, Job, PlanOutcome, ResultFile
 from placement.protocol.job_lifecycle import JobState
 from placement.rules.backfill_rules import GapState
 from reservations.models import User
-from tests.gpuportal.browser.test_axe import looks
-from tests.pages import fits
+from tests.pages import check_looks, check_themes
 
 
-@looks
-def test_the_planning_page(
-    page: Page, live_asgi, live_cluster, alice, sign_in, axe, theme, size
-):
-    sign_in(alice, theme)
-    page.set_viewport_size({"width": size[0], "height": size[1]})
+def test_the_planning_page(page: Page, live_asgi, live_cluster, alice, sign_in):
+    sign_in(alice)
     page.goto(f"{live_asgi}/plan/?known=mistral-7b&batch=4")
     expect(page.locator("#verdict")).to_be_visible()
     page.locator(".plan-why").evaluate_all(
         "(all) => all.forEach((one) => (one.open = true))"
     )
     expect(page.locator("[aria-busy=true]")).to_have_count(0)
-    axe()
-    fits(page)
+    check_looks(page)
     page.get_by_label("Batch").fill("x")
     expect(page.locator("#e-batch")).to_be_visible()
     expect(page.locator("[aria-busy=true]")).to_have_count(0)
-    axe()
+    check_looks(page)
 
 
 def in_gaps_and_measured(job: Job) -> None:
@@ -78,22 +71,17 @@ def in_gaps_and_measured(job: Job) -> None:
     )
 
 
-@looks
-def test_jobs_and_a_new_job(
-    page: Page, live_asgi, running, alice, sign_in, axe, console, theme, size
-):
+def test_jobs_and_a_new_job(page: Page, live_asgi, running, alice, sign_in, console):
     in_gaps_and_measured(running)
     User.objects.update(is_superuser=True)
-    sign_in(alice, theme)
-    page.set_viewport_size({"width": size[0], "height": size[1]})
+    sign_in(alice)
     for address in (
         *("/jobs/", "/jobs/?q=nothing", "/jobs/new/"),
         *("/serve/", "/serve/?q=nothing", "/serve/new/"),
         *(f"/jobs/{running.pk}/", "/jobs/measured/"),
     ):
         page.goto(live_asgi + address)
-        axe()
-        fits(page)
+        check_looks(page)
     page.goto(f"{live_asgi}/jobs/new/")
     page.get_by_text("Settings of Tiny transformer").click()
     page.get_by_label("Layers", exact=True).fill("x")
@@ -103,14 +91,10 @@ def test_jobs_and_a_new_job(
         page.get_by_role("button", name="Launch").click()
     console.clear()
     expect(page.get_by_text("must be a number")).to_be_visible()
-    axe()
-    fits(page)
+    check_looks(page)
 
 
-@looks
-def test_a_job_in_every_tab(
-    page: Page, live_asgi, running, voice, alice, sign_in, axe, theme, size
-):
+def test_a_job_in_every_tab(page: Page, live_asgi, running, voice, alice, sign_in):
     voice.says("\x1b[31mred\x1b[32m green\x1b[33m yellow\x1b[34m blue\x1b[0m\n" * 3)
     voice.says("".join(f"step={n} loss={n}\n" for n in range(90)))
     now = timezone.now()
@@ -130,19 +114,16 @@ def test_a_job_in_every_tab(
             refused=refused,
             complete_at=now,
         )
-    sign_in(alice, theme)
-    page.set_viewport_size({"width": size[0], "height": size[1]})
+    sign_in(alice)
     page.goto(f"{live_asgi}/jobs/{running.pk}/")
     expect(page.locator(".log-line")).to_have_count(93)
     expect(page.locator("#progress-words")).to_contain_text("30 of 90, 33 %, about")
     for tab in ("Log", "Charts", "Files", "Events", "Settings"):
         page.get_by_role("tab", name=tab).click()
-        axe()
-        fits(page)
+        check_looks(page)
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_a_failed_job(page: Page, live_asgi, running, alice, sign_in, axe, theme):
+def test_a_failed_job(page: Page, live_asgi, running, alice, sign_in):
     Job.objects.update(
         state=JobState.FAILED,
         exit_code=1,
@@ -150,7 +131,7 @@ def test_a_failed_job(page: Page, live_asgi, running, alice, sign_in, axe, theme
         ended_at=timezone.now(),
         last_lines=["Traceback", "boom"],
     )
-    sign_in(alice, theme)
+    sign_in(alice)
     page.goto(f"{live_asgi}/jobs/{running.pk}/")
     expect(page.locator("#failure-lines")).to_contain_text("boom")
-    axe()
+    check_themes(page)

@@ -9,20 +9,15 @@ from playwright.sync_api import Page, expect
 
 from placement.models import Endpoint, Job, JobEvent, ModelFile, ServedModel
 from tests.german import left_in_english
-from tests.pages import elsewhere, fits
+from tests.pages import elsewhere, fits, violations
 from tests.placement.lab import plan_on
 
-LOOKS = [("light", 1440), ("dark", 390)]
 
-
-@pytest.fixture(params=LOOKS, ids=["desk", "phone"])
-def german(request, page: Page, live_asgi, live_cluster, alice, sign_in):
+@pytest.fixture
+def german(page: Page, live_asgi, live_cluster, alice, sign_in):
     """Return what opens a page as Alice, who reads German."""
-    theme, width = request.param
     alice.language = "de"
     alice.save()
-    page.emulate_media(color_scheme=theme)
-    page.set_viewport_size({"width": width, "height": 900})
     sign_in(alice)
 
     def opened(path: str) -> None:
@@ -33,16 +28,21 @@ def german(request, page: Page, live_asgi, live_cluster, alice, sign_in):
 
 
 @pytest.fixture
-def looked_at(page: Page, axe):
-    """Return what asks whether a page is German, fits, and suits everybody."""
+def looked_at(page: Page):
+    """Return what asks whether a page is German, fits, and suits everybody.
+
+    It is left at the size of a phone.
+    """
 
     def look(name: str) -> None:
-        if folder := os.environ.get("PICTURES"):
-            width = page.viewport_size["width"]
-            page.screenshot(path=f"{folder}/de-{name}-{width}.png", full_page=True)
         assert left_in_english(page) == []
-        axe()
-        fits(page)
+        for theme, width in (("light", 1440), ("dark", 390)):
+            page.emulate_media(color_scheme=theme)
+            page.set_viewport_size({"width": width, "height": 900})
+            if folder := os.environ.get("PICTURES"):
+                page.screenshot(path=f"{folder}/de-{name}-{width}.png", full_page=True)
+            assert violations(page) == []
+            fits(page)
 
     return look
 

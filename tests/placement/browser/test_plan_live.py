@@ -4,7 +4,6 @@ two plans side by side, and a booking from the earliest start."""
 import re
 from datetime import timedelta
 
-import pytest
 from django.utils import timezone
 from playwright.sync_api import Page, expect
 
@@ -13,7 +12,7 @@ from placement.models import Refinement, StoredPlan
 from reservations.models import Reservation
 from reservations.rules.lifecycle import State
 from tests.factories import make_reservation
-from tests.pages import elsewhere, eventually, fits, hold
+from tests.pages import PHONE, check_looks, elsewhere, eventually, hold
 
 GIB = 2**30
 
@@ -137,12 +136,11 @@ def test_two_plans_are_compared_and_one_is_booked_from_the_earliest_start(
     assert held.purpose == StoredPlan.objects.get().title
 
 
-@pytest.mark.parametrize(("theme", "width"), [("light", 1280), ("dark", 360)])
 def test_axe_finds_nothing_on_a_kept_plan_and_a_comparison(
-    page: Page, live_asgi, live_cluster, sign_in, alice, axe, theme, width
+    page: Page, live_asgi, live_cluster, sign_in, alice
 ):
-    sign_in(alice, theme)
-    page.set_viewport_size({"width": width, "height": 800})
+    sign_in(alice)
+    page.set_viewport_size({"width": PHONE[0], "height": PHONE[1]})
     for number in (0, 1):
         page.goto(f"{live_asgi}/plan/?batch=64")
         buttons = page.get_by_role("button", name="Save, share, files")
@@ -151,12 +149,9 @@ def test_axe_finds_nothing_on_a_kept_plan_and_a_comparison(
     page.get_by_role("button", name="Create a link").click()
     expect(page.get_by_role("button", name="Remove the link")).to_be_visible()
     page.locator("details").evaluate_all("(all) => all.forEach((d) => (d.open = true))")
-    axe()
-    fits(page)
+    check_looks(page)
     page.get_by_role("button", name="Compare").click()
     expect(page.locator("#compare")).to_be_visible()
-    axe()
-    fits(page)
+    check_looks(page)
     page.goto(f"{live_asgi}/plan/kept/")
-    axe()
-    fits(page)
+    check_looks(page)

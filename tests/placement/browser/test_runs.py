@@ -11,7 +11,7 @@ from playwright.sync_api import Page, expect
 from placement.models import Job
 from reservations.notifications.live import user_group
 from reservations.notifications.service import notify
-from tests.pages import elsewhere, eventually, fits
+from tests.pages import check_looks, elsewhere, eventually, fits
 from tests.placement.browser.test_job import open_job
 
 LOOKS = [("light", 1440), ("dark", 390)]
@@ -37,12 +37,10 @@ def lines(count: int) -> str:
     return "".join(json.dumps(one) + "\n" for one in made)
 
 
-@pytest.mark.parametrize(("theme", "width"), LOOKS)
 def test_curves_can_be_smoothed_and_read_without_a_pointer(
-    page: Page, live_asgi, sign_in, alice, running, voice, axe, theme, width
+    page: Page, live_asgi, sign_in, alice, running, voice
 ):
-    page.emulate_media(color_scheme=theme)
-    page.set_viewport_size({"width": width, "height": 900})
+    page.set_viewport_size({"width": 390, "height": 900})
     voice.says(lines(60), told=False)
     open_job(page, live_asgi, running, sign_in, alice)
     line = page.locator(".log-line").first
@@ -50,7 +48,7 @@ def test_curves_can_be_smoothed_and_read_without_a_pointer(
     page.get_by_label("Raw JSON").check()
     expect(line).to_have_text(re.compile(r'^\{"step": 0'))
     page.get_by_label("Raw JSON").uncheck()
-    picture(page, f"job-log-{width}")
+    picture(page, "job-log")
     page.get_by_role("tab", name="Charts").click()
     loss = page.locator(".chart", has_text="loss").first
     expect(loss.locator("canvas")).to_be_visible()
@@ -71,9 +69,8 @@ def test_curves_can_be_smoothed_and_read_without_a_pointer(
     page.get_by_role("button", name="Reset zoom").click()
     expect(page.get_by_role("button", name="Reset zoom")).to_be_hidden()
     page.mouse.move(0, 0)
-    picture(page, f"job-charts-{width}")
-    axe()
-    fits(page)
+    picture(page, "job-charts")
+    check_looks(page)
 
 
 @pytest.mark.parametrize(("theme", "width"), LOOKS)
@@ -125,33 +122,22 @@ def test_runs_are_chosen_in_the_list_and_laid_over_each_other(
     expect(page).to_have_url(re.compile("sort=final"))
 
 
-@pytest.mark.parametrize(("theme", "width"), LOOKS)
-@pytest.mark.parametrize("where", ["/jobs/new/", "/serve/", "/serve/new/", "/plan/"])
 def test_the_forms_use_the_width_that_there_is(
-    page: Page,
-    live_asgi,
-    live_cluster,
-    sign_in,
-    alice,
-    running,
-    axe,
-    theme,
-    width,
-    where,
+    page: Page, live_asgi, live_cluster, sign_in, alice, running
 ):
-    page.emulate_media(color_scheme=theme)
-    page.set_viewport_size({"width": width, "height": 900})
     sign_in(alice)
-    page.goto(f"{live_asgi}{where}")
-    picture(page, f"{where.strip('/').replace('/', '-')}-{width}")
-    if width == 1440 and where.endswith("/new/"):
+    for where in ("/jobs/new/", "/serve/new/"):
+        page.set_viewport_size({"width": 1440, "height": 900})
+        page.goto(f"{live_asgi}{where}")
+        picture(page, where.strip("/").replace("/", "-"))
         edge = page.evaluate(
             "() => Math.max(...[...document.querySelectorAll('.launch .card')]"
             ".map((card) => card.getBoundingClientRect().right))"
         )
         assert edge > 1200, "the right of the page is not empty"
-    axe()
-    fits(page)
+        fits(page)
+        page.set_viewport_size({"width": 390, "height": 900})
+        fits(page)
 
 
 def test_the_page_of_a_job_is_not_covered_by_the_news_of_its_end(

@@ -3,10 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, time, timedelta
-from pathlib import Path
 
-import pytest
-from django.conf import settings
 from django.test import Client
 from django.utils import timezone
 from playwright.sync_api import Browser, FloatRect, Locator, Page
@@ -22,9 +19,7 @@ from tests.factories import (
     make_reservation,
     make_user,
 )
-from tests.pages import eventually, faded_in
-
-AXE = Path(settings.BASE_DIR) / "node_modules/axe-core/axe.min.js"
+from tests.pages import eventually
 
 
 class Lab:
@@ -146,20 +141,6 @@ def drag(page: Page, start: tuple[float, float], end: tuple[float, float]) -> No
     page.mouse.move((start[0] + end[0]) / 2, (start[1] + end[1]) / 2, steps=5)
     page.mouse.move(*end, steps=5)
     page.mouse.up()
-
-
-def axe_findings(page: Page) -> list[str]:
-    """Run axe-core over the page; evaluate() is not bound by the page's policy."""
-    if not AXE.is_file():
-        pytest.fail("axe-core is missing: run make setup")
-    faded_in(page)
-    page.evaluate(AXE.read_text())
-    found = page.evaluate("async () => (await axe.run(document)).violations")
-    return [
-        f"{one['id']}: {node['html'][:160]} {node.get('failureSummary', '')[:300]}"
-        for one in found
-        for node in one["nodes"]
-    ]
 
 
 def set_when(page: Page, name: str, wall: str) -> None:

@@ -1,13 +1,15 @@
 """The same pages on a phone, in the dark, and for people who cannot see them."""
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import expect
 
 from reservations.models import Reservation
-from tests.reservations.browser.ground import Lab, axe_findings, page_of, set_when
+from tests.pages import check_looks, check_themes, fits
+from tests.reservations.browser.ground import Lab, page_of, set_when
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
+DESK = {"width": 1360, "height": 860}
 PHONE = {"width": 360, "height": 780}
 
 
@@ -20,54 +22,39 @@ def lab(live_asgi: str) -> Lab:
     return lab
 
 
-def is_as_wide_as_its_window(page: Page) -> bool:
-    return page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("size", [{"width": 1360, "height": 860}, PHONE])
-def test_axe_finds_nothing_on_the_calendar(browser, live_asgi, lab, scheme, size):
-    with page_of(
-        browser, live_asgi, lab.people["alice"], color_scheme=scheme, viewport=size
-    ) as page:
+@pytest.mark.parametrize("size", [DESK, PHONE], ids=["desk", "phone"])
+def test_axe_finds_nothing_on_the_calendar(browser, live_asgi, lab, size):
+    with page_of(browser, live_asgi, lab.people["alice"], viewport=size) as page:
         page.goto(f"/calendar/?date={lab.tomorrow}")
         expect(page.locator(".row-gpu, .agenda-gpu").first).to_be_visible()
         if size == PHONE:
             page.locator(".agenda-gpu summary").first.click()
-        assert axe_findings(page) == []
+        check_themes(page)
         page.click("#open-find")
-        assert axe_findings(page) == []
+        check_themes(page)
         page.click("#new-booking")
         page.locator("#gpu-list input").first.check()
         set_when(page, "start", f"{lab.tomorrow}T09:00")
         expect(page.locator("#verdict .notice")).to_be_visible()
-        assert axe_findings(page) == []
+        check_themes(page)
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing_in_the_week_and_the_details(browser, live_asgi, lab, scheme):
-    with page_of(browser, live_asgi, lab.people["alice"], color_scheme=scheme) as page:
+def test_axe_finds_nothing_in_the_week_and_the_details(browser, live_asgi, lab):
+    with page_of(browser, live_asgi, lab.people["alice"]) as page:
         page.goto(f"/calendar/?view=week&date={lab.tomorrow}")
         page.locator(".bar-face", has_text="mine").first.click()
         expect(page.locator("#details-title")).to_be_visible()
         page.wait_for_timeout(300)
-        assert axe_findings(page) == []
+        check_themes(page)
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("size", [{"width": 1360, "height": 860}, PHONE])
-def test_axe_finds_nothing_on_standing_and_reservation(
-    browser, live_asgi, lab, scheme, size
-):
+def test_axe_finds_nothing_on_standing_and_reservation(browser, live_asgi, lab):
     own = Reservation.objects.get(user=lab.people["alice"])
-    with page_of(
-        browser, live_asgi, lab.people["alice"], color_scheme=scheme, viewport=size
-    ) as page:
+    with page_of(browser, live_asgi, lab.people["alice"]) as page:
         for path in ("/standing/", f"/reservations/{own.pk}/"):
             page.goto(path)
             expect(page.locator("h1")).to_be_visible()
-            assert axe_findings(page) == []
-            assert is_as_wide_as_its_window(page)
+            check_looks(page)
 
 
 def test_on_a_phone_a_free_time_is_booked_from_the_agenda(browser, live_asgi, lab):
@@ -75,11 +62,11 @@ def test_on_a_phone_a_free_time_is_booked_from_the_agenda(browser, live_asgi, la
         page.goto(f"/calendar/?date={lab.tomorrow}")
         gpu = page.locator(".agenda-gpu").nth(3)
         gpu.locator("summary").click()
-        assert is_as_wide_as_its_window(page)
+        fits(page)
         gpu.get_by_role("button", name=" free").click()
         page.get_by_role("button", name="2 h", exact=True).click()
         expect(page.locator("#verdict")).to_contain_text("Firm")
-        assert is_as_wide_as_its_window(page)
+        fits(page)
         page.click("#book")
         expect(page.locator("#drawer")).to_be_hidden()
         expect(gpu.locator(".agenda-item", has_text="You")).to_be_visible()

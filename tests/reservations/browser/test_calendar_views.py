@@ -13,11 +13,10 @@ from reservations import tick
 from reservations.models import Closure, Notice, Offer, Reservation, SitePolicy
 from reservations.operations.pools import drain_node
 from tests.factories import PASSWORD, make_reservation
-from tests.pages import eventually
+from tests.pages import eventually, violations
 from tests.reservations.browser.ground import (
     Lab,
     at_rest,
-    axe_findings,
     drag,
     page_of,
     point,
@@ -89,7 +88,7 @@ def test_four_days_and_a_month_stay_in_the_address(browser, live_asgi, lab):
         # 7 GPUs can be booked, one of them is held for 2 of 24 h.
         day = page.locator(".month-day", has_text="10:00 mine")
         expect(day.locator(".month-free")).to_have_text("99 % free")
-        assert axe_findings(page) == []
+        assert violations(page) == []
         page.reload()
         page.locator(".month-own").click()
         expect(page.locator("#details-title")).to_have_text("Your reservation")
@@ -280,7 +279,7 @@ def test_a_starred_gpu_is_listed_first_and_stays_so(browser, live_asgi, lab):
         labels = page.locator(".timeline .ec-row-head")
         expect(labels.nth(0)).to_contain_text("node-b")
         expect(labels.nth(1)).to_contain_text("GPU 2")
-        assert axe_findings(page) == []
+        assert violations(page) == []
         page.reload()
         expect(labels.nth(1)).to_contain_text("GPU 2")
         page.click("#new-booking")
@@ -388,7 +387,7 @@ def test_a_row_says_why_its_gpu_is_not_available_and_until_when(
         until = f"{end:%a} {end.day} {end:%b} {end:%H:%M}"
         why = re.compile(f"^Maintenance \\w.* – {until}: new fans$")
         expect(word).to_have_attribute("title", why)
-        assert axe_findings(page) == []
+        assert violations(page) == []
         node = drained.node
         drain_node(
             node_id=node.pk,

@@ -13,8 +13,8 @@ from playwright.sync_api import ConsoleMessage, Page, expect
 from reservations.models import Closure, Notice, Offer, Series, WaitingRequest
 from tests.factories import make_reservation
 from tests.german import left_in_english
-from tests.pages import fits
-from tests.reservations.browser.ground import Lab, axe_findings, page_of
+from tests.pages import fits, violations
+from tests.reservations.browser.ground import Lab, page_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 MACHINES = (
@@ -33,7 +33,7 @@ SIZES = [
     ("light", {"width": 1440, "height": 900}),
     ("dark", {"width": 390, "height": 844}),
 ]
-"""A desk and a phone."""
+"""A desk and a phone. Buttons are pressed on the phone."""
 
 
 @pytest.fixture
@@ -68,20 +68,16 @@ def lab(live_asgi: str) -> Lab:
     return lab
 
 
-@pytest.fixture(params=SIZES, ids=["desk", "phone"])
-def open_as(request, browser, live_asgi, lab):
-    """Return what opens a browser of one of the lab's people, at a desk or a phone."""
-    scheme, size = request.param
-
-    def opened(name: str):
-        person = lab.people[name]
-        return page_of(browser, live_asgi, person, viewport=size, color_scheme=scheme)
-
-    return opened
+@pytest.fixture
+def open_as(browser, live_asgi, lab):
+    """Return what opens a browser of one of the lab's people."""
+    return lambda name: page_of(browser, live_asgi, lab.people[name])
 
 
 def looked_at(page: Page, path: str = "") -> None:
-    """Open a page: German, no console error, nothing sticks out, axe finds nothing."""
+    """Open a page: German, and no console error. At a desk and on a phone nothing
+    sticks out, and axe finds nothing.
+    """
     errors: list[str] = []
 
     def heard(message: ConsoleMessage) -> None:
@@ -94,13 +90,16 @@ def looked_at(page: Page, path: str = "") -> None:
     page.wait_for_load_state("networkidle")
     expect(page.locator("h2:empty")).to_have_count(0)
     expect(page.locator("html")).to_have_attribute("lang", "de")
-    if folder := os.environ.get("PICTURES"):
-        width = page.viewport_size["width"]
-        name = re.sub(r"\W+", "-", page.url.split("/", 3)[3].split("?")[0])
-        page.screenshot(path=Path(folder) / f"de-{name}{width}.png", full_page=True)
     assert left_in_english(page) == [], page.url
-    fits(page)
-    assert axe_findings(page) == []
+    for theme, size in SIZES:
+        page.emulate_media(color_scheme=theme)
+        page.set_viewport_size(size)
+        if folder := os.environ.get("PICTURES"):
+            name = re.sub(r"\W+", "-", page.url.split("/", 3)[3].split("?")[0])
+            file = Path(folder) / f"de-{name}{size['width']}.png"
+            page.screenshot(path=file, full_page=True)
+        fits(page)
+        assert violations(page) == [], page.url
     assert errors == []
     page.remove_listener("console", heard)
 

@@ -8,7 +8,8 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from reservations.models import Offer, Reservation
-from tests.reservations.browser.ground import Lab, axe_findings, page_of
+from tests.pages import violations
+from tests.reservations.browser.ground import Lab, page_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -23,7 +24,7 @@ def lab(live_asgi: str) -> Lab:
 def fits(page: Page, name: str) -> None:
     """Nothing sticks out, axe finds nothing; the picture is kept where asked."""
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    assert axe_findings(page) == []
+    assert violations(page) == []
     if folder := os.environ.get("PEOPLE_PICTURES"):
         page.screenshot(path=Path(folder) / f"{name}.png", full_page=True)
 

@@ -11,8 +11,8 @@ from playwright.sync_api import expect
 from reservations.models import Membership, Notice, Reservation, Voucher, WaitingRequest
 from reservations.notifications.live import user_group
 from reservations.notifications.service import notify
-from tests.pages import eventually
-from tests.reservations.browser.ground import Lab, axe_findings, page_of
+from tests.pages import eventually, violations
+from tests.reservations.browser.ground import Lab, page_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -52,7 +52,7 @@ def test_the_bell_is_fresh_while_a_page_is_open(browser, live_asgi, redis_client
         page.locator("#alerts-menu a", has_text="All notices").click()
         expect(page.locator(".notice-row.is-unread")).to_have_count(1)
         page.wait_for_load_state()
-        assert axe_findings(page) == []
+        assert violations(page) == []
         page.click("[data-read]")
         expect(page.locator(".notice-row.is-unread")).to_have_count(0)
         expect(page.locator("#bell .badge")).to_have_count(0)
@@ -77,7 +77,7 @@ def test_a_refusal_shows_its_numbers_and_the_ways_around_it(browser, live_asgi):
         expect(refusal).to_have_attribute("data-code", "flex-held")
         expect(refusal.locator(".levels dt")).to_have_count(2)
         expect(page.locator(".timeline .is-draft")).to_be_visible()
-        assert axe_findings(page) == []
+        assert violations(page) == []
         page.click("#verdict [data-wait]")
         expect(page.locator("#toasts")).to_contain_text(
             "On the waitlist: 1 GPU for 5 h."
@@ -92,7 +92,7 @@ def test_a_refusal_shows_its_numbers_and_the_ways_around_it(browser, live_asgi):
         expect(page.locator("#verdict")).to_contain_text(
             "Firm. Guaranteed by your voucher: nobody can take it from you."
         )
-        assert axe_findings(page) == []
+        assert violations(page) == []
         page.click("#book")
         expect(page.locator("#drawer")).to_be_hidden()
         made = Reservation.objects.filter(user=bob).latest("pk")
