@@ -241,6 +241,8 @@ def test_the_script_is_plain_posix_shell():
             "deploy/certificate",
             "deploy/enroll",
             "deploy/join",
+            "deploy/join.sh",
+            "deploy/broker-user",
         ),
     ):
         path = ROOT / name

@@ -47,12 +47,12 @@ def test_an_empty_site_names_the_first_steps(client, omar) -> None:
     client.force_login(omar)
     page = client.get(reverse("manage")).content.decode()
     assert "No group yet" in page
-    assert "sh deploy/enroll NAME" in page
+    assert reverse("manage-machine-add") in page
     make_membership(make_user(), "lab")
     make_node("node-a")
     page = client.get(reverse("manage")).content.decode()
     assert "No group yet" not in page
-    assert "sh deploy/enroll NAME" not in page
+    assert reverse("manage-machine-add") not in page
 
 
 def test_the_first_page_names_what_needs_the_operator(client, omar) -> None:

@@ -8,7 +8,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from placement.protocol import join_messages as messages
+from placement.protocol import join_messages
 from placement.protocol.join_messages import JoinRequest, JoinUntrusted, TokenParts
 from telemetry.protocol.codec import Malformed
 
@@ -23,22 +23,22 @@ def pem(key: Ed25519PrivateKey) -> str:
     return key.public_key().public_bytes(*form).decode()
 
 
-PIN = messages.pin_of(pem(KEY))
+PIN = join_messages.pin_of(pem(KEY))
 
 
 def sealed(*lines: str, kind: str = "answer", key: Ed25519PrivateKey = KEY) -> str:
-    return messages.seal(kind, [f"nonce {NONCE}", *lines], key)
+    return join_messages.seal(kind, [f"nonce {NONCE}", *lines], key)
 
 
 def opened(text: str, **other: str) -> dict[str, str]:
-    return messages.opened(
+    return join_messages.opened(
         text, **{"kind": "answer", "pin": PIN, "nonce": NONCE, **other}
     )
 
 
 def test_a_token_is_read_as_it_was_written():
-    assert messages.read_token(f" {TOKEN.text()}\n") == TOKEN
-    assert messages.read_credential(TOKEN.credential()) == TOKEN[:2]
+    assert join_messages.read_token(f" {TOKEN.text()}\n") == TOKEN
+    assert join_messages.read_credential(TOKEN.credential()) == TOKEN[:2]
 
 
 @pytest.mark.parametrize(
@@ -55,12 +55,12 @@ def test_a_token_is_read_as_it_was_written():
     ],
 )
 def test_what_is_no_token_is_none(text):
-    assert messages.read_token(text) is None
+    assert join_messages.read_token(text) is None
 
 
 @pytest.mark.parametrize("header", ["", "Join", "Node atlas:x", "Join a.b", "Join é.é"])
 def test_what_is_no_credential_is_none(header):
-    assert messages.read_credential(header) is None
+    assert join_messages.read_credential(header) is None
 
 
 def test_a_sealed_text_opens_with_its_pin_only():
@@ -135,9 +135,11 @@ def request_of(key: Ed25519PrivateKey = KEY, **other: object) -> JoinRequest:
 
 def test_a_request_is_read_if_its_own_key_signed_it():
     wanted = request_of(hostname="atlas")
-    assert messages.read_request(messages.sealed_request(wanted, KEY)) == wanted
+    assert (
+        join_messages.read_request(join_messages.sealed_request(wanted, KEY)) == wanted
+    )
     with pytest.raises(JoinUntrusted):
-        messages.read_request(messages.sealed_request(wanted, OTHER))
+        join_messages.read_request(join_messages.sealed_request(wanted, OTHER))
 
 
 @pytest.mark.parametrize(
@@ -148,13 +150,13 @@ def test_a_request_is_read_if_its_own_key_signed_it():
         b'{"text": "{}", "signature": ""}',
         b"{" * 100_000,
         b'"' + b"a" * 200_000 + b'"',
-        messages.sealed_request(request_of(nonce="x"), KEY),
-        messages.sealed_request(request_of(machine_hash="G" * 64), KEY),
-        messages.sealed_request(request_of(hostname="a\x1b[2J"), KEY),
-        messages.sealed_request(request_of(public_key="AAAA"), KEY),
+        join_messages.sealed_request(request_of(nonce="x"), KEY),
+        join_messages.sealed_request(request_of(machine_hash="G" * 64), KEY),
+        join_messages.sealed_request(request_of(hostname="a\x1b[2J"), KEY),
+        join_messages.sealed_request(request_of(public_key="AAAA"), KEY),
     ],
     ids=range(9),
 )
 def test_an_invalid_request_is_malformed(data):
     with pytest.raises(Malformed):
-        messages.read_request(data)
+        join_messages.read_request(data)
