@@ -250,7 +250,9 @@ def _page(
         "passkey_options": options,
         "localhost": origin.rp_id in ("127.0.0.1", "::1"),
         "rp_id": origin.rp_id,
-        "demand": getattr(request, "second_factor_demand", "none"),
+        "demand": "none"
+        if factors
+        else getattr(request, "second_factor_demand", "none"),
         "grace_ends_at": rules.ends_at(asked_at)
         if asked_at is not None and rules.operators == "required"
         else None,
