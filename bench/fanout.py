@@ -193,7 +193,7 @@ def measure(options: argparse.Namespace, kind: str, session: str) -> dict[str, f
         port = free.getsockname()[1]
     shared = ["--nodes", str(options.nodes), "--gpus", str(options.gpus)]
     web = [*("-m", "uvicorn", "--lifespan", "off", "--log-level", "error")]
-    web += ["--port", str(port), "--ws-max-size", "65536"]
+    web += ["--port", str(port), "--ws-max-size", "1048576"]
     web += ["--ws-per-message-deflate", "true" if options.compress else "false"]
     if kind == "hub":
         roles = ["feed", "ingest"]

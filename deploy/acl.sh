@@ -7,7 +7,8 @@
 #
 # The password comes from the first line of the standard input. The line that is
 # printed belongs into users.acl. With --setuser the output is a command for
-# redis-cli instead: nothing needs a restart then.
+# redis-cli instead: nothing needs a restart then. With --hash the standard input has
+# the SHA-256 of the password in place of the password.
 #
 # A node may do three things and nothing else: append to its own three streams, take
 # from its own queue, and read which GPUs' pages are open (telemetry.watched.*). The
@@ -15,11 +16,16 @@
 # of the three is a selector, so that no command reaches the keys of another one.
 set -eu
 fail() { printf 'acl: %s\n' "$*" >&2; exit 2; }
-usage="usage: acl.sh [--setuser] portal | admin | node NAME, the password on standard input"
+usage="usage: acl.sh [--setuser] [--hash] portal | admin | node NAME, the password on standard input"
 
 form='user %s %s\n'
 if [ "${1:-}" = --setuser ]; then
     form='ACL SETUSER %s %s\n'
+    shift
+fi
+hashed=
+if [ "${1:-}" = --hash ]; then
+    hashed=yes
     shift
 fi
 case ${1:-}:$# in
@@ -55,6 +61,12 @@ esac
 [ ! -t 0 ] || printf 'password of %s: ' "$user" >&2
 IFS= read -r password || [ -n "$password" ] || fail "no password on the standard input"
 [ -n "$password" ] || fail "the password is empty"
-hash=$(printf '%s' "$password" | sha256sum | cut -d ' ' -f 1)
+if [ -n "$hashed" ]; then
+    hash=$password
+    case $hash in *[!0-9a-f]*) hash= ;; esac
+    [ "${#hash}" = 64 ] || fail "a SHA-256 has 64 digits, 0 to 9 and a to f"
+else
+    hash=$(printf '%s' "$password" | sha256sum | cut -d ' ' -f 1)
+fi
 # shellcheck disable=SC2059
 printf "$form" "$user" "reset on #$hash $may"

@@ -8,7 +8,7 @@ details (RFC 9457).
 import importlib.util
 import json
 import logging
-from typing import Any
+from typing import Any, cast
 
 from django.conf import settings
 from django.core.exceptions import (
@@ -19,6 +19,7 @@ from django.core.exceptions import (
 from django.http import Http404, HttpRequest, HttpResponse
 from django.http.multipartparser import MultiPartParserError
 from django.urls import URLPattern, URLResolver
+from django.utils import timezone
 from ninja import NinjaAPI
 from ninja.errors import AuthenticationError, HttpError, ValidationError
 from ninja.parser import Parser
@@ -27,7 +28,9 @@ from ninja.security import HttpBearer, SessionAuth
 
 from gpuportal.http import problems
 from gpuportal.http.openapi import ApiSchema, with_names, with_problems
-from gpuportal.http.token_auth import scopes_needed, user_of
+from gpuportal.http.token_auth import scopes_needed, usable_token
+from reservations.accounts.second_factors.rules import Demand
+from reservations.accounts.second_factors.sign_in import demand_of
 from reservations.models import User
 from reservations.web.rate_limits import with_rate_headers
 from telemetry.protocol.request_refusal import RequestRefused
@@ -103,10 +106,12 @@ class TokenAuth(HttpBearer):
         Raises:
             RequestRefused: the token lacks the scope.
         """
-        user = user_of(token, scopes=scopes_of(request))
-        if user is not None:
-            request.user = user
-        return user
+        found = usable_token(token, scopes=scopes_of(request))
+        if found is None:
+            return None
+        request.user = found.user
+        request.api_token = found  # type: ignore[attr-defined]
+        return cast(User, found.user)
 
 
 class PageAuth(SessionAuth):
@@ -116,7 +121,12 @@ class PageAuth(SessionAuth):
         """Check CSRF and return the session's User."""
         if "Authorization" in request.headers:
             return None
-        return super().__call__(request)
+        user = super().__call__(request)
+        if isinstance(user, User) and demand_of(request, user, timezone.now()) is (
+            Demand.REQUIRED
+        ):
+            raise problems.second_factor_missing()
+        return user
 
 
 class WordsRenderer(JSONRenderer):

@@ -19,6 +19,7 @@ from channels.routing import ProtocolTypeRouter, URLRouter  # noqa: E402
 import gpuportal.celery  # noqa: E402, F401  (sockets send tasks)
 from gpuportal import systemd  # noqa: E402
 from gpuportal.http.handler import OneHopHandler  # noqa: E402
+from gpuportal.http.message_limit import MessageLimit  # noqa: E402
 from gpuportal.http.origin import SameOrigin  # noqa: E402
 from gpuportal.http.request_scope import RequestScope  # noqa: E402
 from gpuportal.http.serve_door import ServeDoor  # noqa: E402
@@ -33,9 +34,11 @@ application = RequestScope(
         ProtocolTypeRouter(
             {
                 "http": TextDoor(django_handler, ServeDoor(django_handler)),
-                "websocket": SameOrigin(
-                    AuthMiddlewareStack(
-                        SocketLanguage(URLRouter(websocket_urlpatterns))
+                "websocket": MessageLimit(
+                    SameOrigin(
+                        AuthMiddlewareStack(
+                            SocketLanguage(URLRouter(websocket_urlpatterns))
+                        )
                     )
                 ),
             }

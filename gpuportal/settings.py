@@ -33,6 +33,9 @@ if not SECRET_KEY:
         raise ImproperlyConfigured("SECRET_KEY is not set and there is no default")
     SECRET_KEY = paths.make_secret("secret_key")
 
+# Earlier keys. They still open what they sealed, and verify what they signed.
+SECRET_KEY_FALLBACKS = env.list("SECRET_KEY_FALLBACKS", default=[])
+
 ALLOWED_HOSTS = env.list("ALLOWED_HOSTS", default=["127.0.0.1", "localhost", "[::1]"])
 CSRF_TRUSTED_ORIGINS = env.list("CSRF_TRUSTED_ORIGINS", default=[])
 
@@ -71,6 +74,7 @@ MIDDLEWARE = [
     "gpuportal.http.middleware.SignInMiddleware",
     "gpuportal.http.middleware.TimeZoneMiddleware",
     "gpuportal.http.middleware.UserLanguageMiddleware",
+    "gpuportal.http.middleware.SecondFactorMiddleware",
     "gpuportal.pages.client_version.ClientVersionMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
@@ -154,6 +158,8 @@ AUTH_PASSWORD_VALIDATORS = [
         "NumericPasswordValidator",
     )
 ]
+# A mailed link to a new password lasts so many seconds.
+PASSWORD_RESET_TIMEOUT = 3600
 # By user name AND address together, so that a third party cannot lock a user out.
 AXES_FAILURE_LIMIT = 10
 AXES_COOLOFF_TIME = 0.25
@@ -165,10 +171,15 @@ LOGIN_REDIRECT_URL = "board"
 LOGOUT_REDIRECT_URL = "login"
 
 # --- broker and channel layer ------------------------------------------------
+BROKER_CA_FILE = env("GPUPORTAL_BROKER_CA_FILE", default="")
+# Where deploy/broker-user makes the broker's users of machines that join.
+BROKER_USER_SOCKET = env(
+    "GPUPORTAL_BROKER_USER_SOCKET", default="/run/gpuportal/broker-user.sock"
+)
 try:
     REDIS_URL = verified_url(
         env("REDIS_URL", default="") or paths.embedded_redis_url(),
-        ca_file=env("GPUPORTAL_BROKER_CA_FILE", default=""),
+        ca_file=BROKER_CA_FILE,
     )
 except BrokerUrlInvalid as error:
     raise ImproperlyConfigured(f"REDIS_URL {error}") from error

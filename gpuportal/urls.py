@@ -2,6 +2,7 @@
 
 from django.contrib import admin
 from django.urls import include, path, re_path
+from django.views.generic import RedirectView
 
 from gpuportal.alerts import views as alert_views
 from gpuportal.alerts.bell import bell
@@ -15,6 +16,8 @@ from gpuportal.manage import audit_views, people_views
 from gpuportal.manage import views as manage_home
 from gpuportal.monitoring.health import healthz, readyz
 from gpuportal.monitoring.metrics import metrics
+from gpuportal.node_join import join_channel
+from gpuportal.node_join import views as node_join
 from gpuportal.oidc import views as oidc
 from gpuportal.pages import views
 from gpuportal.pages.help_pages import help_page, help_terms
@@ -42,6 +45,15 @@ urlpatterns = [
     path("manage/", manage_home.home, name="manage"),
     path("wall/<str:token>/", wall_views.wall, name="wall"),
     path("manage/walls/", wall_views.links, name="manage-walls"),
+    path("manage/machines/add/", node_join.machine_add, name="manage-machine-add"),
+    path(
+        "manage/machines/<int:pk>/", node_join.machine_join, name="manage-machine-join"
+    ),
+    path(
+        "manage/machines/<int:pk>/withdraw/",
+        node_join.withdraw,
+        name="manage-machine-withdraw",
+    ),
     path("manage/audit/", audit_views.audit_log, name="manage-audit"),
     path("manage/people/", people_views.people, name="manage-people"),
     path("manage/people/new/", people_views.person_new, name="manage-person-new"),
@@ -63,6 +75,11 @@ urlpatterns = [
     path("login/<slug:key>/end/", oidc.end, name="oidc-end"),
     path("me/logins/<slug:key>/connect/", oidc.connect, name="oidc-connect"),
     path("logout/", views.SignOut.as_view(), name="logout"),
+    path("join.sh", join_channel.join_script, name="join-script"),
+    path("join/v1/greeting", join_channel.greeting, name="join-greeting"),
+    path("join/v1/code/<str:sha256>.tar.gz", join_channel.code, name="join-code"),
+    path("join/v1/node", join_channel.node, name="join-node"),
+    path("node/v1/doctor", join_channel.doctor, name="node-doctor"),
     path("healthz", healthz, name="healthz"),
     path("readyz", readyz, name="readyz"),
     path("metrics", metrics, name="metrics"),
@@ -78,6 +95,11 @@ urlpatterns = [
     path("", include("telemetry.urls")),
     path("", include("reservations.urls")),
     path("", include("placement.urls")),
+    # One page changes passwords, with limits and the audit log.
+    path(
+        "admin/password_change/", RedirectView.as_view(pattern_name="password-change")
+    ),
+    path("admin/login/", views.admin_sign_in, name="admin-sign-in"),
     path("admin/", admin.site.urls),
 ]
 

@@ -24,6 +24,7 @@ from placement.protocol.rendezvous import MOST_NODES
 from placement.rebalance.api import router as moves
 from placement.rules.job_refusals import StrategyNotRunnable
 from placement.serving.api import router as serve
+from placement.workspace.api import router as workspaces
 from reservations.models import User
 from reservations.rules.errors import NotFound
 from reservations.web.request_keys import repeatable
@@ -41,6 +42,7 @@ router.add_router("", plans)
 router.add_router("", texts)
 router.add_router("", serve)
 router.add_router("", results)
+router.add_router("", workspaces)
 
 
 class JobList(NextPage):

@@ -15,6 +15,7 @@ from django.utils import timezone
 from ninja import Query, Router, Status
 
 from reservations.accounts.ssh_keys.api import router as ssh_keys_router
+from reservations.accounts.token_api import router as tokens_router
 from reservations.booking import booking_change, booking_undo
 from reservations.booking import release as giving
 from reservations.booking import service as booking
@@ -79,6 +80,7 @@ router.add_router("", presence_router)
 router.add_router("", rules_router)
 router.add_router("", series_router)
 router.add_router("", ssh_keys_router)
+router.add_router("", tokens_router)
 router.add_router("", waiting_router)
 GIB_BYTES = 2**30
 LONGEST_VIEW = timedelta(days=62)

@@ -6,7 +6,11 @@ from celery import shared_task
 from django.utils import timezone
 
 from reservations import tick as tick_service
-from reservations.accounts.tasks import invite
+from reservations.accounts.tasks import (
+    invite,
+    mail_password_link,
+    mail_password_notice,
+)
 from reservations.booking import refusals
 from reservations.models import RequestKey
 from reservations.notifications import delivery
@@ -22,6 +26,8 @@ from telemetry.live.broker_client import BROKER
 __all__ = [
     "deliver",
     "invite",
+    "mail_password_link",
+    "mail_password_notice",
     "place",
     "replay_past",
     "roll_months",

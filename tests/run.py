@@ -65,6 +65,19 @@ KILLS_SERVER = "all else"
 """Run whose tests kill a process of the PostgreSQL server, which then ends every
 connection. It has a server that no other run uses."""
 ON_POSTGRESQL = "not pure and not browser and not once"
+NO_DATABASE = (
+    "tests/house",
+    "tests/placement/agent/gate",
+    "tests/placement/agent/process",
+    "tests/placement/agent/runtime",
+    "tests/placement/agent/serving",
+    "tests/placement/planner",
+    "tests/placement/rules",
+    "tests/reservations/rules",
+    "tests/telemetry/agent",
+)
+"""Folders whose tests touch no database (tests/conftest.py sees to it). To import them
+takes ten seconds of CPU, so the runs on PostgreSQL leave them out."""
 WAITING_AT_ONCE = 2
 COMPUTING_AT_ONCE = os.cpu_count() or 1
 LOW_PRIORITY = ("nice", "-n", "10")
@@ -211,10 +224,11 @@ def _whole(servers: Sequence[str]) -> int:
         Run(title, [*paths, *ignored], prefix=LOW_PRIORITY)
         for title, paths in parts.items()
     ]
+    no_database = [f"--ignore={path}" for path in NO_DATABASE]
     again = [
         Run(
             f"{title}, once more on PostgreSQL",
-            [*parts[title], "-m", ON_POSTGRESQL],
+            [*parts[title], *no_database, "-m", ON_POSTGRESQL],
             f"{servers[title == KILLS_SERVER]}/{TEMPLATE}",
             LOW_PRIORITY,
         )

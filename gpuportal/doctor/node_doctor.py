@@ -27,6 +27,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="gpuportal-node doctor", description="Check this GPU node."
     )
     parser.add_argument("--json", action="store_true", help="for programs")
+    parser.add_argument(
+        "--report", action="store_true", help="also show the result in the portal"
+    )
     options = parser.parse_args(arguments)
     try:
         node = NodeSettings.from_env()
@@ -34,11 +37,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"gpuportal-node: {error}", file=sys.stderr)
         return EXIT_CANNOT_RUN
     # These libraries take a second to load.
-    from gpuportal.doctor.node_facts import machine_facts
+    from gpuportal.doctor.node_facts import machine_facts, report_facts
 
     settings_file = Path(os.environ.get("GPUPORTAL_NODE_ENV_FILE", SETTINGS_FILE))
-    found = tuple(machine_report(machine_facts(node, settings_file)))
+    facts = machine_facts(node, settings_file)
+    found = tuple(machine_report(facts))
     print(report_json(found) if options.json else "\n".join(report_lines(found)))
+    if options.report and (why := report_facts(node, facts)):
+        print(f"gpuportal-node: not shown in the portal: {why}", file=sys.stderr)
+        return EXIT_CANNOT_RUN
     return exit_status(found)
 
 

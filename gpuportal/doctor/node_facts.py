@@ -12,14 +12,15 @@ from pathlib import Path
 import redis
 
 from gpuportal.doctor.machine_diagnosis import MachineFacts
-from gpuportal.node_settings import NodeSettings
-from placement.agent import channel_check
+from gpuportal.node_settings import NodeSettings, NodeSettingsError
+from placement.agent import channel_check, portal_channel
 from placement.agent.gate.bpf_system_call import GateUnavailable
 from placement.agent.gate.cgroup_gate import DeviceGate, root_cgroup
 from placement.protocol.events import ChannelState
 from telemetry.agent import isolation
 from telemetry.agent.host_capacity import host_capacity
 from telemetry.agent.probe import machine
+from telemetry.protocol.codec import encode
 from telemetry.protocol.errors import ProbeUnavailable
 
 SECONDS = 5.0
@@ -59,6 +60,26 @@ def machine_facts(node: NodeSettings, settings_file: Path) -> MachineFacts:
         readable=tuple(str(file) for file in secret if _readable(file)),
         worker=_unit_state(),
     )
+
+
+def report_facts(node: NodeSettings, facts: MachineFacts) -> str:
+    """Send the facts to the portal. Return why it does not take them; "" if it does."""
+    try:
+        portal_channel.request(
+            "POST",
+            f"{node.web_url}/node/v1/doctor",
+            node=node.name,
+            token=node.token(),
+            body=encode(facts),
+            headers={"Content-Type": "application/json"},
+        )
+    except (
+        portal_channel.ChannelDown,
+        portal_channel.ChannelRefused,
+        NodeSettingsError,
+    ) as error:
+        return str(error)
+    return ""
 
 
 def clock_ahead_seconds(web_url: str) -> float | None:

@@ -40,6 +40,16 @@ class NodeState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LoginState:
+    """An identity provider of the site, as its configuration was just read."""
+
+    name: str
+    address: str
+    fault: str
+    """Why nobody can sign in with it; "" if they can."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PortalFacts:
     """The state of a portal. Ages are seconds; None: never, or not known."""
 
@@ -62,6 +72,7 @@ class PortalFacts:
     production: bool
     mail: str | None
     """Why the mail server does not answer; "" if it does; None: mail is off."""
+    logins: tuple[LoginState, ...]
     backup_failure: str
     backup_age_seconds: float | None
     backup_late: bool
@@ -98,6 +109,13 @@ def portal_report(facts: PortalFacts) -> Iterator[Diagnosis]:
         yield problem("mail", facts.mail, "Check EMAIL_URL in portal.env.")
     else:
         yield well("mail", "the server answers")
+    for login in facts.logins:
+        check = f"login {login.name}"
+        if login.fault:
+            fix = f"Check the address {login.address}, and the network to it."
+            yield problem(check, login.fault, fix)
+        else:
+            yield well(check, "the provider answers")
     yield _backup(facts)
     if facts.bundled:
         yield well("scripts", "the scripts of pages are bundled")

@@ -17,9 +17,20 @@ from django.utils import timezone
 
 from gpuportal import ticks
 from gpuportal.backup import last_backup
-from gpuportal.doctor.portal_diagnosis import NodeState, PortalFacts, SettingFault
+from gpuportal.doctor.portal_diagnosis import (
+    LoginState,
+    NodeState,
+    PortalFacts,
+    SettingFault,
+)
 from gpuportal.monitoring import health
+from gpuportal.oidc.provider_client import (
+    ProviderAnswerInvalid,
+    ProviderAway,
+    client_of,
+)
 from gpuportal.pages import bundle
+from reservations.accounts.identities.queries import providers
 from telemetry import paths
 from telemetry.models import Node
 
@@ -51,6 +62,7 @@ def portal_facts() -> PortalFacts:
         settings=tuple(_setting_faults()) if state.database else (),
         production=settings.PRODUCTION,
         mail=_mail(),
+        logins=tuple(_logins()),
         backup_failure=last.failure,
         backup_age_seconds=None if last.made_at is None else now - last.made_at,
         backup_late=last.made_at is not None
@@ -122,6 +134,18 @@ def _mail() -> str | None:
             return ""
     except (OSError, smtplib.SMTPException) as error:
         return f"the mail server does not answer: {error}"
+
+
+def _logins() -> Iterator[LoginState]:
+    for provider in providers():
+        fault = ""
+        try:
+            client_of(provider).configuration()
+        except ProviderAway as error:
+            fault = f"the provider does not answer: {error}"
+        except ProviderAnswerInvalid as error:
+            fault = f"the answer of the provider is not valid: {error}"
+        yield LoginState(name=provider.name, address=provider.issuer, fault=fault)
 
 
 def _bundled() -> bool:

@@ -17,6 +17,9 @@ from django.utils.deprecation import MiddlewareMixin
 from django.utils.http import url_has_allowed_host_and_scheme
 
 from gpuportal.http import problems
+from reservations.accounts.second_factors.rules import Demand
+from reservations.accounts.second_factors.sign_in import demand_of
+from reservations.models import User
 from reservations.notifications.reader_locale import chosen_language, zone_of
 from telemetry.protocol.request_refusal import RequestRefused
 from telemetry.protocol.sentences import sentence
@@ -168,6 +171,45 @@ class UserLanguageMiddleware(MiddlewareMixin):
     ) -> None:
         """Activate it. The User is loaded by then, so this costs no query."""
         activate_language_of_user(request)
+
+
+class SecondFactorMiddleware(MiddlewareMixin):
+    """Lead operators who need a second factor to the page that sets one up.
+
+    It runs after the middlewares of zone and language, because it may answer.
+    """
+
+    OPEN_PAGES = frozenset(
+        {"second-factors", "language", "time-zone", "help", "logout"}
+    )
+    """Names of addresses that stay open, beside those that need no sign-in."""
+
+    def process_view(
+        self,
+        request: HttpRequest,
+        view: Callable[..., HttpResponse],
+        _args: Sequence[object],
+        _kwargs: Mapping[str, object],
+    ) -> HttpResponse | None:
+        """Redirect after the grace. Until then a banner asks (``SiteContext``)."""
+        if not getattr(view, "login_required", True):
+            return None
+        try:
+            user = request.user
+            if not isinstance(user, User):
+                return None
+            demand = demand_of(request, user, timezone.now())
+        except problems.OUTAGES:
+            return None  # the view handles the outage
+        request.second_factor_demand = demand  # type: ignore[attr-defined]
+        found = request.resolver_match
+        if demand is not Demand.REQUIRED or (
+            found is not None and found.url_name in self.OPEN_PAGES
+        ):
+            return None
+        if problems.wants_problem(request):
+            return problem_response(problems.second_factor_missing())
+        return HttpResponseRedirect(resolve_url("second-factors"))
 
 
 def activate_language_of_user(request: HttpRequest) -> None:

@@ -3,7 +3,7 @@
 import contextlib
 from typing import Any
 
-NORMAL, SIGNED_OUT, OVER, LOST = 1000, 4401, 4410, 4502
+NORMAL, TOO_LONG, SIGNED_OUT, OVER, LOST = 1000, 1009, 4401, 4410, 4502
 MOST_REASON_BYTES = 123
 """Of a close frame (RFC 6455)."""
 

@@ -22,7 +22,10 @@ USED_AGAIN = timedelta(minutes=5)
 """A token's last use is written at most this often."""
 Body = Mapping[str, Any]
 PREFIX = "api/v1/"
-JOB_ROUTES = ("jobs", "plans", "models", "serve", "ssh-certificates", "ssh-keys")
+JOB_ROUTES = (
+    *("jobs", "models", "plans", "serve"),
+    *("ssh-certificates", "ssh-keys", "tokens", "workspaces"),
+)
 """Prefixes of the routes whose unsafe operations run code or prepare it."""
 
 
@@ -36,8 +39,14 @@ def _scope_missing(scope: str, needed: Sequence[str]) -> RequestRefused:
 
 
 def user_of(text: str, *, scopes: Sequence[str]) -> User | None:
-    """Return a token's User; None if it is unknown, expired, revoked or its User is
-    inactive.
+    """Return the User of `usable_token`; None: the token cannot be used."""
+    token = usable_token(text, scopes=scopes)
+    return None if token is None else cast(User, token.user)
+
+
+def usable_token(text: str, *, scopes: Sequence[str]) -> ApiToken | None:
+    """Return a token with its User; None if it is unknown, expired, revoked or its
+    User is inactive.
 
     Args:
         text: the token.
@@ -63,7 +72,7 @@ def user_of(text: str, *, scopes: Sequence[str]) -> User | None:
     if found.last_used_at is None or now - found.last_used_at > USED_AGAIN:
         ApiToken.objects.filter(pk=found.pk).update(last_used_at=now)
     user.is_superuser = user.is_staff = False
-    return cast(User, user)
+    return found
 
 
 def bearer(request: HttpRequest) -> str:
@@ -110,6 +119,7 @@ ALSO: Mapping[tuple[str, str], tuple[str, Callable[[Body], bool]]] = {
     ("POST", "serve/text"): ("book", _books),
     ("POST", "serve/<int:job_id>/move"): ("book", _always),
     ("POST", "waiting"): ("job", _with_job),
+    ("POST", "workspaces/book"): ("book", _always),
 }
 """Operation -> its second scope, and the bodies for which it is needed."""
 

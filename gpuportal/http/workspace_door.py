@@ -41,14 +41,18 @@ from placement.protocol.byte_stream import ByteStream
 from placement.protocol.stream_refusal import ENDED, StreamRefused
 from placement.workspace.queries import workspace_origin
 from placement.workspace.rules import WorkspaceOrigin
-from placement.workspace.service import VisitTarget, use_code, visit_target
+from placement.workspace.service import (
+    ENTER_PATH,
+    VisitTarget,
+    use_code,
+    visit_target,
+)
 from reservations.rules.errors import NotFound
 from telemetry.protocol.coded_error import CodedError
 from telemetry.protocol.request_refusal import RequestRefused
 from telemetry.protocol.sentences import sentence
 from telemetry.web.error_answers import message_of
 
-ENTER = b"/.gpuportal/enter"
 SERVICE = "workspace"
 MOST_OF_USER = 64
 """Streams of one User at once, websockets included."""
@@ -143,7 +147,7 @@ class WorkspaceDoor:
             # A browser always sends the origin of the page that opens a websocket.
             if request.first(b"origin") != own.encode():
                 raise other_origin()
-        elif request.target.partition(b"?")[0] == ENTER:
+        elif request.target.partition(b"?")[0] == ENTER_PATH.encode():
             await self._enter(request, label, answer)
             return
         check_origin(request, own)

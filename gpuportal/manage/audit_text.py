@@ -24,7 +24,7 @@ from reservations.models import (
     TreeChangeRow,
     User,
 )
-from telemetry.models import Gpu, Node, Pool
+from telemetry.models import Gpu, Node, NodeJoin, Pool
 
 PORTAL = noop("The portal")
 SUBJECT = re.compile(r"([a-z_]+):(\d{1,18})")
@@ -115,6 +115,16 @@ SENTENCES = {
     "person.erased": noop("erased {what}"),
     "invitation.accepted": noop("chose a password as {what}"),
     "invitation.mail-failed": noop("could not mail the sign-in link of {what}"),
+    "password.reset-mailed": noop("mailed a link to a new password to {what}"),
+    "password.mail-failed": noop("could not mail {what} about the password"),
+    "password.reset": noop("chose a new password by a mailed link as {what}"),
+    "password.changed": noop("changed the password of {what}"),
+    "second-factor.added": noop("added a second factor of {what}"),
+    "second-factor.removed": noop("removed a second factor of {what}"),
+    "second-factor.reset": noop("removed all second factors of {what}"),
+    "second-factor.codes-made": noop("made new recovery codes of {what}"),
+    "second-factor.code-used": noop("used a recovery code of {what}"),
+    "second-factor.locked": noop("locked the codes of {what} after wrong ones"),
     "group.link-made": noop("made a link to join {what}"),
     "group.link-revoked": noop("revoked a link to join {what}"),
     "group.chat-set": noop("set the chat of {what}"),
@@ -139,6 +149,10 @@ SENTENCES = {
     "gpu.replaced": noop("replaced {what}"),
     "gpu.retired": noop("retired {what}"),
     "gpu.xids-cleared": noop("cleared the XIDs of {what}"),
+    "node.joined": noop("let {what} join as a node"),
+    "node.joined-again": noop("let {what} join again, with new secrets"),
+    "node.join-token-made": noop("made {what}"),
+    "node.join-token-withdrawn": noop("withdrew {what}"),
     "node.drain": noop("began to drain {what}"),
     "node.drain-ended": noop("ended the drain of {what}"),
     "node.gate-open": noop("removed the device gate of {what}"),
@@ -181,6 +195,7 @@ SUBJECTS = {
     "alert": noop("alert {}"),
     "gpu": noop("GPU {}"),
     "node": noop("node {}"),
+    "node_join": noop("join token {}"),
     "closure": noop("closure {}"),
     "pool": noop("pool {}"),
     "policy": noop("{} policy"),
@@ -198,6 +213,7 @@ PAGES = {
     "user": "manage-person",
     "person": "manage-person",
     "gpu": "gpu",
+    "node_join": "manage-machine-join",
     "closure": "manage-closure",
     "pool": "manage-pool",
     "replay": "manage-replay-one",
@@ -210,6 +226,7 @@ AREAS = {
     "reservation": ("reservation.", "waiting.", "offer.", "series.", "token."),
     "people": (
         *("people.", "person.", "invitation.", "identity."),
+        *("password.", "second-factor."),
         *("notices.", "feed.", "group."),
     ),
     "groups": ("tree.", "group."),
@@ -323,6 +340,10 @@ NAMED: dict[str, Callable[[set[int]], dict[int, str]]] = {
     "person": partial(_called, User),
     "account": partial(_called, Account),
     "node": partial(_called, Node),
+    "node_join": lambda pks: {
+        row.pk: gettext("the join token of {name}").format(name=row.name)
+        for row in NodeJoin.objects.filter(pk__in=pks)
+    },
     "gpu": lambda pks: _called(Gpu, pks, "node"),
     "pool": partial(_called, Pool),
     "change": _changes,

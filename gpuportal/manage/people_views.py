@@ -22,6 +22,8 @@ from reservations.accounts import people as people_services
 from reservations.accounts.identities import service as identity_service
 from reservations.accounts.identities.queries import provider_name, providers
 from reservations.accounts.invitations import UNUSABLE
+from reservations.accounts.second_factors import service as factor_service
+from reservations.accounts.second_factors.sign_in import proof_needed
 from reservations.accounts.tree.tree_edits import LOGIN
 from reservations.models import (
     ApiToken,
@@ -31,6 +33,7 @@ from reservations.models import (
     User,
     WaitingRequest,
 )
+from reservations.rules.errors import NotAllowed
 from reservations.store.access import operator_required, reader
 from reservations.store.booking_facts import site_policy
 from telemetry.protocol.coded_error import CodedError
@@ -241,6 +244,16 @@ def person(request: HttpRequest, pk: int) -> HttpResponseBase:
                 % {"n": ended, "who": found},
             )
             return redirect("manage-person", pk)
+        if act == "factors":
+            if proof_needed(request):
+                raise NotAllowed(act=sentence("do this before you confirmed yourself"))
+            factor_service.reset(user=found, actor=actor, now=now)
+            people_services.sign_out(user_id=pk, actor=actor, now=now)
+            messages.success(
+                request,
+                gettext("The second factors of %(who)s were removed.") % {"who": found},
+            )
+            return redirect("manage-person", pk)
         if act == "disconnect":
             identity_service.disconnect(
                 identity_id=whole_number(request.POST.get("identity", "")),
@@ -292,6 +305,8 @@ def _person_page(
             else (right, right.quota_gpu_seconds)
             for right in rights
         ],
+        "factors": found.second_factors.all(),
+        "proof_needed": proof_needed(request),
         "fresh": found.password.startswith(UNUSABLE),
         "identities": [(one, provider_name(one.issuer)) for one in identities],
         "passwords": settings.LOGIN_SETTINGS.passwords,

@@ -36,6 +36,7 @@ from reservations.models import (
 from reservations.store.access import operator_required, reader
 from reservations.store.booking_facts import site_policy
 from telemetry.inventory.broker_log import refused_nodes
+from telemetry.inventory.node_identity import doubtful_nodes
 from telemetry.models import Gpu, Node
 from telemetry.protocol.units import format_duration
 
@@ -159,9 +160,18 @@ def _machines(now: datetime) -> Iterator[OperatorTask]:
         yield OperatorTask(
             "node",
             gettext("No node is enrolled"),
-            gettext("Enrol a machine on the portal with: sh deploy/enroll NAME"),
-            reverse("board"),
-            gettext("Go to the board"),
+            gettext("One line on a machine with GPUs makes it a node."),
+            reverse("manage-machine-add"),
+            gettext("Add a machine"),
+        )
+    for node, warnings in doubtful_nodes(now):
+        yield OperatorTask(
+            "alert",
+            gettext("%(name)s: two machines, or a cloned disk") % {"name": node.name},
+            " ".join(warnings),
+            reverse("node", args=[node.name]),
+            gettext("See the node"),
+            urgent=True,
         )
     age_seconds = frame_age_seconds() if nodes else None
     if age_seconds is not None and age_seconds > LATE_FRAME_SECONDS:

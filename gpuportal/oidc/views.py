@@ -3,10 +3,9 @@
 import logging
 from collections.abc import Callable
 from functools import wraps
-from urllib.parse import urlencode
 
 from axes.helpers import get_client_ip_address
-from django.contrib.auth import REDIRECT_FIELD_NAME, login
+from django.contrib.auth import REDIRECT_FIELD_NAME
 from django.contrib.auth.decorators import login_not_required
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect, render
@@ -26,6 +25,11 @@ from reservations.accounts.identities import service
 from reservations.accounts.identities.provider_settings import Provider
 from reservations.accounts.identities.queries import provider_named
 from reservations.accounts.identities.rules import SignInRefused, read_claims
+from reservations.accounts.second_factors.sign_in import (
+    begin_session,
+    proof_required,
+    to_start,
+)
 from reservations.models import User
 from reservations.rules.window import unix
 from reservations.store.access import reader
@@ -34,8 +38,6 @@ from telemetry.protocol.sentences import Sentence, sentence
 
 log = logging.getLogger(__name__)
 BACKEND = "gpuportal.oidc.backend.OidcBackend"
-PROVIDER_KEY = "oidc-provider"
-"""In the session: the key of the provider that began it."""
 PER_MINUTE = 300
 """Most sign-ins of one address. A whole course may come from one."""
 
@@ -139,7 +141,7 @@ def start(request: HttpRequest, provider: Provider) -> HttpResponseBase:
     """Send a visitor to the provider."""
     back = request.GET.get(REDIRECT_FIELD_NAME, "")
     if request.user.is_authenticated:
-        return _go_on(back)
+        return to_start(back)
     pending = pending_sign_in.begin(provider=provider.key, back=back)
     response = redirect(_way_there(request, provider, pending))
     pending_sign_in.keep(response, pending)
@@ -148,6 +150,7 @@ def start(request: HttpRequest, provider: Provider) -> HttpResponseBase:
 
 @require_POST
 @never_cache
+@proof_required(back="me")
 @_with_provider
 def connect(request: HttpRequest, provider: Provider) -> HttpResponseBase:
     """Show a signed-in person the link that connects a login.
@@ -186,7 +189,7 @@ def back(request: HttpRequest, provider: Provider) -> HttpResponseBase:
     if pending is None:
         if isinstance(request.user, User):
             # The browser's Back button, or a second tab.
-            return _go_on("")
+            return to_start("")
         return _expired(request, provider)
     _check_answer(request, provider)
     now = timezone.now()
@@ -211,9 +214,13 @@ def back(request: HttpRequest, provider: Provider) -> HttpResponseBase:
         service.connect(user=request.user, provider=provider, claims=claims, now=now)
     else:
         user = service.sign_in(provider=provider, claims=claims, now=now)
-        login(request, user, backend=BACKEND)
-        request.session[PROVIDER_KEY] = provider.key
-    response = _go_on(pending.back)
+    response = (
+        to_start(pending.back)
+        if pending.user
+        else begin_session(
+            request, user, backend=BACKEND, back=pending.back, provider=provider.key
+        )
+    )
     pending_sign_in.drop(response)
     return response
 
@@ -242,12 +249,6 @@ def _check_answer(request: HttpRequest, provider: Provider) -> None:
         raise ProviderAnswerInvalid("another provider answered")
     if not request.GET.get("code"):
         raise ProviderAnswerInvalid("it sent no code")
-
-
-def _go_on(back: str) -> HttpResponse:
-    """Redirect by way of the login page, which knows the start page and safe ones."""
-    query = f"?{urlencode({REDIRECT_FIELD_NAME: back}, safe='/')}" if back else ""
-    return redirect(f"{reverse('login')}{query}")
 
 
 @require_http_methods(["GET"])

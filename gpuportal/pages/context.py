@@ -3,6 +3,7 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cached_property, lru_cache
 from itertools import chain
 
@@ -16,6 +17,8 @@ from django.utils.translation import gettext_noop as noop
 
 from gpuportal.alerts.queries import calling_alerts, steps_taken_against
 from gpuportal.monitoring import health
+from reservations.accounts.second_factors.queries import policy
+from reservations.accounts.second_factors.rules import Demand
 from reservations.models import Account, Notice, User
 from reservations.notifications.queries import NoticeInfo, notices_of
 from reservations.rules.booking_alerts import INTRUDER
@@ -187,6 +190,21 @@ class SiteContext:
             )
             for why, names in sorted(self.not_isolated.items())
         )
+
+    @property
+    def second_factor_asked(self) -> bool:
+        """Whether the portal asks this operator to set up a second factor."""
+        asked = getattr(self.request, "second_factor_demand", Demand.NONE)
+        here = self.request.path == reverse("second-factors")
+        return asked is Demand.ASKED and not here
+
+    @property
+    def second_factor_until(self) -> datetime | None:
+        """Until when the portal works without it; None: it is not required."""
+        rules, user = policy(), self.request.user
+        asked_at = getattr(user, "second_factor_asked_at", None)
+        required = rules.operators == "required" and asked_at is not None
+        return rules.ends_at(asked_at) if required else None
 
     @cached_property
     def headed(self) -> list[Account]:

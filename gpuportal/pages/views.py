@@ -6,8 +6,10 @@ from urllib.parse import urlencode
 
 from django.conf import settings
 from django.contrib import messages
+from django.contrib.auth import REDIRECT_FIELD_NAME
 from django.contrib.auth.decorators import login_not_required
 from django.contrib.auth.views import LoginView, LogoutView
+from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import redirect, render
 from django.template.response import TemplateResponse
@@ -21,7 +23,6 @@ from django.views.decorators.http import require_POST, require_safe
 from gpuportal.board.booking_energy import booking_energy
 from gpuportal.http import problems
 from gpuportal.http.middleware import activate_language_of_user, form_page
-from gpuportal.oidc.views import PROVIDER_KEY
 from gpuportal.pages.context import read_frames
 from gpuportal.pages.find import as_json, find
 from gpuportal.pages.forms import (
@@ -37,6 +38,14 @@ from reservations.accounts.identities.queries import (
     provider_named,
     providers,
     ways_in,
+)
+from reservations.accounts.second_factors.queries import recovery_codes_left
+from reservations.accounts.second_factors.sign_in import (
+    PROVIDER_KEY,
+    begin_session,
+    proof_needed,
+    proof_required,
+    to_start,
 )
 from reservations.accounts.ssh_keys.public_key import SshKeyRefused
 from reservations.accounts.ssh_keys.service import add_key, remove_key
@@ -70,6 +79,15 @@ class SignIn(LoginView):
             left=left,
         )
 
+    def form_valid(self, form: Any) -> HttpResponse:
+        """Sign in, or ask for the second factor first."""
+        return begin_session(
+            self.request,
+            form.get_user(),
+            backend=form.get_user().backend,
+            back=self.get_redirect_url(),
+        )
+
     def get_default_redirect_url(self) -> str:
         """Return the board for the operator and a User's own page for all others."""
         user = self.request.user
@@ -94,6 +112,18 @@ class SignOut(LogoutView):
         """Return the login page."""
         url = super().get_default_redirect_url()
         return f"{url}?{urlencode({'left': self.left})}" if self.left else url
+
+
+@login_not_required
+def admin_sign_in(request: HttpRequest) -> HttpResponse:
+    """Lead the admin's sign-in to the login page, which knows all ways and factors.
+
+    Raises:
+        PermissionDenied: the person is signed in, and may not use the admin.
+    """
+    if request.user.is_authenticated and not request.user.is_staff:
+        raise PermissionDenied
+    return to_start(request.GET.get(REDIRECT_FIELD_NAME, ""))
 
 
 @require_safe
@@ -223,6 +253,7 @@ def tour_seen(request: HttpRequest) -> HttpResponse:
 
 @require_POST
 @never_cache
+@proof_required(back="me")
 def token_create(request: HttpRequest) -> HttpResponse:
     """Make a token and answer with a page. No other page shows the token."""
     form = TokenForm(request.POST)
@@ -248,6 +279,7 @@ def token_revoke(request: HttpRequest, pk: int) -> HttpResponse:
 
 
 @require_POST
+@proof_required(back="me")
 def ssh_key_add(request: HttpRequest) -> HttpResponse:
     """Store a public key of the User."""
     form = SshKeyForm(request.POST, request.FILES)
@@ -295,6 +327,11 @@ def _me_page(
         "languages": settings.LANGUAGES,
         "site_zone": settings.TIME_ZONE,
         "ways_in": ways_in(user),
+        "second_factors": user.second_factors.all(),
+        "recovery_codes": recovery_codes_left(user),
+        "proof_needed": proof_needed(request),
+        "own_password": settings.LOGIN_SETTINGS.passwords
+        and user.has_usable_password(),
         **extra,
     }
     return render(request, "gpuportal/pages/me.html", page, status=status)

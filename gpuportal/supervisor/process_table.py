@@ -94,7 +94,7 @@ def control(*, listener_fd: int) -> list[ProcessSpec]:
                 *(python, "-m", "uvicorn", "gpuportal.asgi:application"),
                 *("--fd", str(listener_fd), "--lifespan", "off", "--no-access-log"),
                 *("--timeout-graceful-shutdown", "2", "--no-server-header"),
-                *("--no-proxy-headers", "--ws-max-size", "65536"),
+                *("--no-proxy-headers", "--ws-max-size", "1048576"),
                 # Compressing a frame for each page costs six times as much as
                 # sending it (bench/fanout.py --compress).
                 *("--ws-per-message-deflate", "false"),

@@ -18,6 +18,8 @@ from placement.agent.job_folder import NodeView
 from placement.agent.portal_channel import ChannelDown, ChannelRefused, request
 from placement.protocol import signing
 from placement.protocol.events import ChannelFact, ChannelState
+from placement.protocol.node_http import BOOT_HEADER, MOST_BOOT_ID
+from telemetry.agent.process_owners import boot_id
 
 EVERY_SECONDS = 60.0
 AGAIN_SECONDS = 10.0
@@ -34,7 +36,8 @@ def check(node: NodeView) -> ChannelFact:
         return ChannelFact(ChannelState.TOKEN, str(error))
     try:
         url = f"{node.web_url}/node/v1/hello"
-        _, body = request("GET", url, node=node.name, token=token)
+        boot = {BOOT_HEADER: boot_id()[:MOST_BOOT_ID]}
+        _, body = request("GET", url, node=node.name, token=token, headers=boot)
         expected = json.loads(body)["order_key_sha256"]
     except ChannelRefused as error:
         if error.status in (401, 403):

@@ -50,7 +50,7 @@ class JobAnswer(TypedDict):
     id: int
     name: str
     kind: str
-    """recipe, script or serve."""
+    """recipe, script, serve or workspace."""
     recipe: str
     state: str
     """queued, starting, running, stopping, moving, done, failed, stopped or lost."""

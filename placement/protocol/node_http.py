@@ -6,3 +6,7 @@ KEY_HEADER = "X-Job-Key"
 """Names the Job that a node means, because numbers may be another Job's after a
 restore.
 """
+BOOT_HEADER = "X-Boot-Id"
+"""Identity of the machine's present boot. It shows two machines with one token."""
+MOST_BOOT_ID = 40
+"""Characters of it."""

@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TypedDict
 
 from django.conf import settings
+from django.db.models import Q, QuerySet
 
 from placement.jobs.queries import waiting_reason
 from placement.jobs.service import check_isolation
@@ -13,7 +15,11 @@ from placement.rules.job_refusals import ScriptsNotAllowed
 from placement.workspace.rules import WorkspaceOrigin, read_origin
 from reservations.models import Reservation, User
 from reservations.rules.lifecycle import State
+from reservations.store.calendar_queries import iso
+from reservations.store.co_users import usable_by
 from telemetry.models import Node
+from telemetry.protocol.sentences import sentence
+from telemetry.web.answer_types import UtcInstant
 from telemetry.web.error_answers import message_of
 
 MOST_LINES = 12
@@ -63,6 +69,86 @@ class WorkspacesPanel:
     def most_gpus(self) -> int:
         """Return the largest number of Gpus on one node."""
         return max((count for _, count in self.nodes), default=0)
+
+
+class WorkspaceAnswer(TypedDict):
+    """A workspace, or a terminal."""
+
+    id: int
+    app: str
+    """Name of its program, or terminal."""
+    title: str
+    """Of its program."""
+    job: int
+    """The job that runs it."""
+    reservation: int
+    node: str
+    owner: str
+    """Login."""
+    own: bool
+    """Whether it is the caller's."""
+    shared: bool
+    """Whether co-users of the reservation may use it."""
+    state: str
+    """As of a job: queued, starting, running, stopping, done, failed, stopped, lost."""
+    reason: str
+    """Why it is in this state. May be empty."""
+    waits: str
+    """What it waits for. Empty: nothing."""
+    environment_folder: str
+    folder: str
+    """What it shows. Empty: the home."""
+    started_at: UtcInstant | None
+    ends_at: UtcInstant
+    """The end of its reservation."""
+    last_lines: list[str]
+    """The end of its log, if it ended badly."""
+
+
+def usable_workspaces(user: User) -> QuerySet[Workspace]:
+    """Return the workspaces that a User may use, newest first: own, or shared.
+
+    Terminals are among them. Nobody else can use a terminal.
+    """
+    held = Reservation.objects.filter(usable_by(user)).values("pk")
+    shared = Q(shared=True, job__reservation__in=held) & ~Q(app=TERMINAL)
+    return (
+        Workspace.objects.filter(Q(job__owner=user) | shared)
+        .select_related("job__owner", "job__node", "job__reservation")
+        .order_by("-created_at", "-pk")
+    )
+
+
+def workspace_facts(one: Workspace, user: User) -> WorkspaceAnswer:
+    """Return a workspace for the API."""
+    job = one.job
+    bad = job.state in ENDED_BADLY
+    return {
+        "id": one.pk,
+        "app": one.app,
+        "title": title_of(one.app),
+        "job": job.pk,
+        "reservation": job.reservation_id,
+        "node": job.node.name,
+        "owner": job.owner.username,
+        "own": job.owner_id == user.pk,
+        "shared": one.shared,
+        "state": job.state,
+        "reason": job.reason,
+        "waits": waiting_reason(job),
+        "environment_folder": job.environment_folder,
+        "folder": str(job.recipe_settings.get("folder", "")),
+        "started_at": iso(job.started_at) if job.started_at else None,
+        "ends_at": iso(job.reservation.end),
+        "last_lines": job.last_lines[-MOST_LINES:] if bad else [],
+    }
+
+
+def title_of(app: str) -> str:
+    """Return the title of a program, which also names its Job."""
+    if app == TERMINAL:
+        return sentence("Terminal")
+    return str(WORKSPACE_APPS[app].title)
 
 
 def workspace_origin() -> WorkspaceOrigin | None:

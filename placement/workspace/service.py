@@ -6,6 +6,7 @@ import secrets
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
+from urllib.parse import quote
 
 from django.conf import settings
 from django.db import transaction
@@ -17,6 +18,7 @@ from placement.jobs.service import (
     locked_usable_reservation,
     node_of,
     queue_job,
+    stop,
 )
 from placement.models import Job, Workspace, WorkspaceEntry
 from placement.planner.launch.recipes import WORKSPACE, checked_settings
@@ -24,8 +26,8 @@ from placement.planner.launch.workspace_apps import TERMINAL, WORKSPACE_APPS
 from placement.planner.values.errors import LaunchInvalid
 from placement.protocol.launchers import environment_problem
 from placement.protocol.stream_refusal import StreamRefused
-from placement.workspace.queries import may_use
-from reservations.models import User
+from placement.workspace.queries import may_use, title_of, workspace_origin
+from reservations.models import ApiToken, User
 from reservations.rules.errors import NotAllowed, NotFound
 from reservations.store.audit_log import audit_act
 from reservations.web.session_consumer import user_of_session
@@ -34,8 +36,21 @@ from telemetry.protocol.sentences import sentence
 CODE_SECONDS = 60
 CODE_BYTES = 32
 """Random bytes of a code and of a cookie."""
+BY_TOKEN = "token:"
+"""Before the number of the token that made an entry, in place of a session's key."""
+ENTER_PATH = "/.gpuportal/enter"
+"""Where the host of a workspace takes a code."""
 LABEL_BYTES = 15
 """Random bytes of a host name. In base 32 they are 24 letters and digits."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartedEntry:
+    """An entry that a browser has not used yet."""
+
+    address: str
+    """With the code. It works once."""
+    until: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +96,10 @@ def open_workspace(
     if app not in (*settings.WORKSPACE_APPS, TERMINAL):
         there = ", ".join(settings.WORKSPACE_APPS)
         problems["app"] = sentence("must be one of {there}", there=there)
+    elif app != TERMINAL and workspace_origin() is None:
+        problems["app"] = sentence(
+            "cannot be opened, because the site has no address for workspaces"
+        )
     if why := environment_problem(environment_folder):
         problems["environment_folder"] = why
     known = WORKSPACE_APPS.get(app)
@@ -142,13 +161,6 @@ def terminal_target(user: User, reservation_pk: int, now: datetime) -> VisitTarg
     return _target(newest, user, now)
 
 
-def title_of(app: str) -> str:
-    """Return the title of a program, which also names its Job."""
-    if app == TERMINAL:
-        return sentence("Terminal")
-    return str(WORKSPACE_APPS[app].title)
-
-
 def _settings_of(app: str, folder: str) -> dict[str, Any]:
     """Return the settings of a workspace's Job, with its load on a simulated Gpu.
 
@@ -168,14 +180,30 @@ def _settings_of(app: str, folder: str) -> dict[str, Any]:
 
 
 def start_entry(
-    *, user: User, session_key: str, workspace_pk: int, now: datetime
-) -> tuple[Workspace, str]:
-    """Return a workspace and a code with which the User may enter it once.
+    *,
+    user: User,
+    session_key: str,
+    token: ApiToken | None = None,
+    workspace_pk: int,
+    now: datetime,
+) -> StartedEntry:
+    """Return the address at which the User's browser enters a workspace once.
+
+    Args:
+        user: owner or co-user of the Reservation.
+        session_key: of the portal session that asks. The entry ends with it.
+        token: that asks instead of a session. The entry ends with it.
+        workspace_pk: of the workspace.
+        now: the present.
 
     Raises:
-        NotFound: there is no such workspace, or the User may not use it.
+        NotFound: there is no such workspace, the User may not use it, or the site has
+            no address for workspaces.
         StreamRefused: it does not run, or the Reservation is not active.
     """
+    origin = workspace_origin()
+    if origin is None:
+        raise _no_workspace()
     workspace = _usable(user, workspace_pk)
     _target(workspace, user, now)
     ended = WorkspaceEntry.objects.exclude(
@@ -185,15 +213,17 @@ def start_entry(
     unused = WorkspaceEntry.objects.filter(cookie_hash=None, code_until__lt=now)
     unused.delete()
     code = secrets.token_urlsafe(CODE_BYTES)
+    until = now + timedelta(seconds=CODE_SECONDS)
     WorkspaceEntry.objects.create(
         workspace=workspace,
         user=user,
-        session_key=session_key,
+        session_key=session_key if token is None else f"{BY_TOKEN}{token.pk}",
         code_hash=_hash(code),
-        code_until=now + timedelta(seconds=CODE_SECONDS),
+        code_until=until,
         created_at=now,
     )
-    return workspace, code
+    place = f"{origin.origin_of(workspace.label)}{ENTER_PATH}"
+    return StartedEntry(f"{place}?code={quote(code)}", until)
 
 
 def use_code(code: str, label: str, *, now: datetime) -> str | None:
@@ -221,10 +251,36 @@ def visit_target(cookie: str, label: str, *, now: datetime) -> VisitTarget:
         .select_related("workspace")
         .first()
     )
-    user = user_of_session(entry.session_key) if entry else None
+    user = _user_of_entry(entry.session_key, now) if entry else None
     if entry is None or user is None or user.pk != entry.user_id:
         raise _no_workspace()
     return _target(_usable(user, entry.workspace_id), user, now)
+
+
+def _user_of_entry(key: str, now: datetime) -> User | None:
+    """Return the User of the session or the token that made an entry.
+
+    None: it has ended. A session's key has letters and digits only.
+    """
+    if not key.startswith(BY_TOKEN):
+        return user_of_session(key)
+    tokens = ApiToken.objects.select_related("user").filter(
+        pk=int(key.removeprefix(BY_TOKEN)), revoked_at=None, expires_at__gt=now
+    )
+    token = tokens.filter(user__is_active=True).first()
+    return token.user if token else None
+
+
+def stop_own(*, user: User, workspace: Workspace, now: datetime) -> None:
+    """Stop the Job of the User's own workspace or terminal.
+
+    Raises:
+        NotAllowed: it is another User's.
+        JobOver: it has ended.
+    """
+    if workspace.job.owner_id != user.pk:
+        raise NotAllowed(act=sentence("stop another person's workspace"))
+    stop(job_id=workspace.job_id, user=user, now=now)
 
 
 def set_shared(*, user: User, workspace_pk: int, shared: bool, now: datetime) -> None:

@@ -1,7 +1,6 @@
 """The page of a reservation's workspaces, and what its buttons do."""
 
 from typing import Any
-from urllib.parse import quote
 
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import get_object_or_404, redirect, render
@@ -29,8 +28,6 @@ from telemetry.models import Gpu
 from telemetry.protocol.coded_error import CodedError
 from telemetry.web.error_answers import add_errors
 from telemetry.web.query_filters import whole_number
-
-ENTER_PATH = "/.gpuportal/enter"
 
 
 def allow_entry(response: HttpResponse) -> HttpResponse:
@@ -119,17 +116,13 @@ def book_and_open(request: HttpRequest) -> HttpResponse:
 @require_POST
 def enter(request: HttpRequest, pk: int) -> HttpResponse:
     """Lead the browser into a workspace, with a code that is used once."""
-    origin = workspace_origin()
-    if origin is None:
-        raise Http404
-    workspace, code = workspaces.start_entry(
+    entry = workspaces.start_entry(
         user=reader(request),
         session_key=request.session.session_key or "",
         workspace_pk=pk,
         now=timezone.now(),
     )
-    address = f"{origin.origin_of(workspace.label)}{ENTER_PATH}?code={quote(code)}"
-    response = HttpResponseRedirect(address, status=303)
+    response = HttpResponseRedirect(entry.address, status=303)
     response["Cache-Control"] = "no-store"
     response["Referrer-Policy"] = "no-referrer"
     return response

@@ -39,9 +39,11 @@ from reservations.models import (
     NoticeSettings,
     Occurrence,
     Offer,
+    RecoveryCode,
     RefusedRequest,
     RequestKey,
     Reservation,
+    SecondFactor,
     Series,
     SitePolicy,
     SshKey,
@@ -164,7 +166,10 @@ def _drop_own(user: User, now: datetime) -> None:
     """Delete what only this person had, and end their part in what others have."""
     Delivery.objects.filter(notice__user=user).delete()
     RefusedRequest.objects.filter(membership__user=user).delete()
-    own = (Notice, ApiToken, SshKey, RequestKey, Identity, Invitation, NoticeSettings)
+    own = (
+        *(Notice, ApiToken, SshKey, RequestKey, Identity, Invitation, NoticeSettings),
+        *(SecondFactor, RecoveryCode),
+    )
     for model in (*own, CalendarFeed, Favourite):
         model._default_manager.filter(user=user).delete()
     Reservation.objects.filter(user=user).exclude(purpose="").update(purpose="")

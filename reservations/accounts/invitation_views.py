@@ -6,7 +6,6 @@ of a proxy and no Referer of the page's own requests holds it for long.
 
 from django import forms
 from django.conf import settings
-from django.contrib.auth import login
 from django.contrib.auth.decorators import login_not_required
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
@@ -17,6 +16,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_safe
 
 from reservations.accounts import invitations
+from reservations.accounts.second_factors.sign_in import begin_session
 from reservations.rules.errors import NotFound
 from telemetry.protocol.sentences import sentence
 from telemetry.web.plain_forms import PlainForm
@@ -90,8 +90,7 @@ def choose(request: HttpRequest) -> HttpResponseBase:
             return _page(request, status=404)
         else:
             request.session.flush()
-            login(request, user, backend=BACKEND)
-            return redirect("board")
+            return begin_session(request, user, backend=BACKEND, back="")
     return _page(request, form, user_name=found.user.username, status=422)
 
 

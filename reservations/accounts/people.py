@@ -147,6 +147,13 @@ def sign_out(*, user_id: int, actor: User, now: datetime) -> int:
     return ended
 
 
+def end_other_sessions(*, user: User, kept: str | None, now: datetime) -> None:
+    """End the browser sessions of a person except one."""
+    rows = sessions_of(user, now=now)
+    ended = [row.pk for row in rows if row.session_key != kept]
+    Session.objects.filter(pk__in=ended).delete()
+
+
 def _locked(user_id: int) -> User:
     rows = User.objects.select_for_update(no_key=True, of=("self",))
     found = rows.filter(pk=user_id, erased_at=None).first()

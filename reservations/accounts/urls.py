@@ -4,6 +4,8 @@ from django.urls import path
 
 from reservations.accounts import course_views, head_views, invitation_views, join_views
 from reservations.accounts.identities import views as identities
+from reservations.accounts.passwords import views as passwords
+from reservations.accounts.second_factors import views as second_factors
 from reservations.accounts.tree import change_views, draft_views, import_views
 from reservations.accounts.tree import views as account_tree
 
@@ -30,6 +32,20 @@ urlpatterns = [
     path("manage/courses/<int:pk>/invite/", course_views.invite, name="manage-invite"),
     path("welcome/", invitation_views.choose, name="choose-password"),
     path("welcome/<str:token>/", invitation_views.welcome, name="welcome"),
+    path(
+        "login/password/forgotten/",
+        passwords.ForgottenPassword.as_view(),
+        name="password-reset",
+    ),
+    path("login/password/sent/", passwords.link_sent, name="password-reset-sent"),
+    path(
+        "login/password/<str:uidb64>/<str:token>/",
+        passwords.PasswordByLink.as_view(),
+        name="password-reset-choose",
+    ),
+    path("second-factor/", second_factors.prove, name="second-factor"),
+    path("me/second-factor/", second_factors.show, name="second-factors"),
+    path("me/password/", passwords.OwnPassword.as_view(), name="password-change"),
     path("group/", head_views.show, name="group"),
     path("join/<str:token>/", join_views.join, name="join-group"),
 ]

@@ -28,6 +28,7 @@ from reservations.models.reports import (
     RolledMonth,
 )
 from reservations.models.request_key import RequestKey
+from reservations.models.second_factor import RecoveryCode, SecondFactor
 from reservations.models.sharing import (
     CalendarFeed,
     CoUser,
@@ -72,11 +73,13 @@ __all__ = [
     "PolicyReplay",
     "PoolQuota",
     "PoolRule",
+    "RecoveryCode",
     "RefusedDemand",
     "RefusedRequest",
     "RequestKey",
     "Reservation",
     "RolledMonth",
+    "SecondFactor",
     "Series",
     "SitePolicy",
     "SshKey",

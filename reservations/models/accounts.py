@@ -47,6 +47,12 @@ class User(AbstractUser):
     erased_at = models.DateTimeField(
         null=True, blank=True, editable=False, help_text="When the person was erased."
     )
+    second_factor_asked_at = models.DateTimeField(
+        null=True,
+        blank=True,
+        editable=False,
+        help_text="When the portal first asked this operator for a second factor.",
+    )
 
     class Meta(AbstractUser.Meta):
         ordering = ["username"]

@@ -7,7 +7,7 @@ from django.conf import settings
 from django.http import HttpRequest
 from django.utils import timezone
 
-from reservations.models import Membership, User
+from reservations.models import ApiToken, Membership, User
 from reservations.rules.calendar import Slot
 from reservations.rules.decision import Decision
 from reservations.rules.errors import NotFound
@@ -90,6 +90,11 @@ def signed_in(request: HttpRequest) -> User:
     user = request.user
     assert isinstance(user, User)
     return user
+
+
+def token_of(request: HttpRequest) -> ApiToken | None:
+    """Return the token that a request was sent with. None: a page sent it."""
+    return getattr(request, "api_token", None)
 
 
 def own_membership(user: User, pk: int | None) -> Membership | None:

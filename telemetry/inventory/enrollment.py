@@ -13,7 +13,20 @@ from telemetry.protocol.hardware import NODE_NAME
 
 @transaction.atomic(durable=True)
 def enroll_node(*, name: str, simulated: bool, now: datetime) -> tuple[Node, str]:
+    """Make a node and its token in a transaction. `add_node` has the errors."""
+    return add_node(name=name, simulated=simulated, now=now)
+
+
+@transaction.atomic(durable=True)
+def renew_token(*, name: str) -> tuple[Node, str]:
+    """Replace a node's token in a transaction. `replace_token` has the errors."""
+    return replace_token(name=name)
+
+
+def add_node(*, name: str, simulated: bool, now: datetime) -> tuple[Node, str]:
     """Make a node and its token. Return the token. Only its hash is stored.
+
+    Runs in the caller's transaction.
 
     Raises:
         ValidationError: the name cannot be part of a stream or a file name.
@@ -34,12 +47,11 @@ def enroll_node(*, name: str, simulated: bool, now: datetime) -> tuple[Node, str
     return node, token
 
 
-@transaction.atomic(durable=True)
-def renew_token(*, name: str) -> tuple[Node, str]:
+def replace_token(*, name: str) -> tuple[Node, str]:
     """Give a node a new token. The old one becomes invalid at once.
 
-    A node that was retired comes back, with the Gpus that were retired with it. A Gpu
-    that was retired before stays retired.
+    Runs in the caller's transaction. A node that was retired comes back, with the Gpus
+    that were retired with it. A Gpu that was retired before stays retired.
 
     Raises:
         NodeUnknown: no such node, or Slurm gives out its GPUs.

@@ -10,10 +10,12 @@ from datetime import datetime
 from django.db.models import Max, Q
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, render
+from django.utils import timezone
 from django.utils.translation import gettext
 from django.views.decorators.http import require_safe
 
 from telemetry.history.charts import charts_page
+from telemetry.inventory.node_identity import identity_warnings
 from telemetry.models import Alert, Gpu, Node
 from telemetry.rules.alert_rules import REFUSED
 from telemetry.rules.broker_refusals import cause
@@ -96,6 +98,7 @@ def node_show(request: HttpRequest, name: str) -> HttpResponse:
             "alerts": alerts.order_by("-opened_at")[:ALERTS_SHOWN],
             "refused": _refusal(alerts.filter(rule=REFUSED).first()),
             "gate": _gate_report(request, node),
+            "doubts": _doubts(request, node),
             "page": {"node": node.name},
         },
     )
@@ -108,6 +111,13 @@ def _gate_report(request: HttpRequest, node: Node) -> dict[str, object] | None:
         return None
     sees_all = bool(getattr(request.user, "is_operator", False))
     return {"refusals": [], **node.gate_report} if sees_all else None
+
+
+def _doubts(request: HttpRequest, node: Node) -> list[str]:
+    """Return for an admin what is wrong with a node's machine."""
+    if not getattr(request.user, "is_operator", False):
+        return []
+    return identity_warnings(node, timezone.now())
 
 
 def _refusal(alert: Alert | None) -> dict[str, object] | None:

@@ -1,6 +1,7 @@
 """The rows of telemetry: nodes, Gpus, samples by minute and hour, alerts."""
 
 from telemetry.models.alerts import Alert, AlertQuerySet, Response, XidCount
+from telemetry.models.join_rows import NodeIdentity, NodeJoin
 from telemetry.models.nodes import Gpu, GpuQuerySet, Node, Pool
 from telemetry.models.samples import AccountHour, HourDue, SampleHour, SampleMinute
 from telemetry.models.slurm_rows import SlurmCluster, SlurmGpu
@@ -15,6 +16,8 @@ __all__ = [
     "GpuQuerySet",
     "HourDue",
     "Node",
+    "NodeIdentity",
+    "NodeJoin",
     "Pool",
     "Response",
     "SampleHour",

@@ -29,6 +29,7 @@ class RequestRefused(CodedError):
         "other-origin": 403,
         "page-expired": 403,
         "scope-missing": 403,
+        "second-factor-needed": 403,
         "no-model": 404,
         "not-found": 404,
         "ssh-key-unknown": 404,

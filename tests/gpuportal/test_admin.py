@@ -89,6 +89,7 @@ def test_a_threshold_is_changed_with_a_reason_and_audited_with_what_it_was(
     assert entry.detail["changes"] == {"silent_after_seconds": [600, 120]}
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("field", "value", "words"),
     [
@@ -134,6 +135,7 @@ def test_the_other_desks_of_judging_open_and_their_actions_are_audited(
     assert not Alert.objects.open().exists()
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("value", ["9" * 30, "9" * 5000, "-1", "abc", "²", "999999"])
 @pytest.mark.parametrize("name", ["user", "account"])
 def test_a_tampered_choice_is_an_error_at_its_field(client, alice, omar, name, value):

@@ -76,6 +76,7 @@ def test_examples_are_commands_whose_bodies_are_accepted(sections):
     assert re.search(r"-F \w+=@FILE", upload)
 
 
+@pytest.mark.once
 @pytest.mark.django_db
 def test_the_page_shows_every_operation_to_those_who_are_signed_in(client, alice):
     assert client.get("/api/v1/docs").status_code == 302

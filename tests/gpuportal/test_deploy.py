@@ -19,6 +19,8 @@ from tests.house.walk import ROOT
 UNITS = sorted((ROOT / "deploy" / "systemd").glob("*.service"))
 BACKUP = "gpuportal-backup"
 """Started by its timer, not with the portal."""
+BROKER_USER = "gpuportal-broker-user@"
+"""Started by its socket, for each machine that joins."""
 
 
 def example(name: str) -> dict[str, str]:
@@ -43,10 +45,11 @@ def test_there_is_a_unit_for_every_process():
         f"gpuportal-{name}"
         for name in (
             *("backup", "check", "web", "worker", "refine", "beat", "ingest", "node"),
+            "broker-user@",
         )
     }
     wanted = (ROOT / "deploy" / "systemd" / "gpuportal.target").read_text()
-    for name in names - {"gpuportal-node", BACKUP}:
+    for name in names - {"gpuportal-node", BACKUP, BROKER_USER}:
         assert f"{name}.service" in wanted
     timer = unit(ROOT / "deploy/systemd/gpuportal-backup.timer", "Timer")
     assert timer["Persistent"] == "true"
@@ -55,6 +58,8 @@ def test_there_is_a_unit_for_every_process():
 def test_only_the_node_runs_as_root_and_only_the_control_side_knows_its_secrets():
     for path in UNITS:
         service = unit(path)
+        if path.stem == BROKER_USER:
+            continue
         node = path.stem == "gpuportal-node"
         assert service["User"] == ("root" if node else "gpuportal")
         assert service["EnvironmentFile"].endswith("node.env" if node else "portal.env")
@@ -64,13 +69,28 @@ def test_only_the_node_runs_as_root_and_only_the_control_side_knows_its_secrets(
     )
 
 
+def test_only_one_process_gets_the_password_of_the_brokers_admin():
+    """And it has no secret of the portal, whose user cannot read its credential."""
+    folder = ROOT / "deploy" / "systemd"
+    service = unit(folder / f"{BROKER_USER}.service")
+    assert service["DynamicUser"] == "yes"
+    assert "User" not in service
+    assert {"SECRET_KEY", "DATABASE_URL"} <= {*service["UnsetEnvironment"].split()}
+    assert service["ExecStart"].endswith("deploy/broker-user")
+    with_password = [path for path in UNITS if "broker-admin" in path.read_text()]
+    assert [path.stem for path in with_password] == [BROKER_USER]
+    socket = unit(folder / "gpuportal-broker-user.socket", "Socket")
+    assert (socket["SocketUser"], socket["SocketMode"]) == ("gpuportal", "0600")
+    assert socket["Accept"] == "yes"
+
+
 def test_settings_and_database_are_checked_once_before_anything_starts():
     check = unit(ROOT / "deploy/systemd/gpuportal-check.service")
     assert check["ExecStart"].endswith("check --deploy --database default")
     assert (check["Type"], check["RemainAfterExit"]) == ("oneshot", "yes")
     for path in UNITS:
         # A backup is made also of a site that does not start.
-        if path.stem in ("gpuportal-check", "gpuportal-node", BACKUP):
+        if path.stem in ("gpuportal-check", "gpuportal-node", BACKUP, BROKER_USER):
             continue
         assert "ExecStartPre" not in unit(path)
         for key in ("Requires", "After"):
@@ -230,6 +250,44 @@ def enroll(manage, tmp_path, make_database):
             )
 
         yield run, broker
+
+
+HASH = "0" * 64
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("", "two words"),
+        ("atlas", "two words"),
+        (f"atlas {HASH} more", "two words"),
+        (f"atlas {HASH[1:]}", "64 digits"),
+        (f"atlas {HASH[1:]}G", "64 digits"),
+        (f"a~b {HASH}", "a node's name"),
+        (f"--check {HASH}", "a node's name"),
+        (f"{'a' * 64} {HASH}", "63 characters"),
+        (f"atlas {HASH}", "does not answer admin"),
+    ],
+)
+def test_what_is_no_user_of_a_node_is_refused_in_one_line(tmp_path, asked, said):
+    """deploy/broker-user takes its words from the portal, which it does not trust."""
+    (tmp_path / "broker-admin").write_text("wrong")
+    done = subprocess.run(
+        ["sh", str(ROOT / "deploy" / "broker-user")],
+        input=asked,
+        env={
+            "PATH": os.environ["PATH"],
+            "REDIS_URL": "redis://portal:x@127.0.0.1:1/0",
+            "CREDENTIALS_DIRECTORY": str(tmp_path),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    (line,) = done.stdout.splitlines()
+    assert line.startswith("no: ")
+    assert said in line
 
 
 def unpacked(bundle: Path, to: Path) -> NodeSettings:

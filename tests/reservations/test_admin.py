@@ -81,6 +81,7 @@ def test_a_quota_is_edited_in_hours_with_a_reason_and_history(lab, alice, desk) 
     assert form_of(desk.get(page))["quota_gpu_seconds"] == 12.5
 
 
+@pytest.mark.once
 def test_the_policy_is_checked_as_a_whole(lab, desk) -> None:
     page = reverse("admin:reservations_sitepolicy_change", args=[1])
     form = form_of(desk.get(page)) | {"reason": "trial"}
@@ -113,6 +114,7 @@ def test_a_unix_login_must_look_like_one(lab, alice, desk) -> None:
     assert AuditEntry.objects.filter(verb="admin.user.changed").exists()
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("model", ["ledgerentry", "auditentry", "reservation"])
 def test_ledger_audit_and_reservations_cannot_be_forged(
     lab, alice, desk, model

@@ -70,6 +70,7 @@ def test_a_student_reads_german(client, german, alice, bob) -> None:
     )
 
 
+@pytest.mark.once
 def test_the_reasons_of_the_ledger_are_read_in_german(client, german, alice) -> None:
     ahead = timezone.now().replace(minute=0, second=0, microsecond=0)
     ahead += timedelta(hours=20)

@@ -187,6 +187,7 @@ def test_what_was_booked_keeps_its_price_when_it_is_changed_returned_and_charged
     assert list(findings()) == []
 
 
+@pytest.mark.once
 def test_cut_in_two_carried_over_closed_and_stayed_on_at_the_booked_price(
     lab, alice, bob, omar
 ) -> None:

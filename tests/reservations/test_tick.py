@@ -30,6 +30,7 @@ from tests.reservations.conftest import (
 )
 
 
+@pytest.mark.once
 def test_a_reservation_begins_runs_and_is_charged(lab, alice) -> None:
     made = lab.book(alice, lab.gpus[:2], at(10), 2)
     assert tick.tick(at(9, 59))["started"] == 0
@@ -128,6 +129,7 @@ def test_a_process_of_the_holder_is_checking_in(lab, alice) -> None:
     assert made.checked_in_at == at(9, 2)
 
 
+@pytest.mark.once
 def test_who_does_not_come_loses_the_gpu_and_pays_what_nobody_took(
     lab, alice, bob
 ) -> None:
@@ -186,6 +188,7 @@ def idle(lab, alice) -> Reservation:
     return made
 
 
+@pytest.mark.once
 def test_an_idle_reservation_is_warned_once_and_then_freed(lab, idle) -> None:
     assert tick.tick(at(9, 29))["idle_warned"] == 0
     assert tick.tick(at(9, 30))["idle_warned"] == 1

@@ -137,6 +137,7 @@ class TestHistory:
         assert told["power_avg_watts"][at] is None
         assert sum(told["n"]) == 180
 
+    @pytest.mark.once
     def test_a_day_fits_the_charts_width(self, alice):
         gpu = make_gpu()
         self.fill(gpu, {ago: 40 for ago in range(1, 1440)})

@@ -74,7 +74,7 @@ def book(args):
         if args.check:
             _show_days(to.ask("POST", "/series/preview", wanted))
         else:
-            made = to.ask("POST", "/series", wanted)
+            made = to.create("/series", wanted)
             print(f"series {made['id']}: {made['words']}")
             _show_days(made)
         return

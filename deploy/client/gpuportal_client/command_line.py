@@ -16,6 +16,7 @@ Then:
     %(prog)s files 5 | files 5 --get --to results/
     %(prog)s extend 17 --hours 2 | release 17
     %(prog)s ssh 17 [-- nvidia-smi]             a shell on the node of reservation 17
+    %(prog)s workspace start --reservation 17   JupyterLab there: workspace open 3
     %(prog)s keys | keys add ~/.ssh/id_ed25519.pub | keys remove 4
     %(prog)s config-ssh                         ssh r17.gpuportal, scp and VS Code
     eval "$(%(prog)s completion bash)"          completes commands, options and numbers
@@ -40,6 +41,7 @@ from gpuportal_client import (
     saved_login,
     sharing_commands,
     ssh_commands,
+    workspace_commands,
 )
 from gpuportal_client.portal_api import Refused
 
@@ -51,6 +53,7 @@ MODULES = (
     job_commands,
     model_commands,
     ssh_commands,
+    workspace_commands,
     completion,
 )
 

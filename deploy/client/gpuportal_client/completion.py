@@ -44,7 +44,9 @@ KIND_OF = {
     ("star", "what"): "gpu",
     ("undo", "reservation"): "any reservation",
     ("usage", "number"): "any reservation",
+    ("tokens", "number"): "token",
     ("waitlist", "number"): "request",
+    ("workspace", "number"): "workspace",
 }
 """Which values an argument has: by its name, or by its command and its name."""
 
@@ -347,6 +349,16 @@ def _classes(to):
     return sorted({(one["gpu_class"], "") for one in to.ask("GET", "/gpus")["gpus"]})
 
 
+def _tokens(to):
+    for row in to.ask("GET", "/tokens")["tokens"]:
+        yield row["id"], f"{row['label']}, until {clock(row['expires'])}"
+
+
+def _workspaces(to):
+    for row in to.ask("GET", "/workspaces")["workspaces"]:
+        yield row["id"], f"{row['state']}, {row['title']} on {row['node']}"
+
+
 FETCHED = {
     "any reservation": _every_reservation,
     "class": _classes,
@@ -361,4 +373,6 @@ FETCHED = {
     "request": _requests,
     "reservation": _reservations,
     "series": _series,
+    "token": _tokens,
+    "workspace": _workspaces,
 }

@@ -92,7 +92,7 @@ def run(args):
         if args.gaps or args.follow:
             raise Refused("--sweep goes with --reservation, without --follow", 2)
         sweep = {name: values for name, values in args.sweep}
-        made = to.ask("POST", "/jobs/arrays", body | {"sweep": sweep})
+        made = to.create("/jobs/arrays", body | {"sweep": sweep})
         print(f"array {made['array']}: {len(made['jobs'])} jobs")
         return
     if args.gaps:

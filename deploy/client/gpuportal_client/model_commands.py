@@ -102,7 +102,7 @@ def serve(args):
         print(f"model {made['name']} at endpoint {args.endpoint}: {made['state']}")
         return
     body |= {"reservation": args.reservation, "hours": args.hours}
-    made = to.ask("POST", "/serve", body | {"admits": args.admits})
+    made = to.create("/serve", body | {"admits": args.admits})
     print(f"endpoint {made['job']}: {made['state']} on {made['gpu']}")
     print(to.url + made["address"])
 

@@ -20,7 +20,7 @@ def wait(args):
         "any_notice": args.any_notice,
     }
     body = {name: value for name, value in wish.items() if value is not None}
-    made = portal().ask("POST", "/waiting", body)
+    made = portal().create("/waiting", body)
     place = f", number {made['position']} in line" if made["position"] else ""
     print(f"request {made['id']}: {made['state']}{place}")
 
@@ -101,7 +101,7 @@ def offer(args):
         "wanted": args.swap,
         "message": args.message,
     }
-    made = portal().ask("POST", "/offers", body)
+    made = portal().create("/offers", body)
     print(f"offer {made['id']} to {made['to']}, open until {clock(made['expires_at'])}")
 
 

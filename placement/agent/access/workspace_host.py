@@ -5,6 +5,7 @@ It runs as the student. ``program_host.py`` says how connections reach the progr
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import secrets
@@ -88,15 +89,33 @@ def app_command(
     if app.server:
         words = ["python", str(SERVERS / app.server)]
     words += [*app.arguments(place), *more]
+    needed = () if app.of_node else (app.program,)
     try:
-        return checked_argv(words, (app.program,), folder)
+        return checked_argv(words, needed, folder)
     except FileNotFoundError:
-        pip = f"{folder}/python -m pip" if folder else "python3 -m pip"
-        where = folder.removesuffix("/bin") if folder else "the system's PATH"
-        raise ProgramMissing(
-            f"{app.program} is not installed in {where}. Install it on this node: "
-            f"{pip} install {app.package}"
-        ) from None
+        if app.instead is not None:
+            with contextlib.suppress(ProgramMissing):
+                return app_command(app.instead, place, environ)
+        raise _missing(app, folder, environ) from None
+
+
+def _missing(
+    app: WorkspaceApp, folder: str, environ: Mapping[str, str]
+) -> ProgramMissing:
+    """Return what says that a program is missing, and how to install it."""
+    place = folder.removesuffix("/bin")
+    where = place or "the system's PATH"
+    if app.of_node and place:
+        where = f"{place} or the system's PATH"
+    how = app.install.format(
+        python=f"{folder}/python" if folder else "python3",
+        folder=place or f"{environ['HOME']}/.local",
+    )
+    name = "" if place or not app.of_node else ", and name this folder as environment"
+    return ProgramMissing(
+        f"{app.program} is not installed in {where}. Install it on this node: "
+        f"{how}{name}"
+    )
 
 
 def main(argv: Sequence[str]) -> int:

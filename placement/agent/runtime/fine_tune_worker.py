@@ -47,10 +47,11 @@ from placement.agent.runtime.lora_adapters import (
     save_merged,
     with_adapters,
 )
+from placement.agent.runtime.model_stage import StageOfRank
 from placement.agent.runtime.own_worker import OwnTrainer, run
 from placement.agent.runtime.rank_groups import RankGroups
 from placement.agent.runtime.sharded_model import LOWER, blocks_of, share_out
-from placement.agent.runtime.tiny_transformer import loss_of
+from placement.agent.runtime.tiny_transformer import LEFT_OUT, loss_of
 from placement.agent.runtime.token_blocks import (
     TOKENS,
     TokenBlocks,
@@ -164,15 +165,26 @@ class FineTuneTrainer(OwnTrainer):
         """
         self.folder = model_folder(settings["model"], os.environ)
         self.next_step = 0
+        self.staged: StageOfRank | None = None
+        self.is_evaluating = False
         super().__init__(how, settings, ranks)
+        if self.staged is not None:
+            self.parameter_count = self.staged.parameter_count
+            self.trainable_count = self.staged.trainable_count
         if not settings["steps"]:
-            batches = len(self.data) / (settings["batch"] * how.replicas)  # type: ignore[arg-type]
+            count = len(self.data)  # type: ignore[arg-type]
+            batches = count / (self.batch_size * how.replicas)
             steps = settings["epochs"] * batches / how.accumulation
             self.settings = {**settings, "steps": max(1, math.ceil(steps))}
 
     def first_model(self) -> nn.Module:
         """Return the model with the weights with which the training begins."""
         return loaded_model(self.folder, self.how)
+
+    @property
+    def batch_size(self) -> int:
+        """Return the sequences of one forward and backward of a replica."""
+        return int(self.settings["batch"]) * self.how.microbatches
 
     def _loss_function(self, settings: Mapping[str, Any]) -> Callable[..., Any]:
         return loss_of
@@ -184,41 +196,63 @@ class FineTuneTrainer(OwnTrainer):
         def placed() -> nn.Module:
             model = base = self.first_model()
             self.packed = packed_names(base)
+            table: Any = base.get_input_embeddings()  # type: ignore[operator]
+            self.vocabulary = table.num_embeddings
             blocks = blocks_of(model)
             if self.settings.get("lora_rank"):
                 model = with_adapters(base, self.settings)
+            if how.stages > 1:
+                self.staged = StageOfRank(base, model, how, ranks.place.stage)
             if how.tensor_degree > 1:
                 cut_by_family(base, ranks.along("tensor"), along=how.sequence_parallel)
             if how.shares_out:
-                share_out(model, how, ranks.along("replica"), blocks=blocks)
+                share_out(model, how, ranks.sharing, blocks=blocks)
             else:
                 model.to(ranks.device)
             return model
 
-        return [in_turns(placed, ranks.device)]
+        model = in_turns(placed, ranks.device)
+        if self.staged is not None:
+            self.staged.make_groups(ranks)
+        return [model]
+
+    def stage_module(self, part: nn.Module) -> nn.Module:
+        """Return the module that the schedule calls for this rank's stage."""
+        assert self.staged is not None
+        return self.staged.module(self.autocast)
+
+    def stage_loss(self, logits: torch.Tensor, following: torch.Tensor) -> torch.Tensor:
+        """Return the mean loss of a microbatch, or the sum over its sequences."""
+        if not self.is_evaluating:
+            return loss_of(logits, following)
+        return loss_of(logits, following, reduction="sum") / following.shape[1]
+
+    def join_gradients(self) -> None:
+        """Add up the gradients of a weight that the first and the last stage have."""
+        if self.staged is not None:
+            self.staged.sum_shared()
 
     def _data_set(self) -> Dataset[Any]:
         """Return the blocks to train on. The first rank of each node tokenizes them."""
-        settings, model = self.settings, self.parts[0]
+        settings = self.settings
         path = Path(settings["data"])
         self.tokenizer = import_transformers().AutoTokenizer.from_pretrained(
             self.folder, use_fast=True, **LOCAL
         )
         if int(os.environ["LOCAL_RANK"]) == 0:
-            embedding: Any = model.get_input_embeddings()  # type: ignore[operator]
             write_tokens(
                 TOKENS,
                 texts_of(path, settings["column"]),
                 self.tokenizer,
                 is_one_text=path.suffix == ".txt",
-                most=embedding.num_embeddings,
+                most=self.vocabulary,
             )
         distributed.barrier()
         blocks = TokenBlocks(TOKENS, settings["seq"])
         rest, self.held_out = divided(
             blocks, settings["evaluation_pct"], settings["seed"]
         )
-        wanted = settings["batch"] * self.how.replicas
+        wanted = self.batch_size * self.how.replicas
         if len(rest) < wanted:
             raise LaunchInvalid(
                 {
@@ -248,11 +282,14 @@ class FineTuneTrainer(OwnTrainer):
         for group in (*wrapper, *(group for groups in inner for group in groups)):
             group["lr"] = rate
         if settings["clip_norm"]:
+            stage = self.staged
             clip_gradients(
                 self.trained,
                 settings["clip_norm"],
-                ranks=self.how.ranks,
+                ranks=self.how.ranks // self.how.stages,
                 device=self.ranks.device,
+                staged=stage is not None,
+                shared=stage.counted_elsewhere if stage is not None else None,
             )
 
     def step(self) -> float:
@@ -272,6 +309,8 @@ class FineTuneTrainer(OwnTrainer):
     def held(self, *, to_read: bool) -> dict[str, torch.Tensor]:
         """Return this rank's weights and optimizer state by name."""
         found = super().held(to_read=to_read)
+        if self.staged is not None:
+            found = self.staged.named_once(found)
         names = {f"model.{name}" for name in self.packed}
         stems = tuple(f"optimizer.{name}." for name in self.packed)
         return {
@@ -292,10 +331,11 @@ class FineTuneTrainer(OwnTrainer):
         due = ends or (every and (step + 1) % every == 0)
         if not due or not len(self.held_out):
             return {}
-        size, count = self.settings["batch"], len(self.held_out)
+        size, count = self.batch_size, len(self.held_out)
         first = self.ranks.place.replica * size
         sums = torch.zeros(2, dtype=torch.float64, device=self.ranks.device)
         self.model.eval()
+        self.is_evaluating = True
         with torch.no_grad():
             for start in range(first, first + count, size * self.how.replicas):
                 mine = range(start, min(start + size, count))
@@ -304,9 +344,12 @@ class FineTuneTrainer(OwnTrainer):
                     torch.stack(one).to(self.ranks.device)
                     for one in zip(*pairs, strict=True)
                 )
-                loss = self._loss(inputs, targets)
-                sums[0] += loss * len(mine)
-                sums[1] += len(mine)
+                if self.schedule is None:
+                    sums[0] += self._loss(inputs, targets) * len(mine)
+                else:
+                    sums[0] += self._staged_loss(inputs, targets, size) * bool(mine)
+                sums[1] += len(mine) if self.has_loss else 0
+        self.is_evaluating = False
         self.model.train()
         for module in self.model.modules():
             # ZeRO-2 keeps whole weights until the next backward, which does not come.
@@ -314,6 +357,32 @@ class FineTuneTrainer(OwnTrainer):
                 module.reshard()
         distributed.all_reduce(sums)
         return {"eval_loss": round(float(sums[0] / sums[1]), 6)}
+
+    @property
+    def has_loss(self) -> bool:
+        """Return whether this rank computes the loss."""
+        return self.staged is None or self.staged.last
+
+    def _staged_loss(
+        self, inputs: torch.Tensor, targets: torch.Tensor, size: int
+    ) -> float:
+        """Return the sum of the losses of some sequences, on the last stage only.
+
+        The schedule takes a batch of always the same size.
+        """
+        lacks = size - len(inputs)
+        given = torch.cat([inputs, inputs[:1].expand(lacks, -1)])
+        padding = torch.full_like(targets[:1], LEFT_OUT).expand(lacks, -1)
+        losses: list[torch.Tensor] = []
+        stage = self.staged
+        assert stage is not None
+        ends = {"target": torch.cat([targets, padding]), "losses": losses}
+        self.schedule.eval(
+            *((given,) if stage.first else ()),
+            **(ends if stage.last else {}),
+            return_outputs=False,
+        )
+        return float(sum(losses)) / self.scale.factor
 
     def export(self) -> None:
         """Write the model and its tokenizer, and replace the previous ones."""
@@ -324,6 +393,8 @@ class FineTuneTrainer(OwnTrainer):
                 full_state_dict=True, cpu_offload=True, ignore_frozen_params=adapters
             )
             state: Mapping[str, Any] = get_model_state_dict(model, options=whole)
+        elif self.staged is not None:
+            state = self.staged.gathered(self.kept_weights(model), self.ranks)
         else:
             state = self.kept_weights(model)
         if self.ranks.rank == 0:

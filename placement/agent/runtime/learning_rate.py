@@ -46,6 +46,8 @@ def clip_gradients(
     *,
     ranks: int,
     device: torch.device,
+    staged: bool = False,
+    shared: torch.Tensor | None = None,
 ) -> float:
     """Scale the gradients so that their common norm is at most a limit.
 
@@ -54,17 +56,21 @@ def clip_gradients(
     Args:
         params: of this rank.
         most: the limit.
-        ranks: all of the training.
+        ranks: those with the same layers.
         device: of the sum.
+        staged: other ranks have other layers.
+        shared: one of `params` that ranks of another stage have too and count.
 
     Returns:
         The norm before.
     """
     grads = [p.grad for p in params if p.grad is not None]
-    parts = [_parts_of(grad) for grad in grads]
-    is_cut = any(count > 1 for count in parts)
+    own = None if shared is None else shared.grad
+    counted = [grad for grad in grads if grad is not own]
+    parts = [_parts_of(grad) for grad in counted]
+    is_cut = staged or any(count > 1 for count in parts)
     total = torch.zeros((), device=device)
-    for grad, count in zip(grads, parts, strict=True):
+    for grad, count in zip(counted, parts, strict=True):
         square = local(grad).float().square().sum().to(device)
         # The sum over all ranks has it once for each rank that has the same part.
         total += square * count / ranks if is_cut else square

@@ -111,12 +111,13 @@ class OwnTrainer(Trainer):
         if how.shares_out:
             if how.offload:
                 model.to("cpu")
-            share_out(model, how, ranks.along("replica"), lowers=lowers)
+            share_out(model, how, ranks.sharing, lowers=lowers)
         return [model]
 
     def _batches(self, first_batch: int = 0) -> Iterator[list[torch.Tensor]]:
         settings, replicas, data = self.settings, self.how.replicas, self.data
-        count, wanted = len(data), settings["batch"] * replicas  # type: ignore[arg-type]
+        batch = settings["batch"] * self.how.microbatches
+        count, wanted = len(data), batch * replicas  # type: ignore[arg-type]
         if count < wanted:
             raise SpecInvalid(
                 {settings["data"]: f"{count} items; one step needs {wanted}"}
@@ -128,9 +129,9 @@ class OwnTrainer(Trainer):
             seed=settings["seed"],
             drop_last=True,
         )
-        loader = DataLoader(data, settings["batch"], sampler=sampler, drop_last=True)
+        loader = DataLoader(data, batch, sampler=sampler, drop_last=True)
         epoch, sampler.passed = divmod(first_batch, len(loader))
-        sampler.passed *= settings["batch"]
+        sampler.passed *= batch
 
         def endless(epoch: int) -> Iterator[list[torch.Tensor]]:
             while True:

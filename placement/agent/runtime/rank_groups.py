@@ -26,7 +26,11 @@ def begin() -> torch.device:
 
 
 class RankGroups:
-    """This process's place in the grid of stages x replicas x tensor ranks."""
+    """This process's place in the grid of stages x replicas x tensor ranks.
+
+    `sharing` are the ranks among which FSDP shares the weights: all replicas of this
+    rank's part, or with HSDP a grid of copies x shards.
+    """
 
     def __init__(self, how: Execution, device: torch.device) -> None:
         """Create the groups. Raises PlanInvalid if other ranks than its own were
@@ -46,6 +50,14 @@ class RankGroups:
         for rank, place in enumerate(how.places):
             grid[place.stage, place.replica, place.tensor_rank] = rank
         self.mesh = DeviceMesh(device.type, grid, mesh_dim_names=AXES)
+        self.sharing = self.along("replica")
+        if 0 < how.shard_degree < how.replicas:
+            # FSDP copies along the first dimension and shards along the second.
+            self.sharing = DeviceMesh(
+                device.type,
+                grid.view(-1, how.shard_degree),
+                mesh_dim_names=("copy", "shard"),
+            )
 
     def along(self, axis: str) -> DeviceMesh:
         """Return the ranks that differ from this one in one coordinate only."""

@@ -2,9 +2,11 @@
 
 ZeRO-1 is torch's ZeroRedundancyOptimizer; with uneven shares its partition is the
 Plan's. ZeRO-2 and 3 are FSDP2 (fully_shard) without and with resharding after the
-forward. Tensor parallelism cuts the heads of the attention and the inner width of the
-MLP (Shoeybi et al., arXiv:1909.08053). Sequence parallelism also cuts the activations
-between them along the sequence (Korthikanti et al., arXiv:2205.05198).
+forward. HSDP is FSDP2 on a grid: shards inside a node, copies of them across nodes
+(Zhao et al., arXiv:2304.11277). Tensor parallelism cuts the heads of the attention and
+the inner width of the MLP (Shoeybi et al., arXiv:1909.08053). Sequence parallelism also
+cuts the activations between them along the sequence (Korthikanti et al.,
+arXiv:2205.05198).
 """
 
 from collections.abc import Sequence
@@ -128,7 +130,7 @@ def share_out(
     Args:
         model: whole.
         how: the Execution.
-        mesh: the copies.
+        mesh: the copies, or copies x shards (HSDP).
         lowers: in mixed precision its weights are gathered in 16 bits. Otherwise
             autocast converts them.
         blocks: the inner ones first, as fully_shard requires. None: `blocks_of` it.

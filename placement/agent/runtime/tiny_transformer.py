@@ -13,6 +13,8 @@ from torch.utils.checkpoint import checkpoint
 VOCABULARY = 64
 CHOICES = 4
 """Tokens that may follow each token: the chain's entropy is at most ln 4."""
+LEFT_OUT = -100
+"""A next token that counts for no loss."""
 
 
 class Attention(nn.Module):
@@ -138,9 +140,14 @@ class TinyTransformer(nn.Module):
         return x
 
 
-def loss_of(logits: torch.Tensor, following: torch.Tensor) -> torch.Tensor:
-    """Return the mean loss of the next tokens, computed in fp32."""
-    return cross_entropy(logits.float().flatten(0, 1), following.flatten())
+def loss_of(
+    logits: torch.Tensor, following: torch.Tensor, *, reduction: str = "mean"
+) -> torch.Tensor:
+    """Return the loss of the next tokens, computed in fp32: the mean or the sum."""
+    flat = logits.float().flatten(0, 1)
+    return cross_entropy(
+        flat, following.flatten(), ignore_index=LEFT_OUT, reduction=reduction
+    )
 
 
 class MarkovText:

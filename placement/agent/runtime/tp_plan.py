@@ -53,7 +53,7 @@ def cut_by_family(model: Any, mesh: DeviceMesh, *, along: bool = False) -> None:
     styles = _styles_of(model)
     _check_sizes(model, styles, mesh.size())
     summed = [name for name, style in styles.items() if style == SUMMED]
-    tied = _is_tied(model)
+    tied = is_tied(model)
     _apply(model, mesh, {n: s for n, s in styles.items() if s != SUMMED})
     if tied:
         model.get_output_embeddings().weight = model.get_input_embeddings().weight
@@ -199,7 +199,8 @@ def _add_gradient_sums(model: nn.Module, names: list[str], mesh: DeviceMesh) -> 
             params[name].register_hook(summed)
 
 
-def _is_tied(model: Any) -> bool:
+def is_tied(model: Any) -> bool:
+    """Return whether the head has the weight of the table."""
     head, table = model.get_output_embeddings(), model.get_input_embeddings()
     return head is not None and head.weight is table.weight
 
@@ -223,7 +224,7 @@ def _styles_of(model: Any) -> dict[str, str]:
         if own and not hasattr(module, "base_layer"):
             found[name] = own
     table = names[model.get_input_embeddings()]
-    if _is_tied(model):
+    if is_tied(model):
         # The head has the table's weight, and is cut like it or not at all.
         head = names[model.get_output_embeddings()]
         found.pop(f"{head}.weight", None)

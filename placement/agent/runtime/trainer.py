@@ -112,7 +112,7 @@ class Trainer:
             if how.tensor_degree > 1:
                 cut_layers(part, ranks.along("tensor"), along=how.sequence_parallel)
             if how.shares_out:
-                share_out(part, how, ranks.along("replica"))
+                share_out(part, how, ranks.sharing)
             parts.append(part)
         return parts
 
@@ -121,7 +121,7 @@ class Trainer:
         how, ranks = self.how, self.ranks
         stages: list[Any] = [
             PipelineStage(
-                part,
+                self.stage_module(part),
                 piece,
                 len(how.bounds) - 1,
                 ranks.device,
@@ -134,7 +134,7 @@ class Trainer:
 
         def loss_fn(logits: torch.Tensor, following: torch.Tensor) -> torch.Tensor:
             # Read when it runs, because the scale changes.
-            return loss_of(logits, following) * self.scale.factor
+            return self.stage_loss(logits, following) * self.scale.factor
 
         if how.schedule == "interleaved":
             return ScheduleInterleaved1F1B(
@@ -144,6 +144,14 @@ class Trainer:
         alternates = how.schedule == "1f1b" and how.microbatches >= how.stages
         kind = Schedule1F1B if alternates else ScheduleGPipe
         return kind(stages[0], how.microbatches, loss_fn, scale_grads=False)
+
+    def stage_module(self, part: nn.Module) -> nn.Module:
+        """Return the module that the schedule calls for a part of the model."""
+        return part
+
+    def stage_loss(self, logits: torch.Tensor, following: torch.Tensor) -> torch.Tensor:
+        """Return the loss of a microbatch on the last stage."""
+        return loss_of(logits, following)
 
     def batch(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the next tokens of this replica, and what follows them."""
@@ -179,6 +187,7 @@ class Trainer:
         for number in range(pieces):
             run = self._whole if self.schedule is None else self._staged
             total += run(last=number == pieces - 1) / pieces
+        self.join_gradients()
         if self.averages_itself:
             self._average()
         if self.scale.settle(self.params):
@@ -186,6 +195,9 @@ class Trainer:
             self.optimizer.step()
         ranks = self.ranks
         return total / self.how.replicas if ranks.place.tensor_rank == 0 else 0.0
+
+    def join_gradients(self) -> None:
+        """Add up gradients of a weight that several stages have."""
 
     def prepare_update(self) -> None:
         """Change the gradients or the learning rate of a step before it is taken."""

@@ -23,9 +23,15 @@ from placement.jobs.nodes import log_store
 from placement.jobs.plan_files import files_for_job
 from placement.models import Job, JobPart, JobQuerySet
 from placement.protocol import signing
-from placement.protocol.node_http import FILE_PIECE_BYTES, KEY_HEADER
+from placement.protocol.node_http import (
+    BOOT_HEADER,
+    FILE_PIECE_BYTES,
+    KEY_HEADER,
+    MOST_BOOT_ID,
+)
 from placement.protocol.node_refusals import LogConflict, LogTooLarge
 from telemetry.inventory.enrollment import mark_channel
+from telemetry.inventory.node_identity import record_boot
 from telemetry.models import Node
 from telemetry.protocol.request_refusal import RequestRefused
 from telemetry.web.error_answers import problem_response
@@ -96,7 +102,11 @@ def refused(code: str, detail: str) -> JsonResponse:
 @for_nodes("GET")
 def hello(request: HttpRequest, node: Node) -> HttpResponse:
     """Answer a node that checks its token and its order key."""
-    mark_channel(name=node.name, now=timezone.now())
+    now = timezone.now()
+    mark_channel(name=node.name, now=now)
+    boot_id = request.headers.get(BOOT_HEADER, "")
+    if len(boot_id) <= MOST_BOOT_ID and boot_id.isprintable():
+        record_boot(node=node, boot_id=boot_id, now=now)
     digest = signing.public_key_sha256(signing.public_key_pem())
     return JsonResponse({"node": node.name, "order_key_sha256": digest})
 

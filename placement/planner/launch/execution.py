@@ -14,11 +14,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from placement.planner.launch.backends import DEEPSPEED, TORCH, why_not_deepspeed
+from placement.planner.launch.pipeline_families import (
+    why_not_adapters,
+    why_not_family,
+    why_not_stages,
+)
 from placement.planner.launch.tensor_families import why_not_tensor
 from placement.planner.values.errors import PlanInvalid
 from placement.planner.values.plan import Plan
 from placement.planner.values.strategies import (
     DDP,
+    HSDP,
     SINGLE,
     STRATEGIES,
     Axis,
@@ -88,6 +94,10 @@ class Execution:
     """The library that runs it (``backends``)."""
     keeps_weights_away: bool = False
     """The Plan also keeps the weights in the node's memory or on its drive."""
+    shard_degree: int = 0
+    """Consecutive replicas among which FSDP shares one copy of the weights (HSDP); 0:
+    all of them.
+    """
     scaled_from: int | None = None
     """Number of layers of the Plan's model, if the recipe's model has another
     number.
@@ -196,6 +206,7 @@ def execution_of(plan: Plan, settings: Mapping[str, Any]) -> Execution:
         tensor_degree=width,
         sequence_parallel=along,
         zero_stage=int(launch.get("zero_stage", 0)),
+        shard_degree=_shard_degree(plan),
         shares=_shares(plan),
         schedule=str(launch.get("schedule", "")),
         bounds=scaled(bounds, count),
@@ -214,6 +225,12 @@ def execution_of(plan: Plan, settings: Mapping[str, Any]) -> Execution:
     )
     _check_grid(made)
     return made
+
+
+def _shard_degree(plan: Plan) -> int:
+    if plan.strategy != HSDP.key:
+        return 0
+    return int(plan.launch.get("shard_degree", 1))
 
 
 def _shares(plan: Plan) -> tuple[float, ...]:
@@ -272,7 +289,7 @@ def execution_of_pretrained(
 
     Args:
         plan: the Plan.
-        settings: seq of the recipe.
+        settings: seq of the recipe, and the rank of adapters where it has one.
         spec: the Plan's ModelSpec (as JSON). None: the node checks the model itself.
 
     Raises:
@@ -282,7 +299,7 @@ def execution_of_pretrained(
     launch = plan.launch
     width = int(launch.get("tensor_degree", 1))
     if launch.get("schedule"):
-        raise NotRunnable(sentence("the recipe cannot cut this model into stages"))
+        return _execution_of_stages(plan, settings, spec)
     if width > 1 and int(launch.get("zero_stage", 0)) >= 2:
         raise NotRunnable(
             sentence(
@@ -297,6 +314,24 @@ def execution_of_pretrained(
         if why := why_not_tensor(family, heads, kv_heads, width):
             raise NotRunnable(why)
     return execution_of(plan, {**WHOLE, "heads": width, "seq": settings["seq"]})
+
+
+def _execution_of_stages(
+    plan: Plan, settings: Mapping[str, Any], spec: Mapping[str, Any] | None
+) -> Execution:
+    """Return the Execution for stages of a Hugging Face model. Raises NotRunnable."""
+    known = spec or {}
+    shape = known.get("shape") or {}
+    trains_adapters = settings.get("lora_rank") or shape.get("lora_rank")
+    why = why_not_stages(plan.launch)
+    if not why and known:
+        why = why_not_family(str(known.get("family")))
+    if not why and trains_adapters:
+        why = why_not_adapters(plan.launch["bounds"])
+    if why:
+        raise NotRunnable(why)
+    layers = plan.layer_count - 2
+    return execution_of(plan, {**WHOLE, "layers": layers, "seq": settings["seq"]})
 
 
 def execution_on_node(plan: Plan, settings: Mapping[str, Any]) -> Execution:
@@ -431,6 +466,14 @@ def _check_grid(made: Execution) -> None:
                 "{bounds} pieces on {stages} stages are not equal",
                 bounds=len(made.bounds) - 1,
                 stages=made.stages,
+            )
+        )
+    if made.shard_degree and made.replicas % made.shard_degree:
+        problems.append(
+            sentence(
+                "groups of {shard_degree} copies do not divide {replicas} copies",
+                shard_degree=made.shard_degree,
+                replicas=made.replicas,
             )
         )
     if made.shares and len(made.shares) != made.ranks:

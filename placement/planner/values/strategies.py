@@ -218,7 +218,6 @@ HSDP = Strategy(
     fast_link_place=65,
     across_nodes=True,
     only_across_nodes=True,
-    backends=frozenset(),
 )
 PIPELINE = Strategy(
     key="pipeline",

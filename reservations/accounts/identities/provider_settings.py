@@ -12,7 +12,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 from urllib.parse import urlsplit
 
+from reservations.accounts.second_factors.rules import FactorPolicy, Policy
+
 METHODS = ("password", "oidc")
+MOST_GRACE_DAYS = 365
 SUFFIX = "/.well-known/openid-configuration"
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 LONGEST_ISSUER = 400
@@ -55,6 +58,7 @@ class LoginSettings:
     providers: tuple[Provider, ...]
     problems: tuple[str, ...]
     """Each is a sentence that names the variable."""
+    second_factor: FactorPolicy = field(default_factory=FactorPolicy)
 
     @property
     def passwords(self) -> bool:
@@ -109,7 +113,37 @@ def read_login_settings(
             if issuers.count(one.issuer) > 1
         ]
     known = tuple(name for name in METHODS if name in methods)
-    return LoginSettings(known, tuple(providers), tuple(problems))
+    second_factor, wrong = _factor_policy(environ, production=production)
+    return LoginSettings(
+        known, tuple(providers), (*problems, *wrong), second_factor=second_factor
+    )
+
+
+def _factor_policy(
+    environ: Mapping[str, str], *, production: bool
+) -> tuple[FactorPolicy, list[str]]:
+    """Return what the site says about second factors, and its problems."""
+    problems = []
+    default: Policy = "required" if production else "asked"
+    operators: Policy = default
+    asked = environ.get("SECOND_FACTOR", "").strip()
+    if asked == "off":
+        operators = "off"
+    elif asked == "asked":
+        operators = "asked"
+    elif asked == "required":
+        operators = "required"
+    elif asked:
+        problems.append("SECOND_FACTOR: use one of off, asked, required")
+    days = environ.get("SECOND_FACTOR_GRACE_DAYS", "").strip() or "14"
+    if not (days.isascii() and days.isdigit() and int(days[:9]) <= MOST_GRACE_DAYS):
+        problems.append(f"SECOND_FACTOR_GRACE_DAYS: use 0 to {MOST_GRACE_DAYS} days")
+        days = "14"
+    after = environ.get("SECOND_FACTOR_AFTER_PROVIDER", "").strip() or "0"
+    if after not in ("0", "1"):
+        problems.append("SECOND_FACTOR_AFTER_PROVIDER: use 0 or 1")
+    policy = FactorPolicy(operators, int(days), after_providers=after == "1")
+    return policy, problems
 
 
 def _words(text: str) -> tuple[str, ...]:

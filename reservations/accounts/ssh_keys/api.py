@@ -6,6 +6,7 @@ from django.http import HttpRequest
 from ninja import Router, Status
 from pydantic import Field
 
+from reservations.accounts.second_factors.sign_in import check_proof
 from reservations.accounts.ssh_keys import service as ssh_keys
 from reservations.accounts.ssh_keys.public_key import MOST_CHARACTERS
 from reservations.models import SshKey
@@ -65,6 +66,9 @@ def ssh_key_list(request: HttpRequest) -> SshKeyList:
 def ssh_key_add(request: HttpRequest, body: SshKeyIn) -> Status[SshKeyAnswer]:
     """Store an ssh public key. Certificates are made for stored keys only."""
     user = signed_in(request)
+    if "Authorization" not in request.headers:
+        # A token was made with the second factor.
+        check_proof(request)
     now = count_request(user, writes=True)
     key = ssh_keys.add_key(user=user, text=body.public_key, name=body.name, now=now)
     return Status(201, _facts(key))

@@ -46,6 +46,7 @@ def judge(db):
 
 
 class TestStates:
+    @pytest.mark.once
     def test_the_holders_process_is_busy_and_another_is_an_intruder(self, alice, bob):
         gpu = make_gpu()
         booked = make_reservation(alice, [gpu], state=State.ACTIVE)

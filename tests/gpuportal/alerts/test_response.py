@@ -221,6 +221,7 @@ def test_a_pool_decides_how_far_it_goes(lab: Lab, response, steps):
     assert list(taken) == steps
 
 
+@pytest.mark.once
 def test_a_snoozed_or_acknowledged_alert_holds_the_ladder(lab: Lab):
     allow(lab, "stop", dry_run=False)
     lab.look(6)
@@ -262,6 +263,7 @@ def test_an_order_that_cannot_be_sent_is_taken_again_later(lab: Lab, monkeypatch
     assert Response.objects.filter(step="warn").count() == 1
 
 
+@pytest.mark.once
 def test_a_node_answers_its_own_orders_only_and_once(lab: Lab):
     allow(lab, "warn", dry_run=False)
     lab.look(12)
@@ -305,6 +307,7 @@ def test_the_warning_names_the_holder_only_where_the_site_does(lab: Lab):
     assert "alice" not in respond.warning(row, gpu, scene)
 
 
+@pytest.mark.once
 def test_a_scripted_process_of_a_simulated_gpu_gets_no_order(lab: Lab, intruder):
     allow(lab, "warn", dry_run=False)
     drop_claim(lab.settings.sim_dir, "node1", pid=intruder.pid)

@@ -94,6 +94,7 @@ class TestWhoSeesWhat:
         assert note_response(**step, dry_run=False) is None
         assert set(visible_alerts(bob, timezone.now())) == {intruded}
 
+    @pytest.mark.once
     def test_names_follow_the_sites_setting(self, intruded, alice, bob, client):
         client.force_login(alice)
         assert ">bob<" in client.get("/alerts/").content.decode()

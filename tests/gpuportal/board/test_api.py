@@ -83,6 +83,7 @@ class TestHolders:
         make_reservation(alice, [gpu], **hours(-1, 1))
         assert entries(omar, names_visible=False)[str(gpu.pk)]["user"] == "Alice"
 
+    @pytest.mark.once
     def test_no_query_more_for_more_gpus(self, alice, django_assert_num_queries):
         for gpu in make_gpus(30):
             make_reservation(alice, [gpu], **hours(-1, 1))

@@ -254,6 +254,7 @@ async def test_a_large_site_takes_turns_and_every_node_is_told(keys, redis_clien
     await page.disconnect()
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     "text",
     ["", "x", "[]", "{}", '{"watch": 1}', '{"watch": "../x"}', "[" * 150, "x" * 999],

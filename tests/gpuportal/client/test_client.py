@@ -176,6 +176,7 @@ def _bad_input_is_told(tmp_path, url, token):
     assert gp(tmp_path, "jobs", **wrong)[0] == 1
 
 
+@pytest.mark.once
 @pytest.mark.django_db(transaction=True)
 def test_a_ready_recipe_is_launched_from_a_shell(live_server, alice, tmp_path):
     """Own scripts are refused on this site, but everybody may run the recipes."""

@@ -8,8 +8,17 @@ import pytest
 from django.utils import timezone
 
 from placement.jobs.nodes import log_store
-from placement.models import Job, ModelFile, StoredPlan
-from reservations.models import CoUser, Notice, Offer, Reservation, WaitingRequest
+from placement.models import Job, ModelFile, StoredPlan, Workspace
+from reservations.accounts.api_tokens import create_token
+from reservations.models import (
+    ApiToken,
+    CoUser,
+    Notice,
+    Offer,
+    RequestKey,
+    Reservation,
+    WaitingRequest,
+)
 from reservations.rules.lifecycle import State
 from tests.factories import make_gpus, make_node, make_reservation
 from tests.placement.lab import make_lab, send_frame
@@ -67,7 +76,7 @@ def test_every_listing_also_as_json(gp, lab):
     listings = (
         *("calendar", "files", "find", "gaps", "gpus", "jobs", "keys", "mine"),
         *("model-files", "nodes", "notices", "offers", "plans", "quota", "series"),
-        *("served", "served-text", "standing", "waitlist"),
+        *("served", "served-text", "standing", "tokens", "waitlist", "workspace"),
     )
     for name in listings:
         more = {"files": ["1"], "find": ["--hours", "1"]}.get(name, [])
@@ -150,6 +159,7 @@ def test_a_series_is_previewed_made_skipped_and_ended(gp, lab):
     assert len(days) == 3 and days[0].startswith(later.date().isoformat())
     assert not Reservation.objects.exclude(pk=lab.now.pk)
     assert ok(gp(*daily)).startswith("series 1: ")
+    assert RequestKey.objects.count() == 1, "it can be sent again"
     assert len(ok(gp("series")).splitlines()) == 4
     day = (later + timedelta(days=1)).date().isoformat()
     ok(gp("series", "skip", 1, "--day", day))
@@ -194,6 +204,7 @@ def test_a_booking_is_shared_offered_and_given(gp, lab, bob, alice):
 def test_a_sweep_and_the_facts_of_a_job(gp, lab):
     run = ("run", "--recipe", "burn-in", "--reservation", lab.now.pk)
     assert ok(gp(*run, "--sweep", "seconds=30,60")) == "array 1: 2 jobs\n"
+    assert RequestKey.objects.count() == 1, "it can be sent again"
     one = Job.objects.earliest("pk")
     assert "seconds=30" in ok(gp("array", 1)) and "state" in ok(gp("job", one.pk))
     log_store.append(one, attempt=0, offset=0, data=b"loss 1\nother\nloss 2\n")
@@ -251,6 +262,74 @@ def test_a_model_is_stored_and_served(gp, lab, tmp_path, settings):
     refused(gp("serve", path), 2, "give one of --reservation")
     refused(gp("serve", tmp_path / "none.onnx", "--hours", 1), 2, "none.onnx")
     refused(gp("served", "--move"), 2, "give the number")
+
+
+def test_a_workspace_is_started_opened_shared_and_stopped(
+    gp, lab, settings, monkeypatch
+):
+    settings.WORKSPACE_ORIGIN = "http://*.localhost:8010"
+    settings.ALLOW_UNISOLATED_SCRIPTS = True
+    place = ("--reservation", lab.now.pk, "--env", "/home/al/venv")
+    made = ok(gp("workspace", "start", *place))
+    one = Workspace.objects.get()
+    where = f"reservation {lab.now.pk} on node-a"
+    assert made == f"workspace {one.pk}: JupyterLab in {where}, queued\n"
+    assert RequestKey.objects.count() == 1
+    assert "queued  jupyter-lab  node-a" in ok(gp("workspace"))
+
+    # It runs after the second look.
+    from gpuportal_client import workspace_commands
+
+    monkeypatch.setattr(workspace_commands, "LOOK_SECONDS", 0)
+    looks = iter((Job.State.STARTING, Job.State.RUNNING))
+    monkeypatch.setattr(
+        workspace_commands.time,
+        "sleep",
+        lambda _seconds: Job.objects.update(state=next(looks)),
+    )
+    found = gp("workspace", "open", one.pk)
+    address = f"http://w-{one.label}.localhost:8010/.gpuportal/enter?code="
+    assert found.status == 0 and found.out.startswith(address), found
+    opened = []
+    monkeypatch.setattr(
+        workspace_commands.webbrowser, "open", lambda url: opened.append(url) or True
+    )
+    assert ok(gp("workspace", "open", one.pk, "--browser")) == ""
+    assert opened[0].startswith(address) and opened[0] != found.out.strip()
+
+    assert "you and the co-users" in ok(gp("workspace", "share", one.pk))
+    assert "you only" in ok(gp("workspace", "unshare", one.pk))
+    assert ok(gp("workspace", "stop", one.pk)) == f"workspace {one.pk}: stopping\n"
+    refused(gp("workspace", "open", one.pk), 1, "has ended")
+    refused(gp("workspace", "open", 10**6), 1, "no workspace")
+    refused(gp("workspace", "open"), 2, "needs a number")
+    refused(gp("workspace", "start"), 2, "needs --reservation")
+    refused(gp("workspace", "start", "--app", "emacs", *place), 2, "emacs")
+    refused(gp("workspace", "book"), 2, "needs one GPU")
+    booked = ok(gp("workspace", "book", "--on", "node-a:1", "--hours", 1))
+    assert "JupyterLab" in booked
+    assert "Terminal in" in ok(
+        gp("workspace", "start", "--app", "terminal", *place[:2])
+    )
+
+
+def test_tokens_are_listed_and_revoked_but_not_made(gp, alice, bob):
+    gp("tokens", user=bob)
+    foreign = ApiToken.objects.get(user=bob)
+    (own,) = json.loads(ok(gp("tokens", "--json", user=alice)))["tokens"][:1]
+    assert own["current"] and own["scopes"] == ["read", "book", "job"]
+    assert "this one" in ok(gp("tokens"))
+    refused(gp("tokens", "revoke", foreign.pk), 1, f"token #{foreign.pk}")
+    now = timezone.now()
+    wider, _ = create_token(
+        user=alice, label="w", scopes=["read", "metrics"], days=1, now=now
+    )
+    refused(gp("tokens", "revoke", wider.pk), 1, "more scopes")
+    less, _ = create_token(user=alice, label="l", scopes=["read"], days=1, now=now)
+    assert ok(gp("tokens", "revoke", less.pk)) == f"token {less.pk} is revoked\n"
+    assert ok(gp("tokens", "revoke", own["id"])) == f"token {own['id']} is revoked\n"
+    refused(gp("tokens"), 1, "token that is valid")
+    assert ApiToken.objects.get(pk=wider.pk).revoked_at is None
 
 
 def test_a_language_model_is_served(gp, lab, settings):

@@ -9,12 +9,16 @@ from django.core.management import call_command
 
 from gpuportal.doctor import node_facts
 from placement.agent.gate.bpf_system_call import GateUnavailable
+from reservations.accounts.identities.provider_settings import LoginSettings, Provider
 from tests.house.walk import ROOT
 
 
 @pytest.mark.django_db
 def test_the_portal_is_checked_by_the_probes_that_pages_use(capsys, settings):
     settings.REDIS_URL = "unix:///nowhere/else.sock?db=0"
+    # Nothing listens on port 1.
+    away = Provider("uni", "Uni", "http://127.0.0.1:1", "portal", "secret")
+    settings.LOGIN_SETTINGS = LoginSettings(("password", "oidc"), (away,), ())
     with pytest.raises(SystemExit) as ended:
         call_command("doctor", "--json")
     rows = {row["check"]: row for row in json.loads(capsys.readouterr().out)}
@@ -22,6 +26,7 @@ def test_the_portal_is_checked_by_the_probes_that_pages_use(capsys, settings):
     assert rows["database"]["state"] == rows["migrations"]["state"] == "ok"
     assert rows["broker"]["state"] == "problem"
     assert rows["mail"]["state"] == "note"
+    assert "does not answer" in rows["login Uni"]["fact"]
 
 
 def doctor(file, *arguments):

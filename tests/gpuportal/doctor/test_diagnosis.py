@@ -13,6 +13,7 @@ from gpuportal.doctor.diagnosis import (
 )
 from gpuportal.doctor.machine_diagnosis import MachineFacts, machine_report
 from gpuportal.doctor.portal_diagnosis import (
+    LoginState,
     NodeState,
     PortalFacts,
     SettingFault,
@@ -35,6 +36,7 @@ PORTAL = PortalFacts(
     settings=(),
     production=True,
     mail="",
+    logins=(LoginState(name="Uni", address="https://sso.example.org", fault=""),),
     backup_failure="",
     backup_age_seconds=3600,
     backup_late=False,
@@ -105,6 +107,7 @@ def test_a_line_names_three_migrations_and_counts_the_others():
             "settings security.W004",
         ),
         ({"mail": "connection refused"}, "mail"),
+        ({"logins": (replace(PORTAL.logins[0], fault="away"),)}, "login Uni"),
         ({"backup_failure": "the disk is full"}, "backup"),
         ({"backup_age_seconds": None}, "backup"),
         ({"backup_late": True}, "backup"),

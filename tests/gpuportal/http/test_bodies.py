@@ -79,6 +79,7 @@ def session(alice, transactional_db) -> tuple[bytes, bytes]:
     return b"cookie", f"sessionid={key}".encode()
 
 
+@pytest.mark.once
 def test_a_file_of_somebody_who_is_not_signed_in_is_never_read(transactional_db):
     for path in UPLOAD_PATHS:
         assert ask(path, headers=[INSIDE])[0]["status"] == 413

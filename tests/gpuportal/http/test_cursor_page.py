@@ -65,6 +65,7 @@ def encoded(value):
     return base64.urlsafe_b64encode(json.dumps(value).encode()).decode()
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     "cursor",
     [

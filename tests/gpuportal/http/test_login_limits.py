@@ -34,6 +34,7 @@ def spray(count: int, address: str = "192.0.2.7") -> list[int]:
     return [sign_in(f"name{n}", address=address).status_code for n in range(count)]
 
 
+@pytest.mark.once
 def test_many_names_from_one_address_are_refused(people):
     answers = spray(MOST_STRANGE_NAMES + 5)
     assert answers[:MOST_STRANGE_NAMES] == [200] * MOST_STRANGE_NAMES
@@ -43,6 +44,7 @@ def test_many_names_from_one_address_are_refused(people):
     assert sign_in("student0", PASSWORD, address="192.0.2.8").status_code == 302
 
 
+@pytest.mark.once
 def test_a_lab_behind_one_address_is_not_locked_out(people):
     assert sign_in("student0", PASSWORD).status_code == 302
     spray(MOST_STRANGE_NAMES + 2)
@@ -52,6 +54,7 @@ def test_a_lab_behind_one_address_is_not_locked_out(people):
     assert sign_in("student1", PASSWORD).status_code == 429
 
 
+@pytest.mark.once
 def test_people_who_are_known_there_do_not_count(people):
     now = timezone.now()
     for number in range(60):

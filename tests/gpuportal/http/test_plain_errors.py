@@ -6,10 +6,12 @@ import pkgutil
 import re
 from datetime import timedelta
 from functools import cache
+from urllib.parse import urlencode
 
 import pytest
 from django import forms
 from django.contrib import admin
+from django.db import connection
 from django.test import Client
 from django.urls import URLPattern, URLResolver, get_resolver, reverse
 from django.utils import timezone
@@ -41,8 +43,14 @@ LIBRARY = re.compile(
     "|No file was submitted|The submitted file|Null characters are not allowed"
     "|value must be (?:an integer|a float|either)|Invalid isoformat"
 )
-WRONG = (None, "text", "", -5, 10**40, 1.5, True, [1, "a"], {"a": 1}, "x" * 5000)
-TYPED = ("", "text", "-5", "9" * 30, "1.5", "x" * 5000, "nul\0", "nan")
+WRONG = (10**40, "x" * 5000)
+TYPED = ("nul\0", "9" * 30, "x" * 5000)
+"""What a database itself may refuse: all that is sent on PostgreSQL, because the
+sentences of forms and schemas do not depend on the database."""
+if connection.vendor == "sqlite":
+    WRONG += (None, "text", "", -5, 1.5, True, [1, "a"], {"a": 1})
+    TYPED += ("", "text", "-5", "1.5", "nan")
+FORM = "application/x-www-form-urlencoded"
 
 
 @pytest.fixture
@@ -129,10 +137,13 @@ def test_an_operation_refuses_in_plain_words(client, boss, method, path, names, 
         return
     for content in ("", "{", "[]", '"text"', "null", "{}", '{"no_such_field": 1}'):
         send(content)
-    known = body.get("properties", {})
-    for name in known:
+    # An answer names all fields that are wrong. What names each field that is needed
+    # gets past the schema.
+    known, needed = body.get("properties", {}), set(body.get("required", ()))
+    sent = [[*known], *([name] for name in known if needed <= {name})]
+    for names_sent in sent:
         for value in WRONG:
-            send(json.dumps({name: value}))
+            send(json.dumps(dict.fromkeys(names_sent, value)))
 
 
 def patterns(resolver=None, before=""):
@@ -205,12 +216,21 @@ def test_a_page_refuses_in_plain_words(client, boss, place):
     check(shown, place)
     names = set(field_names()) | set(re.findall(r"name=\"([\w.-]+)\"", read(shown)))
     names -= {"csrfmiddlewaretoken"}
-    check(client.post(address, {}), (place, "nothing"))
+    empty = client.post(address, {})
+    check(empty, (place, "nothing"))
     check(client.post(address, {"no_such_field": "1"}), (place, "unknown"))
+    if {shown.status_code, empty.status_code} <= {404, 405}:
+        # There is nothing that could read what is sent.
+        return
+    # Django reads the query when a view first asks for it.
+    reads_query = "GET" in vars(shown.wsgi_request)
     for value in TYPED:
-        sent = dict.fromkeys(names, value)
-        check(client.get(address, sent), (place, "GET", value))
-        check(client.post(address, sent, follow=True), (place, "POST", value))
+        sent = urlencode(dict.fromkeys(names, value))
+        if reads_query:
+            check(client.get(f"{address}?{sent}"), (place, "GET", value))
+        if empty.status_code != 405:
+            answer = client.post(address, sent, content_type=FORM, follow=True)
+            check(answer, (place, "POST", value))
 
 
 @pytest.mark.parametrize(
@@ -231,5 +251,6 @@ def test_an_admin_page_refuses_in_plain_words(client, boss, model):
         typed = re.findall(r"<(?:input|textarea)[^>]*name=\"([\w.-]+)\"", read(shown))
         names = set(typed) - {"csrfmiddlewaretoken"}
         for value in TYPED:
-            answer = client.post(address, dict.fromkeys(names, value))
+            sent = urlencode(dict.fromkeys(names, value))
+            answer = client.post(address, sent, content_type=FORM)
             check(answer, (address, value))

@@ -394,6 +394,7 @@ async def ask(handler, method, path, body=b"", **headers):
     return sent[0]["status"], dict(sent[0]["headers"]), content
 
 
+@pytest.mark.once
 def test_a_plan_a_page_and_a_refusal_come_from_the_child(
     portal, alice, redis_client, django_db_blocker
 ):

@@ -101,6 +101,7 @@ def test_an_invalid_key_is_named(alice, wish, key):
     assert not RequestKey.objects.exists()
 
 
+@pytest.mark.once
 def test_an_answer_is_kept_for_a_day(alice, bob, wish):
     assert post(alice, "/reservations", wish, "one").status_code == 201
     assert post(bob, "/reservations", wish, "two").status_code == 409

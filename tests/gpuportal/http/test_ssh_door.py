@@ -82,6 +82,7 @@ def run(words, lab, shown, **options):
     )
 
 
+@pytest.mark.once
 def test_a_student_runs_ssh_and_scp_through_the_portal(lab, alice, tmp_path):
     shown = token(alice, "job")
     proxy = f"{sys.executable} -S {CLIENT} tunnel %h"
@@ -105,6 +106,7 @@ def test_a_student_runs_ssh_and_scp_through_the_portal(lab, alice, tmp_path):
         assert run(["ssh", *words, own, "true"], lab, shown).returncode == 0
 
 
+@pytest.mark.once
 def test_gp_says_why_there_is_no_connection_and_writes_ssh_settings(
     lab, alice, bob, tmp_path
 ):
@@ -154,6 +156,7 @@ async def echo(_node, _order, stream):
         await stream.write(piece.data)
 
 
+@pytest.mark.once
 async def test_only_those_of_an_active_reservation_get_in(lab, alice, bob, omar):
     shown = await later(token)(alice, "job")
     theirs, admins = [await later(token)(user, "job") for user in (bob, omar)]

@@ -230,6 +230,7 @@ def test_a_user_has_three_terminals_and_an_idle_one_is_closed(lab, alice, monkey
     assert asyncio.run(work()) == (4410, "Nobody typed here for hours.")
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     "text",
     [

@@ -23,8 +23,9 @@ ALWAYS_BOTH = {
     ("POST", "/serve/{job_id}/move"),
     # Without a body: hours from now would be booked.
     ("POST", "/serve"),
+    ("POST", "/workspaces/book"),
 }
-RUNS = ("/jobs", "/plans", "/models", "/serve", "/ssh-")
+RUNS = ("/jobs", "/plans", "/models", "/serve", "/ssh-", "/tokens", "/workspaces")
 
 
 def wanted(method: str, path: str) -> set[str]:
@@ -47,6 +48,7 @@ def call_with(alice):
     return make
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     "held", [s for n in (1, 2, 3) for s in combinations(SCOPES, n)]
 )

@@ -33,6 +33,7 @@ pytestmark = pytest.mark.django_db
 PAGES = ("manage", "manage-audit", "manage-people", "manage-person-new")
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("name", PAGES)
 def test_only_the_operator_reaches_them(client, alice, omar, name) -> None:
     client.force_login(alice)
@@ -41,6 +42,7 @@ def test_only_the_operator_reaches_them(client, alice, omar, name) -> None:
     assert client.get(reverse(name)).status_code == 200
 
 
+@pytest.mark.once
 def test_an_empty_site_names_the_first_steps(client, omar) -> None:
     client.force_login(omar)
     page = client.get(reverse("manage")).content.decode()
@@ -86,6 +88,7 @@ def test_the_first_page_names_what_needs_the_operator(client, omar) -> None:
     assert "no such mailbox" in page
 
 
+@pytest.mark.once
 def test_nothing_to_do_is_said(client, omar, monkeypatch) -> None:
     client.force_login(omar)
     page = client.get(reverse("manage")).content.decode()
@@ -270,6 +273,7 @@ def test_a_made_up_person_is_not_found(client, omar) -> None:
     assert client.post("/manage/people/999999999999/").status_code == 404
 
 
+@pytest.mark.once
 def test_a_password_link_goes_out_by_mail(
     client, alice, omar, settings, mailoutbox
 ) -> None:

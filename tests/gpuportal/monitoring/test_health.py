@@ -106,6 +106,7 @@ def test_a_portal_that_works_is_ready(client, ticking, migrated):
     }
 
 
+@pytest.mark.once
 @pytest.mark.django_db
 def test_a_stopped_clock_is_seen_by_monitoring_operators_and_who_waits(
     client, omar, alice, stopped, migrated
@@ -132,6 +133,7 @@ def test_a_stopped_clock_is_seen_by_monitoring_operators_and_who_waits(
     assert "The portal starts and ends no job at the moment" in page
 
 
+@pytest.mark.once
 @pytest.mark.django_db
 def test_nobody_is_warned_while_all_is_well(
     client, omar, alice, ticking, migrated, capsys

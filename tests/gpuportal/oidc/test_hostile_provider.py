@@ -77,6 +77,7 @@ WRONG_CLAIMS = {
 }
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("claims", WRONG_CLAIMS.values(), ids=WRONG_CLAIMS)
 def test_a_wrong_claim_is_refused(site, claims):
     site.claims |= claims
@@ -135,6 +136,7 @@ BAD_ANSWERS = {
 }
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("bad", BAD_ANSWERS.values(), ids=BAD_ANSWERS)
 def test_a_bad_answer_is_a_page(site, bad):
     for path in ("/token", "/keys"):
@@ -273,6 +275,7 @@ def test_the_request_has_state_nonce_and_pkce(site):
     assert len(form["code_verifier"]) >= 43
 
 
+@pytest.mark.once
 def test_it_leads_back_to_pages_of_the_portal_only(site):
     pages = {
         "/help/?a=b": "/help/?a=b",
@@ -326,6 +329,7 @@ def test_one_user_name_at_two_providers_is_refused(site):
     refused(answer, 409, "exists already")
 
 
+@pytest.mark.once
 def test_a_person_connects_a_login_and_signs_in_with_it(site):
     ada = make_user("ada")
     client = Client()

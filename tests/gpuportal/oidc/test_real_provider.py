@@ -141,6 +141,7 @@ def test_a_second_sign_in_is_the_same_person(real):
     assert not Membership.objects.get(user=first).active
 
 
+@pytest.mark.once
 def test_a_person_without_a_mapped_group_gets_no_account(real):
     answer = Person("cleo").sign_in()
     assert answer.status_code == 403
@@ -156,6 +157,7 @@ def test_denied_consent_is_a_page(real):
     assert "_auth_user_id" not in person.portal.session
 
 
+@pytest.mark.once
 def test_a_code_works_once(real, settings):
     use(settings, Provider(**{**vars(real.settings()), "sign_up": "all"}))
     person = Person("cleo")
@@ -175,6 +177,7 @@ def test_a_code_works_once(real, settings):
     assert person.portal.get(back)["Location"] == "/login/"
 
 
+@pytest.mark.once
 def test_signing_out_offers_to_sign_out_there(real, settings):
     use(settings, Provider(**{**vars(real.settings()), "sign_up": "all"}))
     person = Person("cleo")

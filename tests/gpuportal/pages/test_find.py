@@ -112,6 +112,7 @@ def test_a_kind_gives_few_hits_however_many_there_are(alice):
     assert len(hits) == PER_KIND
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("query", ["%", "_", "'", "\\", "[(", "x" * 5000, "９" * 30])
 def test_odd_queries_find_nothing_and_break_nothing(client: Client, alice, query: str):
     make_node("node-a")

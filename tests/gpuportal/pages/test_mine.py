@@ -44,6 +44,7 @@ def test_a_person_without_a_group_is_told_whom_to_ask(client, db):
     assert "You are in no group yet, so you cannot book." in page
 
 
+@pytest.mark.once
 def test_what_runs_comes_next_and_is_over_is_listed_to_its_owner_only(
     client, alice, bob, gpus
 ):
@@ -86,6 +87,7 @@ def test_the_past_is_filtered_and_paged(client, alice, gpus):
     assert page_for(client, alice, "/mine/?state=nonsense&page=x")
 
 
+@pytest.mark.once
 def test_the_steps_name_node_gpus_and_ssh_only_where_the_site_allows_it(
     client, alice, gpus
 ):
@@ -118,6 +120,7 @@ def test_signing_in_leads_students_to_their_own_page_and_the_operator_to_the_boa
         client.logout()
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     "query", ["my reservations", "{pk}", "#{pk}", "reservation {pk}"]
 )
@@ -144,6 +147,7 @@ def test_search_does_not_find_strangers_reservations(client, alice, carol, gpus)
     assert not [hit for hit in found["hits"] if hit["kind"] == "reservation"]
 
 
+@pytest.mark.once
 def test_the_page_does_not_ask_once_per_reservation(
     client, alice, gpus, django_assert_max_num_queries
 ):

@@ -9,6 +9,7 @@ from tests.factories import make_gpus, make_node, make_reservation
 pytestmark = pytest.mark.django_db
 
 
+@pytest.mark.once
 def test_an_active_reservation_shows_how_to_open_its_node(
     client, alice, bob, redis_client
 ):

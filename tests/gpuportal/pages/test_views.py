@@ -35,6 +35,7 @@ def test_a_visitor_is_sent_to_the_login_page(client: Client, address: str):
     assert answer.url.startswith("/login/?next=")
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("address", PAGES)
 def test_alice_opens_every_page_of_gpuportal(client: Client, alice, address: str):
     client.force_login(alice)
@@ -111,6 +112,7 @@ def test_the_page_one_is_on_is_marked(client: Client, alice):
 # --- banners and alerts -----------------------------------------------------------
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("address", PAGES)
 def test_simulated_gpus_are_told_on_every_page(client: Client, alice, address: str):
     make_node("node-a", simulated=True)
@@ -239,6 +241,7 @@ def test_the_board_opens_with_a_skeleton_of_its_gpus(client: Client, alice):
     assert client.get("/").content.decode().count("gpu-ghost") == 3
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("gpus", [1, 40])
 def test_the_board_costs_the_same_queries_for_any_number_of_gpus(
     client, alice, gpus, django_assert_num_queries

@@ -56,6 +56,7 @@ def told(sent):
 BOTH = [(node, name) for node in ("node1", "node2") for name in ("al", "bo")]
 
 
+@pytest.mark.once
 def test_each_user_is_told_on_each_node_ten_minutes_and_one_minute_before(held, sent):
     for left, count in ((601, 0), (600, 4), (599, 4), (300, 4), (60, 8), (59, 8)):
         end_messages.send_due(held.end - timedelta(seconds=left))
@@ -95,6 +96,7 @@ def test_only_users_of_a_running_reservation_are_told(held, sent, alice, bob):
     assert told(sent) == [("node2", "al")], "node1 was given back"
 
 
+@pytest.mark.once
 def test_nothing_is_sent_during_an_outage_of_the_broker(held, sent, monkeypatch):
     def lost(*_args, **_more):
         raise ConnectionError("no broker")
@@ -112,6 +114,7 @@ def message(now, **more):
     return UserMessage(kind="tell_user", **at | words)
 
 
+@pytest.mark.once
 def test_a_node_writes_a_signed_message_once(node, monkeypatch):
     wrote = []
     monkeypatch.setattr(
@@ -134,6 +137,7 @@ def test_a_node_writes_a_signed_message_once(node, monkeypatch):
     assert facts == [], "a message is not answered"
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("name", ("", "../etc", "a b", "-x", "root\n"))
 def test_a_message_names_an_account(name):
     payload = message(1.0).payload().replace('"al"', repr(name).replace("'", '"'))
@@ -142,6 +146,7 @@ def test_a_message_names_an_account(name):
         parse_user_message(payload)
 
 
+@pytest.mark.once
 def test_only_a_persons_own_terminals_are_written(tmp_path, monkeypatch):
     wrote = []
     monkeypatch.setattr(

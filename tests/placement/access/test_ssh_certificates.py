@@ -100,6 +100,7 @@ def test_a_certificate_names_user_reservation_and_key(
             issue()
 
 
+@pytest.mark.once
 def test_a_node_is_sent_the_principals_of_this_moment(
     own_secrets, alice, bob, row, made, tmp_path
 ):
@@ -136,6 +137,7 @@ def test_a_node_is_sent_the_principals_of_this_moment(
     assert accounts() == {}, "what is no file's name opens nothing"
 
 
+@pytest.mark.once
 def test_a_login_opens_no_account_of_the_same_name(
     own_secrets, alice, row, made, tmp_path
 ):
@@ -250,6 +252,7 @@ def run(words, **env):
     )
 
 
+@pytest.mark.once
 def test_only_a_current_certificate_of_the_holder_opens_the_account(
     lab, alice, bob, row, made, tmp_path
 ):

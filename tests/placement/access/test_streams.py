@@ -168,6 +168,7 @@ async def refused_at_the_node(here):
     assert code(made()) == "replayed"
 
 
+@pytest.mark.once
 async def test_a_node_that_breaks_the_protocol_ends_its_own_stream_only(redis_client):
     from gpuportal.asgi import application
 

@@ -38,11 +38,13 @@ def record(found, name="red"):
     return record_fact(name, found.message(0.0), timezone.now())
 
 
+@pytest.mark.once
 def test_a_node_with_its_own_token_and_the_portals_key_is_well(red):
     assert check(red).state is ChannelState.OK
     assert Node.objects.get(name="red").channel_at is not None
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("wrong", ["token-of-nobody", "another node's", "renewed"])
 def test_a_wrong_token_is_noticed(red, wrong):
     if wrong == "another node's":
@@ -61,6 +63,7 @@ def test_a_wrong_token_is_noticed(red, wrong):
     assert kept() == ("refused", found.detail)
 
 
+@pytest.mark.once
 def test_a_node_that_is_not_enrolled_says_so(red, caplog):
     ghost = replace(red, name="ghost")
     with caplog.at_level(logging.ERROR):
@@ -80,11 +83,13 @@ def test_a_missing_token_and_a_missing_or_strange_order_key_are_named(red, tmp_p
     assert check(red).state is ChannelState.TOKEN
 
 
+@pytest.mark.once
 def test_a_portal_that_is_away_is_no_wrong_token(red):
     found = check(replace(red, web_url="http://127.0.0.1:1"))
     assert found.state is ChannelState.DOWN
 
 
+@pytest.mark.once
 def test_the_watch_logs_a_change_once_and_tells_each_time(red, caplog):
     told = []
 
@@ -123,5 +128,6 @@ def test_the_order_key_is_made_without_an_order(tmp_path, monkeypatch):
     assert path.with_name("order_key").stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.once
 def test_only_a_node_is_answered(red):
     assert Client().get("/node/v1/hello").status_code == 401

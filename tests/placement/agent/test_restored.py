@@ -138,6 +138,7 @@ def logs_of(job):
     return path.read_bytes() if path.exists() else b""
 
 
+@pytest.mark.once
 def test_what_a_node_keeps_of_another_job_of_that_number_is_refused(desk, alice):
     job = launch(desk, alice, desk.gpus[0], "true\n")
     Job.objects.filter(pk=job.pk).update(attempt=1, state="running")
@@ -157,6 +158,7 @@ def test_what_a_node_keeps_of_another_job_of_that_number_is_refused(desk, alice)
     assert portal_channel.upload_log(**up, key=job.key) == 7
 
 
+@pytest.mark.once
 def test_a_fact_or_belief_of_another_job_of_that_number_moves_nothing(desk, alice):
     job = launch(desk, alice, desk.gpus[0], "true\n")
     Job.objects.filter(pk=job.pk).update(attempt=1, state="starting")
@@ -192,6 +194,7 @@ def test_a_fact_or_belief_of_another_job_of_that_number_moves_nothing(desk, alic
     assert record_fact("node1", fact | {"key": job.key, "exit_code": 0}, now)
 
 
+@pytest.mark.once
 def test_a_node_that_names_a_thousand_unknown_jobs_gets_few_stop_orders(
     monkeypatch, caplog, redis_client
 ):

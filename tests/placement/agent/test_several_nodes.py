@@ -5,13 +5,10 @@ stopped half-way and continues elsewhere, one whose rank is killed. A user's own
 which needs no torch, uses the same lab.
 """
 
-import json
 import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 import tempfile
 from datetime import timedelta
 from pathlib import Path
@@ -19,28 +16,19 @@ from pathlib import Path
 import pytest
 from django.utils import timezone
 
-from placement.agent.process.program_lookup import free_port
 from placement.jobs import service as jobs
 from placement.jobs.nodes import log_store
+from placement.planner.launch.recipes import checked_settings
 from reservations.rules.lifecycle import State
 from telemetry.models import Gpu
 from tests.factories import make_membership, make_reservation, make_user
 from tests.placement.agent.own_on_nodes import own_script_stops_goes_on_and_fails
-from tests.placement.agent.two_nodes import (
-    CODE,
-    TwoNodes,
-    losses_in,
-    staged_plan,
-)
+from tests.placement.agent.two_nodes import TwoNodes, staged_plan
 
 ROUNDING = 5e-6
 """fp32 sums of three stages and eight microbatches, in another order."""
 STEPS = 60
 """More than the two that are ended reach. The last one runs at full speed."""
-SAYS_EVERY_STEP = (
-    "import sys; from placement.agent.runtime import plan_worker as worker; "
-    "worker.PRINT_EVERY_SECONDS = 0; sys.exit(worker.main(sys.argv))"
-)
 SETTINGS = {
     "layers": 2,
     "hidden": 16,
@@ -62,33 +50,13 @@ def lab(live_server, valkey_url):
     shutil.rmtree(folder)
 
 
-@pytest.fixture
-def alone(tmp_path):
-    """One process with the whole model and all the data, while the others train."""
-    from placement.planner.launch.recipes import checked_settings
+def losses_alone():
+    """Return the losses of one process with the whole model and all the data."""
+    # It imports torch, which a run on PostgreSQL needs for nothing.
+    from tests.placement.agent.runtime.strategies_child import alone, execution
 
-    fast = {"batch": 8, "seconds_per_step": 0, "checkpoint_seconds": 0}
-    settings = checked_settings("tiny-transformer", SETTINGS | fast)
-    child = subprocess.Popen(
-        [sys.executable, "-c", SAYS_EVERY_STEP, json.dumps(settings)],
-        cwd=tmp_path,
-        env={
-            "PATH": os.environ["PATH"],
-            "PYTHONPATH": str(CODE),
-            "OMP_NUM_THREADS": "1",
-            "RANK": "0",
-            "WORLD_SIZE": "1",
-            "LOCAL_RANK": "0",
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(free_port()),
-        },
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    yield child
-    child.kill()
-    child.wait()
+    settings = checked_settings("tiny-transformer", SETTINGS | {"batch": 8})
+    return alone(execution("single"), STEPS, settings)
 
 
 def launched(user, reservation, name, **more):
@@ -109,9 +77,10 @@ def booked(user, gpus):
     )
 
 
+@pytest.mark.once
 @pytest.mark.timeout(600)  # many processes import torch: slow where much else runs
 def test_a_training_over_two_nodes_stops_goes_on_fails_and_goes_on_on_one(
-    lab, alone, settings, tmp_path
+    lab, settings, tmp_path
 ):
     settings.MEDIA_ROOT = tmp_path / "media"
     settings.ALLOW_UNISOLATED_SCRIPTS = True
@@ -171,9 +140,8 @@ def test_a_training_over_two_nodes_stops_goes_on_fails_and_goes_on_on_one(
     assert f"resumes from the checkpoint of job {second.pk}" in text
     saved = re.findall(r"checkpoint of step (\d+) saved", lab.log(second))
     assert f"resuming after step {saved[-1]}, saved by 3 process(es)" in text
-    out, _ = alone.communicate(timeout=400)
-    expected = losses_in(out)
-    assert len(expected) == STEPS and max(lab.losses(third)) == STEPS - 1
+    expected = losses_alone()
+    assert max(lab.losses(third)) == STEPS - 1
     for found in (seen, lab.losses(third)):
         far = [abs(found[step] - expected[step]) for step in found]
         assert max(far) <= ROUNDING, (found, expected)

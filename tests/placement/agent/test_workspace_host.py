@@ -12,10 +12,13 @@ import pytest
 
 from placement.agent.access import workspace_host
 from placement.agent.access.program_host import ProgramHost, with_token
+from placement.agent.access.workspace_host import ProgramMissing, app_command
 from placement.agent.access.workspace_service import connect_workspace
+from placement.agent.process import program_lookup
 from placement.agent.process.job_process import CODE_DIR
 from placement.agent.process.unix_user import identity_of
 from placement.planner.launch.recipes import WORKSPACE
+from placement.planner.launch.workspace_apps import CODE_SERVER, JUPYTER_LAB, AppPlace
 from placement.protocol.node_refusals import OrderRefused
 from placement.protocol.stream_frames import StreamOrder
 from placement.protocol.stream_refusal import StreamRefused
@@ -45,6 +48,44 @@ def run_host(folder, path, settings='{"app": "jupyter-lab"}'):
             pass_fds=(listener.fileno(), 3) if listener.fileno() != 3 else (3,),
             check=False,
         )
+
+
+def test_without_vs_code_the_command_that_installs_it_is_named(tmp_path):
+    settings = '{"app": "code-server"}'
+    curl = (
+        "curl -fsSL https://code-server.dev/install.sh | sh -s -- --method=standalone"
+    )
+    done = run_host(tmp_path, "/usr/local/bin:/usr/bin:/bin", settings)
+    assert done.returncode == 126
+    assert done.stderr == (
+        "gpuportal: code-server is not installed in the system's PATH. Install it on "
+        f"this node: {curl} --prefix={tmp_path}/.local, and name this folder as "
+        "environment\n"
+    )
+    (tmp_path / "s").unlink()
+    inner = tmp_path / "venv" / "bin"
+    inner.mkdir(parents=True)
+    done = run_host(tmp_path, f"{inner}:/usr/local/bin:/usr/bin:/bin", settings)
+    assert f"in {tmp_path}/venv or the system's PATH. " in done.stderr
+    assert done.stderr.endswith(f"{curl} --prefix={tmp_path}/venv\n")
+
+
+def test_vs_code_of_the_node_serves_an_environment_that_has_none(tmp_path, monkeypatch):
+    node, venv = tmp_path / "node", tmp_path / "venv" / "bin"
+    for folder in (node, venv):
+        folder.mkdir(parents=True)
+    for module in (workspace_host, program_lookup):
+        monkeypatch.setattr(module, "SYSTEM_PATH", str(node))
+    place = AppPlace(socket="/s", token_file="/t", folder="/f")
+    environ = {"PATH": f"{venv}:{node}", "HOME": str(tmp_path)}
+    for name in ("openvscode-server", "code-server"):
+        (node / name).touch(0o755)
+        assert app_command(CODE_SERVER, place, environ)[0] == str(node / name)
+    (node / "jupyter-lab").touch(0o755)
+    with pytest.raises(ProgramMissing):
+        app_command(JUPYTER_LAB, place, environ)
+    (venv / "code-server").touch(0o755)
+    assert app_command(CODE_SERVER, place, environ)[0] == str(venv / "code-server")
 
 
 def test_an_environment_without_jupyter_names_the_command_that_installs_it(tmp_path):

@@ -1,4 +1,6 @@
-"""Real TensorBoard and real marimo behind the first process of a workspace's job."""
+"""Real TensorBoard and marimo, and a program that stands for code-server, behind the
+first process of a workspace's job.
+"""
 
 import http.client
 import json
@@ -16,6 +18,7 @@ import pytest
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
+from websockets.sync.client import unix_connect
 
 from placement.agent.access import workspace_host
 from placement.agent.process.job_process import CODE_DIR
@@ -70,7 +73,7 @@ class Running:
 
 
 @contextmanager
-def running(tmp_path, app, folder):
+def running(tmp_path, app, folder, path_of_programs=ENVIRONMENT):
     """Run a workspace as the shim does, with the listening socket as descriptor 3."""
     path, tmp = tmp_path / "s", tmp_path / "t"
     tmp.mkdir()
@@ -85,7 +88,7 @@ def running(tmp_path, app, folder):
         process = subprocess.Popen(
             [sys.executable, "-c", code, json.dumps({"app": app, "folder": folder})],
             env={
-                "PATH": ENVIRONMENT,
+                "PATH": path_of_programs,
                 "HOME": str(tmp_path),
                 "TMPDIR": str(tmp),
                 "PYTHONPATH": str(CODE_DIR),
@@ -147,6 +150,59 @@ def test_marimo_asks_for_a_token_that_no_log_holds(tmp_path):
         words = Path(f"/proc/{made.process.pid}/task").parent / "cmdline"
         assert token.encode() not in words.read_bytes()
     assert token not in (tmp_path / "log").read_text()
+
+
+STAND_IN = """#!{python}
+# Listens like code-server, and keeps how it was called.
+import json, sys
+sys.path.insert(0, {root!r})
+import uvicorn
+from tests.placement.workspace.programs import program
+options = dict(word.lstrip("-").partition("=")[::2] for word in sys.argv[1:])
+with open({seen!r}, "w") as file:
+    json.dump([sys.argv[0].rpartition("/")[2], *sys.argv[1:]], file)
+uvicorn.run(program, uds=options[{option!r}], log_level="error", lifespan="off")
+"""
+
+
+@pytest.mark.parametrize("name", ("code-server", "openvscode-server"))
+def test_vs_code_listens_on_nothing_but_its_socket(tmp_path, name):
+    """It is called with exact words, and long messages pass."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    program = folder / name
+    program.write_text(
+        STAND_IN.format(
+            python=sys.executable,
+            root=str(CODE_DIR),
+            seen=str(tmp_path / "seen"),
+            option="socket" if name == "code-server" else "socket-path",
+        )
+    )
+    program.chmod(0o755)
+    (tmp_path / "code").mkdir()
+    with running(tmp_path, "code-server", "code", f"{folder}:{SYSTEM_PATH}") as made:
+        status, page = made.ask("/")
+        told = {key: value for key, value in json.loads(page)["headers"]}
+        assert status == 200 and "authorization" not in told
+        check_private(made)
+        inner, shown = made.inner, tmp_path / "code"
+        with unix_connect(str(made.socket_path), "ws://w-a.localhost/") as line:
+            line.send("x" * 500_000)
+            assert line.recv() == "x" * 500_000
+    words = {
+        "code-server": [
+            *(f"--socket={inner}", "--socket-mode=600", "--auth=none"),
+            *("--config=/dev/null", f"--session-socket={inner}.session"),
+            *("--disable-proxy", "--disable-telemetry", "--disable-update-check"),
+            str(shown),
+        ],
+        "openvscode-server": [
+            *(f"--socket-path={inner}", "--without-connection-token"),
+            *("--telemetry-level=off", f"--default-folder={shown}"),
+        ],
+    }
+    assert json.loads((tmp_path / "seen").read_text()) == [name, *words[name]]
 
 
 @pytest.mark.parametrize(

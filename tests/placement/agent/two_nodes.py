@@ -116,7 +116,7 @@ class TwoNodes:
         while not (found := condition()):
             assert time.monotonic() < deadline, f"waited for {what}\n{self.told()}"
             self.step()
-            time.sleep(0.1)
+            time.sleep(0.25)
         return found
 
     def until_state(self, job: Job, state: str, seconds: float = 150.0) -> Job:

@@ -1,5 +1,7 @@
 """The grants of reservations: each change of one changes the grants of its node."""
 
+import pytest
+
 from placement.device_gate.queries import grants_of
 from placement.protocol.device_grants import HolderGrant
 from reservations import tick
@@ -53,6 +55,7 @@ def test_one_entry_holds_the_cards_of_one_reservation(lab, alice) -> None:
     )
 
 
+@pytest.mark.once
 def test_extension_release_and_cancel_are_followed(lab, alice) -> None:
     made = lab.book(alice, lab.gpus[:1], NOW, 2)
     tick.tick(NOW)
@@ -73,6 +76,7 @@ def test_extension_release_and_cancel_are_followed(lab, alice) -> None:
     assert granted(at(12)) == {}
 
 
+@pytest.mark.once
 def test_a_reservation_that_nobody_comes_for_loses_its_grant(lab, alice) -> None:
     made = lab.book(alice, lab.gpus[:1], NOW, 4)
     tick.tick(NOW)
@@ -84,6 +88,7 @@ def test_a_reservation_that_nobody_comes_for_loses_its_grant(lab, alice) -> None
     assert granted(at(10)) == {}
 
 
+@pytest.mark.once
 def test_a_displaced_reservation_grants_nothing(lab, bob, carol) -> None:
     lab.set(quota_gpu_seconds=0)
     own = Membership.objects.get(user=carol)
@@ -104,6 +109,7 @@ def test_co_users_open_the_card_too_until_they_leave(lab, alice, bob) -> None:
     assert granted(NOW)[lab.gpus[0].uuid][0] == {"alice"}
 
 
+@pytest.mark.once
 def test_what_is_handed_over_opens_to_the_new_holder(lab, alice, bob) -> None:
     made = lab.book(alice, lab.gpus[:1], NOW, 2)
     tick.tick(NOW)

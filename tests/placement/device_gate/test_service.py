@@ -67,6 +67,7 @@ def test_an_open_node_is_told_nothing(node, sent, lab, alice) -> None:
     assert service.send_due(NOW) == {"gates_told": 0} and sent == []
 
 
+@pytest.mark.once
 def test_a_gated_node_is_told_changes_at_once_and_all_again_later(
     node, sent, lab, alice, omar
 ) -> None:
@@ -85,6 +86,7 @@ def test_a_gated_node_is_told_changes_at_once_and_all_again_later(
     assert again.expires_at == again.issued_at + command_queue.ORDER_SECONDS
 
 
+@pytest.mark.once
 def test_a_node_hears_of_the_grant_before_the_job(
     node, lab, alice, omar, monkeypatch
 ) -> None:

@@ -80,6 +80,7 @@ def text_of(client: Client, address: str) -> str:
 # --- who sees what ----------------------------------------------------------------
 
 
+@pytest.mark.once
 def test_a_job_is_its_owners_its_heads_and_the_operators(job, alice, bob, carol, omar):
     head = make_user("heidi")
     make_membership(head, "vision", is_head=True)
@@ -111,6 +112,7 @@ def test_strangers_are_sent_to_the_login_page(job):
         assert answer["Location"].startswith("/login/")
 
 
+@pytest.mark.once
 def test_only_owner_and_operator_are_offered_to_stop(job, alice, omar):
     head = make_user("heidi")
     make_membership(head, "vision", is_head=True)
@@ -122,6 +124,7 @@ def test_only_owner_and_operator_are_offered_to_stop(job, alice, omar):
 # --- one Job ------------------------------------------------------------------------
 
 
+@pytest.mark.once
 def test_pages_answer_head_and_nothing_but_reading(student, job):
     for address in ("/jobs/", "/jobs/new/", f"/jobs/{job.pk}/"):
         answer = student.head(address)
@@ -154,6 +157,7 @@ def test_a_failed_job_says_exit_code_and_last_lines_first(student, reservation):
     assert student.get(f"/jobs/{job.pk}/log.txt").content == b"one\nboom"
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("fields", "title", "reason"),
     [
@@ -192,6 +196,7 @@ def test_a_log_is_read_by_ranges_and_downloaded_whole(student, job):
     assert rows == [{"step": 1.0, "loss": 2.5}, {"step": 2.0, "loss": 0.5}]
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     "query",
     ["offset=a", "offset=1e3", "length=", "offset=" + "9" * 40, "offset=%00", "%ff=1"],
@@ -233,6 +238,7 @@ def test_what_runs_can_be_read(student, reservation):
     assert "12.5" in text_of(student, f"/jobs/{recipe.pk}/")
 
 
+@pytest.mark.once
 def test_a_jobs_plan_is_a_picture_and_a_table(student, alice, redis_client):
     gpus = make_lab()
     send_frame(redis_client)
@@ -324,6 +330,7 @@ def test_csv_has_a_row_a_job_and_runs_no_formula(student, reservation):
     assert rows[0]["state"] == "running"
 
 
+@pytest.mark.once
 def test_list_and_page_ask_no_more_for_more_rows(
     student, reservation, django_assert_max_num_queries, time_machine
 ):

@@ -79,6 +79,7 @@ def test_a_sweep_is_one_row_that_opens_and_can_be_stopped(student, bob, reservat
     assert set(Job.objects.values_list("state", flat=True)) == {"stopped"}
 
 
+@pytest.mark.once
 def test_a_job_is_run_again_with_what_it_was_and_goes_on_from_it(student, reservation):
     chosen = {"gpu_count": "1", "retries": "2", "retry_failed": "on"}
     student.post("/jobs/new/", launching(reservation, **chosen))
@@ -104,6 +105,7 @@ def test_a_job_is_run_again_with_what_it_was_and_goes_on_from_it(student, reserv
     assert student.get("/jobs/new/?again=999999").status_code == 200
 
 
+@pytest.mark.once
 def test_a_job_waits_for_another_one_by_its_number(student, alice, reservation):
     student.post("/jobs/new/", launching(reservation))
     first = Job.objects.get()
@@ -118,6 +120,7 @@ def test_a_job_waits_for_another_one_by_its_number(student, alice, reservation):
     assert Job.objects.count() == 2
 
 
+@pytest.mark.once
 def test_a_wrong_sweep_is_said_at_its_field_and_launches_nothing(student, reservation):
     answer = student.post("/jobs/new/", launching(reservation, sweep="seconds 5"))
     page = answer.content.decode()
@@ -128,6 +131,7 @@ def test_a_wrong_sweep_is_said_at_its_field_and_launches_nothing(student, reserv
     assert not Job.objects.exists()
 
 
+@pytest.mark.once
 def test_a_bad_setting_is_named_at_its_field_and_stays_typed(student, reservation):
     answer = student.post(
         "/jobs/new/",
@@ -140,6 +144,7 @@ def test_a_bad_setting_is_named_at_its_field_and_stays_typed(student, reservatio
     assert not Job.objects.exists()
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -162,6 +167,7 @@ def test_what_is_wrong_is_said_by_field(student, reservation, changes, words):
     assert not Job.objects.exists()
 
 
+@pytest.mark.once
 def test_a_script_is_refused_in_words_where_jobs_are_not_isolated(
     student, reservation, settings
 ):
@@ -176,6 +182,7 @@ def test_a_script_is_refused_in_words_where_jobs_are_not_isolated(
     assert Job.objects.get().arguments == ["a", "b c"]
 
 
+@pytest.mark.once
 def test_a_model_of_ones_own_is_refused_in_words_where_scripts_are(
     student, reservation, settings
 ):
@@ -191,6 +198,7 @@ def test_a_model_of_ones_own_is_refused_in_words_where_scripts_are(
     assert Job.objects.get().recipe_settings["folder"] == "/srv/me"
 
 
+@pytest.mark.once
 def test_a_fine_tune_is_launched_and_its_fields_are_marked(
     student, alice, reservation, settings
 ):
@@ -211,6 +219,7 @@ def test_a_fine_tune_is_launched_and_its_fields_are_marked(
     assert 'value="train:model"' in html
 
 
+@pytest.mark.once
 def test_a_plan_with_adapters_fills_in_their_rank_and_layers(
     student, alice, redis_client
 ):
@@ -228,6 +237,7 @@ def test_a_plan_with_adapters_fills_in_their_rank_and_layers(
     assert "pre-train.lora_rank" not in html and "pre-train.seq" in html
 
 
+@pytest.mark.once
 def test_where_gpus_are_on_several_nodes_one_is_chosen(student, alice):
     gpus = [make_gpu(make_node("red")), make_gpu(make_node("blue"))]
     both = make_reservation(alice, gpus, state=State.ACTIVE)
@@ -239,6 +249,7 @@ def test_where_gpus_are_on_several_nodes_one_is_chosen(student, alice):
     assert Job.objects.get().node == Node.objects.get(name="blue")
 
 
+@pytest.mark.once
 def test_a_plan_fills_the_form_and_must_fit_the_reservation(
     student, alice, redis_client
 ):
@@ -262,6 +273,7 @@ def test_a_plan_fills_the_form_and_must_fit_the_reservation(
     assert (job.plan, job.recipe_settings["strategy"]) == (stored, "single")
 
 
+@pytest.mark.once
 def test_a_plan_that_no_recipe_runs_is_refused_in_words(student, alice, redis_client):
     gpus = make_lab()
     send_frame(redis_client)
@@ -280,20 +292,21 @@ def test_a_plan_that_no_recipe_runs_is_refused_in_words(student, alice, redis_cl
     assert not Job.objects.exists()
 
 
+@pytest.mark.once
 def test_where_a_model_cannot_be_cut_the_next_best_plan_is_one_press_away(
     student, alice, redis_client, settings
 ):
     settings.ALLOW_UNISOLATED_SCRIPTS = True
     gpus = make_lab()
     send_frame(redis_client)
-    stored = plan_on(alice, "pipeline")
+    stored = plan_on(alice, "interleaved")
     booked = make_reservation(alice, gpus, state=State.ACTIVE)
     files = {"fine-tune.model": "org/tiny", "fine-tune.data": "/srv/rows.txt"}
     data = launching(booked, what="fine-tune", plan=str(stored.pk), **files)
     refused = student.post("/jobs/new/", data)
     html = refused.content.decode()
     assert refused.status_code == 422 and not Job.objects.exists()
-    assert "cannot cut this model into stages" in html
+    assert "with 1F1B or GPipe, not interleaved" in html
     button = html.partition('name="strategy" value="')[2]
     strategy, title = button.partition('"')[0], button.partition("Launch with this")[2]
     assert f"that it can run is: {TITLES[strategy]}" in html
@@ -314,6 +327,7 @@ def test_where_a_model_cannot_be_cut_the_next_best_plan_is_one_press_away(
     assert student.post("/jobs/new/", data | {"strategy": "fsdp"}).status_code == 422
 
 
+@pytest.mark.once
 def test_a_pipeline_plan_is_launched_with_a_model_that_can_be_cut(
     student, alice, redis_client
 ):
@@ -380,6 +394,7 @@ def test_a_reservation_that_is_over_cannot_be_launched_into(student, alice):
     assert not Job.objects.exists()
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     "query", ["plan=²", "plan=-1", "reservation=%00&plan=" + "9" * 30]
 )
@@ -387,6 +402,7 @@ def test_a_nonsense_address_of_the_form_is_no_crash(student, reservation, query)
     assert student.get(f"/jobs/new/?{query}").status_code == 200
 
 
+@pytest.mark.once
 def test_a_job_is_run_again_in_its_reservation_or_where_it_begins_first(
     student, alice, reservation
 ):
@@ -429,6 +445,7 @@ def test_another_recipe_does_not_go_on_from_the_job_before(student, reservation)
     assert "It continues" not in text_of(student, f"/jobs/{second.pk}/")
 
 
+@pytest.mark.once
 def test_a_queued_job_says_what_it_waits_for_on_list_page_and_api(student, alice):
     now = timezone.now()
     gpus = make_gpus(1, make_node("node-b"))
@@ -445,6 +462,7 @@ def test_a_queued_job_says_what_it_waits_for_on_list_page_and_api(student, alice
     assert student.get(f"/api/v1/jobs/{job.pk}").json()["waits"] == ""
 
 
+@pytest.mark.once
 def test_own_code_that_no_node_runs_is_disabled_in_advance(
     student, alice, reservation, settings
 ):

@@ -126,6 +126,7 @@ def test_an_array_is_launched_looked_at_and_stopped(program, bob, reservation):
     assert wrong.status_code == 422 and "sweep" in wrong.json()["fields"]
 
 
+@pytest.mark.once
 def test_others_see_nothing_of_it(bob, carol, job, reservation):
     for other in (bob, carol):
         client = signed_in(other)

@@ -131,6 +131,7 @@ async def test_a_right_that_is_taken_away_closes_the_socket(bob, job, monkeypatc
     assert await close_code(socket) == 4403
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     "message",
     [

@@ -64,6 +64,7 @@ def test_a_job_is_submitted_listed_read_and_stopped(reservation):
         assert job("log", made.pk, "--follow")[0] == 0, "no more of it comes"
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("words", "told"),
     [

@@ -75,6 +75,7 @@ def page(user, job):
     return signed_in(user).get(f"/jobs/{job.pk}/").content.decode()
 
 
+@pytest.mark.once
 def test_the_page_shows_the_proposal_and_what_a_yes_means(alice, job, proposal):
     text = page(alice, job)
     assert "can move to node-a:1" in text and 'id="move-accept"' in text
@@ -82,12 +83,14 @@ def test_the_page_shows_the_proposal_and_what_a_yes_means(alice, job, proposal):
     assert "10 min for 1 min" in text
 
 
+@pytest.mark.once
 def test_without_a_proposal_the_box_is_hidden_and_the_log_teaches(alice, job):
     text = page(alice, job)
     assert 'id="job-proposal" hidden' in text
     assert "Not checked yet" in text
 
 
+@pytest.mark.once
 def test_who_may_look_but_not_stop_gets_no_buttons(job, proposal, bob):
     bob.memberships.update(is_head=True)
     text = page(bob, job)
@@ -114,6 +117,7 @@ def post(user, path, body=None):
     )
 
 
+@pytest.mark.once
 def test_yes_over_the_api_is_kept_with_who_said_it(alice, job, proposal):
     got = post(alice, f"{job.pk}/moves/{proposal.pk}/accept")
     assert got.status_code == 200
@@ -129,6 +133,7 @@ def test_no_over_the_api(alice, job, proposal):
     assert got.json()["moves"][0]["state"] == "declined"
 
 
+@pytest.mark.once
 def test_a_job_that_may_not_start_again_cannot_be_moved(alice, job, proposal):
     got = post(alice, f"{job.pk}/moves", {"may_move": True, "restart": ""})
     assert got.json()["proposal"]["can_accept"] is False
@@ -138,6 +143,7 @@ def test_a_job_that_may_not_start_again_cannot_be_moved(alice, job, proposal):
     assert got.status_code == 422
 
 
+@pytest.mark.once
 def test_bob_and_carol_are_told_nothing_and_decide_nothing(job, proposal, bob, carol):
     for user in (bob, carol):
         assert signed_in(user).get(f"/api/v1/jobs/{job.pk}/moves").status_code == 404

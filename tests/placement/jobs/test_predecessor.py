@@ -69,12 +69,14 @@ def test_it_fails_without_a_start_where_the_other_ends_otherwise(
     assert orders() == []
 
 
+@pytest.mark.once
 def test_a_stop_by_hand_ends_the_ones_that_wait(job, second, alice):
     jobs.stop(job_id=job.pk, user=alice, now=NOW)
     job_tick.tick(NOW)
     assert now_is(second) == JobState.FAILED
 
 
+@pytest.mark.once
 def test_the_reservations_end_stops_the_wait(job, second, reservation, orders):
     ended(job, JobState.RUNNING)
     Reservation.objects.filter(pk=reservation.pk).update(state=State.ENDED)

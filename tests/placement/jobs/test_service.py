@@ -94,6 +94,7 @@ def test_a_reservation_ahead_takes_a_job_that_waits(alice):
     assert launch(alice, ahead).state == JobState.QUEUED
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("changes", "field"),
     [
@@ -202,6 +203,7 @@ def test_a_plan_that_runs_today_gives_the_recipe_its_strategy(alice, reservation
     assert job.recipe_settings["strategy"] == "single"
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -251,6 +253,7 @@ def real_plan(user, reservation, strategy, **changes):
     )
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     "strategy", ["ddp", "zero1", "zero2", "fsdp", "pipeline", "gpipe", "tensor"]
 )
@@ -385,6 +388,7 @@ def test_a_model_of_ones_own_is_shared_out_but_not_cut(alice, reservation, setti
         launch(alice, reservation, recipe="own-model", plan_id=cut.pk)
 
 
+@pytest.mark.once
 def test_a_fine_tune_needs_isolation_and_names_its_invalid_fields(
     alice, reservation, settings
 ):
@@ -415,8 +419,12 @@ def test_a_fine_tune_needs_isolation_and_names_its_invalid_fields(
         alice, reservation, recipe="pre-train", recipe_settings=files, plan_id=plan.pk
     )
     assert "lora_rank" not in pre_trained.recipe_settings
-    cut = real_plan(alice, reservation, "pipeline")
-    with pytest.raises(StrategyNotRunnable, match="cannot cut this model into stages"):
+    stop(alice, pre_trained)
+    staged = real_plan(alice, reservation, "pipeline")
+    job = launch(alice, reservation, plan_id=staged.pk, **wanted)
+    assert job.recipe_settings["strategy"] == "pipeline"
+    cut = real_plan(alice, reservation, "interleaved")
+    with pytest.raises(StrategyNotRunnable, match="not interleaved"):
         launch(alice, reservation, plan_id=cut.pk, **wanted)
 
 

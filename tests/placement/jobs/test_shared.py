@@ -32,6 +32,7 @@ def launch(user, reservation, **more):
     )
 
 
+@pytest.mark.once
 def test_a_co_user_runs_as_themselves_without_checking_in_until_taken_off(
     reservation, alice, bob, orders
 ) -> None:
@@ -65,6 +66,7 @@ def test_a_co_user_runs_as_themselves_without_checking_in_until_taken_off(
     record(fact(launch(alice, reservation), "started"))
 
 
+@pytest.mark.once
 def test_gpus_that_a_job_runs_on_are_not_given_back_under_it(
     running, reservation, alice
 ) -> None:

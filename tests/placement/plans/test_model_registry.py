@@ -33,6 +33,7 @@ def refused(user, name, content):
     return caught.value.fields
 
 
+@pytest.mark.once
 def test_a_spec_is_kept_and_not_the_file(alice, settings, tmp_path):
     row = keep(alice, "my-model.json")
     assert (row.name, row.source) == ("my-model.json", "config")
@@ -41,6 +42,7 @@ def test_a_spec_is_kept_and_not_the_file(alice, settings, tmp_path):
     assert not list(tmp_path.rglob("*.json"))
 
 
+@pytest.mark.once
 def test_the_same_file_again_is_the_same_model(alice, bob):
     assert keep(alice).pk == keep(alice, "again.json").pk
     assert keep(bob).pk != keep(alice).pk
@@ -101,6 +103,7 @@ def test_a_chosen_model_is_ones_own(alice, carol):
         chosen_spec(user=alice, well_known="nosuch", model_id=None)
 
 
+@pytest.mark.once
 def test_more_files_at_once_than_the_machine_reads_are_told_to_wait(alice, monkeypatch):
     places = replace(model_registry._parsers, most_waiting=1, wait_seconds=0.05)
     monkeypatch.setattr(model_registry, "_parsers", places)
@@ -137,6 +140,7 @@ def test_a_long_queue_for_the_parser_is_refused_at_once(redis_client):
         pass
 
 
+@pytest.mark.once
 def test_a_family_that_is_built_keeps_no_short_file_waiting(alice, carol):
     with model_registry._builders.taken():
         assert keep(alice)
@@ -160,6 +164,7 @@ def test_files_are_refused_in_words_while_the_broker_is_away(alice, settings):
     assert "broker is away" in refused(alice, "config.json", GPT2)["upload"]
 
 
+@pytest.mark.once
 def test_one_person_takes_one_place_of_those_where_files_are_read(
     alice, carol, monkeypatch
 ):
@@ -170,6 +175,7 @@ def test_one_person_takes_one_place_of_those_where_files_are_read(
     assert keep(alice)
 
 
+@pytest.mark.once
 def test_a_family_that_is_not_known_is_built_on_meta(alice):
     config = {
         "model_type": "dbrx",
@@ -190,6 +196,7 @@ def test_a_family_that_is_not_known_is_built_on_meta(alice):
     assert row.spec["config"] == config
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("config", "words"),
     [
@@ -203,6 +210,7 @@ def test_absurd_sizes_of_an_unknown_family_are_refused(alice, config, words):
     assert words in next(iter(problems.values()))
 
 
+@pytest.mark.once
 def test_a_config_that_names_a_kernel_of_the_hub_is_built_without_it(alice):
     config = {
         "model_type": "granite",
@@ -223,6 +231,7 @@ def header_file(name, *names):
     return SimpleUploadedFile(name, json.dumps(header).encode())
 
 
+@pytest.mark.once
 def test_an_index_and_its_shards_come_as_several_files(alice):
     index = {"weight_map": {"h.0.w": "a.safetensors", "h.1.w": "b.safetensors"}}
     files = [
@@ -237,6 +246,7 @@ def test_an_index_and_its_shards_come_as_several_files(alice):
     assert (spec.name, spec.parameter_count) == ("big", 32)
 
 
+@pytest.mark.once
 def test_a_header_saved_as_json_is_read(alice):
     file = header_file("header.json", "h.0.w")
     row = parse_model(user=alice, upload=file, now=timezone.now())

@@ -16,11 +16,11 @@ FILES = {"model": "org/tiny", "data": "/srv/rows.txt"}
 
 @pytest.fixture
 def post(alice, redis_client, settings):
-    """Return a function that launches a fine-tune by a pipeline Plan."""
+    """Return a function that launches a fine-tune by an interleaved Plan."""
     settings.ALLOW_UNISOLATED_SCRIPTS = True
     gpus = make_lab()
     send_frame(redis_client)
-    plan = plan_on(alice, "pipeline")
+    plan = plan_on(alice, "interleaved")
     booked = make_reservation(alice, gpus, start=timezone.now(), state=State.ACTIVE)
     body = {
         "reservation": booked.pk,
@@ -39,6 +39,7 @@ def post(alice, redis_client, settings):
     return sent
 
 
+@pytest.mark.once
 def test_a_refusal_names_the_next_best_plan_and_its_strategy_is_taken(post):
     refused = post()
     problem = refused.json()
@@ -46,18 +47,19 @@ def test_a_refusal_names_the_next_best_plan_and_its_strategy_is_taken(post):
     strategy = problem["numbers"]["next_strategy"]
     assert STRATEGIES[strategy].keeps_model_whole
     assert problem["numbers"]["next_title"] == TITLES[strategy]
-    assert "cannot cut this model into stages" in problem["detail"]
+    assert "with 1F1B or GPipe, not interleaved" in problem["detail"]
     assert problem["detail"].endswith(f"that it can run is: {TITLES[strategy]}.")
     assert not Job.objects.exists() and StoredPlan.objects.count() == 1
     assert post(strategy=strategy).status_code == 201
     job = Job.objects.get()
     assert job.recipe_settings["strategy"] == strategy
-    assert job.plan.plan["strategy"] == strategy and "pipeline" not in job.plan.title
+    assert job.plan.plan["strategy"] == strategy and "interleaved" not in job.plan.title
 
 
+@pytest.mark.once
 def test_a_strategy_that_does_not_fit_is_refused_at_its_field(post):
     for strategy, words in (
-        ("pipeline", "cannot cut this model into stages"),
+        ("interleaved", "with 1F1B or GPipe, not interleaved"),
         ("hsdp", "no plan of strategy hsdp"),
         ("x" * 5000, "Choose one of: "),
     ):

@@ -143,6 +143,7 @@ class TestLive:
         assert data["plans"][0]["shards"][0]["gpu_label"].startswith("node-")
         assert data["earliest"]["same"]
 
+    @pytest.mark.once
     def test_the_earliest_start_is_after_what_others_booked(self, gpus, bob):
         now = timezone.now()
         end = now + timedelta(hours=6)
@@ -152,6 +153,7 @@ class TestLive:
         assert data["plans"][0]["wait_seconds"] > 5 * 3600
         assert data["start"] >= end.isoformat()[:16]
 
+    @pytest.mark.once
     def test_bookings_of_a_user_are_theirs(self, gpus, alice):
         now = timezone.now()
         make_reservation(alice, gpus, now, now + timedelta(hours=9))
@@ -160,6 +162,7 @@ class TestLive:
         mine = json.loads(run("gpt2", "--json", "--user", alice.username))
         assert mine["plans"]
 
+    @pytest.mark.once
     @pytest.mark.parametrize(
         ("arguments", "words"),
         [

@@ -110,6 +110,7 @@ async def test_a_page_hears_only_what_it_asked_for_last(alice, child):
     await socket.disconnect()
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("asked", "field"),
     [

@@ -30,6 +30,7 @@ def page_of(user, plan: StoredPlan, query: str = ""):
     return signed_in(user).get(f"/plan/{plan.pk}/{query}")
 
 
+@pytest.mark.once
 def test_a_plan_is_saved_from_its_card_and_opens_its_question_again(alice, gpus):
     student = signed_in(alice)
     html = student.get("/plan/").content.decode()
@@ -42,6 +43,7 @@ def test_a_plan_is_saved_from_its_card_and_opens_its_question_again(alice, gpus)
     assert student.get(f"/plan/?{row.address}").status_code == 200
 
 
+@pytest.mark.once
 def test_the_owner_an_operator_and_a_head_see_it_others_do_not(
     kept, alice, bob, carol, omar
 ):
@@ -89,6 +91,7 @@ def test_nobody_looks_without_a_login_even_with_the_link(kept, client):
     assert answer.status_code == 302 and "/login/" in answer["Location"]
 
 
+@pytest.mark.once
 def test_a_link_opens_it_to_whoever_is_signed_in_until_it_is_taken_back(
     kept, alice, carol
 ):
@@ -111,6 +114,7 @@ def test_a_link_opens_it_to_whoever_is_signed_in_until_it_is_taken_back(
     assert kept.link_key != key
 
 
+@pytest.mark.once
 def test_the_files_come_one_by_one_and_as_one_archive(kept, alice):
     student = signed_in(alice)
     html = student.get(f"/plan/{kept.pk}/").content.decode()
@@ -129,6 +133,7 @@ def test_the_files_come_one_by_one_and_as_one_archive(kept, alice):
     assert "device_map.json</strong>: not available." in html
 
 
+@pytest.mark.once
 def test_the_gpus_are_booked_at_once_and_lead_to_the_job(kept, alice):
     answer = signed_in(alice).post(f"/plan/{kept.pk}/book/", {"at": "", "hours": "2"})
     held = Reservation.objects.get(user=alice)
@@ -139,6 +144,7 @@ def test_the_gpus_are_booked_at_once_and_lead_to_the_job(kept, alice):
     assert answer["Location"] == f"/jobs/new/?reservation={held.pk}&plan={kept.pk}"
 
 
+@pytest.mark.once
 def test_the_earliest_start_is_after_those_who_have_the_gpus(kept, alice, bob, gpus):
     now = timezone.now()
     end = now + timedelta(hours=5)
@@ -170,6 +176,7 @@ def test_other_gpus_that_suit_sooner_are_named(kept, alice, bob, gpus):
     assert len(starts.other_gpus) == len(uuids)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("asked", "field"),
     [
@@ -195,6 +202,7 @@ def test_whoever_books_anothers_plan_gets_a_copy_of_it(kept, carol):
     assert f"plan={copy.pk}" in answer["Location"]
 
 
+@pytest.mark.once
 def test_two_kept_plans_stand_side_by_side_and_anothers_does_not(kept, alice, carol):
     other = plan_on(alice, "single")
     hers = plan_on(carol, "single")
@@ -226,6 +234,7 @@ def test_the_list_asks_no_more_for_more_plans(kept, alice, django_assert_num_que
         student.get("/plan/kept/")
 
 
+@pytest.mark.once
 def test_the_api_keeps_lists_and_gives_files(alice, bob, gpus):
     student = signed_in(alice)
     asked = {"model": "gpt2", "wish": "fastest", "keep": 0}

@@ -113,6 +113,7 @@ def test_a_window_lies_on_the_calendars_grid(alice, gpus):
     assert begun.end.timestamp() % grid == 0
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("hours", [0, -1, 337, float("nan"), float("inf")])
 def test_hours_out_of_reach_are_refused(alice, gpus, hours):
     with pytest.raises(WorkloadInvalid):
@@ -224,6 +225,7 @@ def test_the_nodes_own_memory_and_disk_are_offered(alice, gpus, redis_client):
     assert by_label["node-a:0"].host_free_bytes == 90 * GIB  # jobs of now are over
 
 
+@pytest.mark.once
 def test_the_soonest_plan_waits_for_the_first_gpus_that_come_free(alice, bob, gpus):
     now = timezone.now()
     make_reservation(bob, gpus, now, now + timedelta(hours=3))
@@ -251,6 +253,7 @@ def test_with_gpus_free_now_the_soonest_plan_waits_for_nothing(alice, gpus):
     assert soonest.found.best.wait_seconds == 0
 
 
+@pytest.mark.once
 def test_where_nothing_ever_fits_the_first_answer_stands(alice, bob, gpus):
     now = timezone.now()
     make_reservation(bob, gpus, now, now + timedelta(hours=3))
@@ -268,6 +271,7 @@ def test_where_nothing_ever_fits_the_first_answer_stands(alice, bob, gpus):
     assert not soonest.offered.later
 
 
+@pytest.mark.once
 def test_the_earliest_start_of_a_plan_is_found_in_the_calendar(alice, bob, gpus):
     now = timezone.now()
     found, _ = offers(alice)
@@ -298,6 +302,7 @@ class TestTheApi:
             "/api/v1/plans", body, content_type="application/json"
         )
 
+    @pytest.mark.once
     def test_plans_come_with_estimate_and_refusals(self, alice, gpus):
         answer = self.post(alice, {"model": "gpt2", "workload": {"batch": 16}})
         body = answer.json()
@@ -309,11 +314,13 @@ class TestTheApi:
         assert {"strategy", "reason", "missing_bytes"} <= set(body["refusals"][0])
         assert datetime.fromisoformat(body["window"]["end"])
 
+    @pytest.mark.once
     def test_a_config_is_parsed_as_an_upload_is(self, alice, gpus):
         config = {"model_type": "gpt2", "n_layer": 3}
         answer = self.post(alice, {"config": config, "at": "2020-01-01T00:00"})
         assert answer.json()["spec"]["layers"] == 5
 
+    @pytest.mark.once
     @pytest.mark.parametrize(
         ("body", "field"),
         [
@@ -340,6 +347,7 @@ class TestTheApi:
         assert answer["Content-Type"] == "application/problem+json"
         assert list(answer.json()["fields"]) == [field]
 
+    @pytest.mark.once
     def test_a_file_is_uploaded_and_planned_by_its_number(self, alice, gpus, tmp_path):
         path = tmp_path / "config.json"
         path.write_text('{"model_type": "gpt2"}')

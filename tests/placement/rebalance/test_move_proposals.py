@@ -39,6 +39,7 @@ pytestmark = pytest.mark.django_db
 # --- saying yes and no ------------------------------------------------------------
 
 
+@pytest.mark.once
 def test_a_no_is_heard_and_not_asked_again(slow):
     look()
     assert agree(slow, accept=False).state == M.DECLINED
@@ -103,6 +104,7 @@ def test_a_yes_books_gives_back_stops_and_launches_in_one_step(slow, cards, alic
     assert new.late_returns.count() == old.late_returns.count() == 0
 
 
+@pytest.mark.once
 def test_the_new_job_waits_until_the_old_one_has_left(slow, monkeypatch):
     monkeypatch.setattr("placement.jobs.nodes.command_queue.send", lambda *a, **k: True)
     look()
@@ -137,6 +139,7 @@ def test_realised_gain_and_cost_stand_beside_the_predicted(slow):
     assert row.realised_gain_seconds == pytest.approx(wins)
 
 
+@pytest.mark.once
 def test_a_job_that_just_moved_is_held_down(slow, cards):
     look()
     agree(slow)
@@ -184,6 +187,7 @@ def test_gpus_that_somebody_booked_first_are_never_taken(slow, cards, bob):
     assert sorted(held) == sorted([cards[0].pk, cards[4].pk])
 
 
+@pytest.mark.once
 def test_memory_that_a_stranger_took_meanwhile_stops_the_move(
     slow, cards, redis_client
 ):
@@ -195,6 +199,7 @@ def test_memory_that_a_stranger_took_meanwhile_stops_the_move(
     assert "another process uses its memory" in moves(slow)[0].reason
 
 
+@pytest.mark.once
 def test_a_job_that_ends_by_itself_withdraws_its_proposal(slow):
     look()
     Job.objects.filter(pk=slow.pk).update(state=JobState.DONE, ended_at=after(1))
@@ -205,6 +210,7 @@ def test_a_job_that_ends_by_itself_withdraws_its_proposal(slow):
 # --- trouble ----------------------------------------------------------------------
 
 
+@pytest.mark.once
 def test_a_broken_gpu_is_left_by_itself_where_the_site_and_the_job_want_it(
     watched, cards, rules
 ):
@@ -222,6 +228,7 @@ def test_a_broken_gpu_is_left_by_itself_where_the_site_and_the_job_want_it(
     assert (row.state, row.to_gpus) == (M.MOVING, ["node-a:1"])
 
 
+@pytest.mark.once
 def test_an_intruder_makes_a_proposal_and_its_leaving_withdraws_it(
     watched, cards, redis_client
 ):
@@ -238,6 +245,7 @@ def test_an_intruder_makes_a_proposal_and_its_leaving_withdraws_it(
     assert row.state == M.WITHDRAWN
 
 
+@pytest.mark.once
 def test_a_job_that_a_broken_gpu_ended_may_live_again(watched, cards):
     Gpu.objects.filter(pk=cards[0].pk).update(lost=True)
     open_alert(rule=LOST, gpu_id=cards[0].pk, now=NOW)
@@ -252,6 +260,7 @@ def test_a_job_that_a_broken_gpu_ended_may_live_again(watched, cards):
     assert watched.state == JobState.FAILED
 
 
+@pytest.mark.once
 def test_without_another_gpu_the_words_say_so(watched, cards, bob, carol):
     booked(bob, cards[1:4])
     booked(carol, cards[4:])
@@ -262,6 +271,7 @@ def test_without_another_gpu_the_words_say_so(watched, cards, bob, carol):
     assert "5 booked" in row.reason
 
 
+@pytest.mark.once
 def test_ones_other_reservations_are_not_moved_onto(watched, alice, cards):
     make_reservation(
         alice,
@@ -274,6 +284,7 @@ def test_ones_other_reservations_are_not_moved_onto(watched, alice, cards):
     assert not offer.usable and "in your reservation" in offer.reason
 
 
+@pytest.mark.once
 def test_a_pair_keeps_the_gpu_that_is_well(alice, cards, rules):
     held = booked(alice, cards[:2])
     pair = running(alice, held, cards[:2], strategy="ddp")
@@ -286,6 +297,7 @@ def test_a_pair_keeps_the_gpu_that_is_well(alice, cards, rules):
     assert Plan.from_json(row.plan.plan).gpu_uuids
 
 
+@pytest.mark.once
 def test_what_the_rules_refuse_is_not_tried_again_at_once(slow, rules):
     site = SitePolicy.current()
     site.quota_gpu_seconds = 3600

@@ -26,6 +26,7 @@ pytestmark = pytest.mark.django_db
 # --- nothing moves ----------------------------------------------------------------
 
 
+@pytest.mark.once
 def test_nothing_moves_when_nothing_changed(watched, cards, redis_client, alice):
     busy(redis_client, cards[0], job=watched)
     send_frame(redis_client, {0: 2048 + 400})
@@ -37,6 +38,7 @@ def test_nothing_moves_when_nothing_changed(watched, cards, redis_client, alice)
     assert Reservation.objects.filter(user=alice).count() == 1
 
 
+@pytest.mark.once
 def test_a_jobs_own_use_does_not_drive_it_away(watched, cards, redis_client):
     busy(redis_client, cards[0], job=watched, memory=60 * GIB)
     send_frame(redis_client, {0: 60 * 1024 + 400})
@@ -53,6 +55,7 @@ def test_a_job_that_does_not_ask_is_not_looked_at(watched):
     assert moves(watched) == []
 
 
+@pytest.mark.once
 def test_the_site_can_switch_looking_off(watched, rules):
     rules.look_again_seconds = 0
     rules.save()
@@ -65,6 +68,7 @@ def test_a_job_is_looked_at_once_in_an_interval(watched, rules):
     assert rebalance_jobs(after(61))["looked"] == 1
 
 
+@pytest.mark.once
 def test_two_ticks_at_once_make_one_decision(watched, monkeypatch):
     from placement.rebalance import rebalance_tick
 
@@ -79,6 +83,7 @@ def test_two_ticks_at_once_make_one_decision(watched, monkeypatch):
 # --- a better place ---------------------------------------------------------------
 
 
+@pytest.mark.once
 def test_a_move_that_pays_is_proposed_with_its_numbers(slow):
     look()
     (row,) = moves(slow)
@@ -105,6 +110,7 @@ def test_a_standing_proposal_is_refreshed_and_withdrawn_when_it_is_gone(
     assert "Withdrawn: Stays" in first.reason
 
 
+@pytest.mark.once
 def test_a_move_that_does_not_pay_stays_and_says_why(slow, rules):
     rules.pause_seconds = 40_000
     rules.save()
@@ -133,6 +139,7 @@ def test_an_unknown_end_waits_until_staying_has_cost_as_much(slow, rules):
     assert seen == sorted(seen) and len(seen) > 2
 
 
+@pytest.mark.once
 def test_policy_never_says_so_and_does_nothing(slow, rules):
     rules.when_faster = RebalanceAction.NEVER
     rules.save()
@@ -152,6 +159,7 @@ def test_what_the_job_did_not_allow_is_only_proposed(slow, rules):
         agree(slow)
 
 
+@pytest.mark.once
 def test_dearer_gpus_are_never_taken_without_asking(slow, rules):
     rules.when_faster = RebalanceAction.DO
     rules.save()

@@ -140,6 +140,7 @@ def test_no_more_comes_out_of_a_bomb_than_may(monkeypatch):
         unpack.tell(unpack._of_tar(io.BytesIO(packed)), Counted())
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     "name",
     [

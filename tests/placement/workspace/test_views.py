@@ -23,6 +23,7 @@ def made(alice, settings):
     return make_reservation(alice, make_gpus(1, make_node("node1")), state=State.ACTIVE)
 
 
+@pytest.mark.once
 def test_a_node_that_refuses_own_programs_offers_no_button(client, alice, made):
     client.force_login(alice)
 
@@ -80,6 +81,7 @@ def test_the_page_shows_no_panel_to_those_who_cannot_use_it(client, omar, made):
     )
 
 
+@pytest.mark.once
 def test_the_panel_costs_a_fixed_number_of_queries(
     client, alice, made, django_assert_max_num_queries
 ):
@@ -138,6 +140,7 @@ def test_tensorboard_runs_beside_a_workspace_that_has_every_gpu(press, made):
     assert made.checked_in_at is None
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("app", "fields", "told"),
     (
@@ -145,7 +148,7 @@ def test_tensorboard_runs_beside_a_workspace_that_has_every_gpu(press, made):
         ("tensorboard", {"folder": "  "}, "TensorBoard needs the folder of its logs"),
         ("marimo", {"folder": "a\x07b"}, "printable characters"),
         ("marimo", {"folder": "a" * 301}, '<p class="error">'),
-        ("emacs", {"folder": "a"}, "jupyter-lab, marimo, tensorboard"),
+        ("emacs", {"folder": "a"}, "jupyter-lab, code-server, marimo, tensorboard"),
     ),
 )
 def test_a_bad_folder_is_refused_at_its_field(press, app, fields, told):

@@ -3,6 +3,7 @@
 import json
 from datetime import timedelta
 
+import pytest
 from django.test import Client
 from django.utils import timezone
 
@@ -11,6 +12,7 @@ from reservations.models import ApiToken, Reservation, SitePolicy
 from tests.reservations.calling import BASE, Caller, iso, wish
 
 
+@pytest.mark.once
 def test_carol_cannot_touch_bobs_reservation(gpus, bob, carol, hour) -> None:
     made = Caller(bob)("POST", "/reservations", wish(gpus[:1], hour)).body
     call = Caller(carol)
@@ -35,12 +37,14 @@ def test_carol_cannot_pay_with_visions_quota(gpus, bob, carol, hour) -> None:
         assert Caller(carol)("POST", path, body).status_code == 404
 
 
+@pytest.mark.once
 def test_carols_standing_shows_nothing_of_vision(gpus, bob, carol, hour) -> None:
     Caller(bob)("POST", "/reservations", wish(gpus[:1], hour))
     text = Caller(carol)("GET", "/standing").content.decode()
     assert "vision" not in text.lower() and "bob" not in text.lower()
 
 
+@pytest.mark.once
 def test_names_are_hidden_from_strangers_where_the_site_hides_them(
     gpus, alice, carol, omar, hour
 ) -> None:

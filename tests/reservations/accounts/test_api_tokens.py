@@ -45,6 +45,7 @@ def book_far(lab, user, token, start=FAR, hours=2, now=None, **fields):
     )
 
 
+@pytest.mark.once
 def test_a_token_is_one_firm_booking_beyond_the_horizon(lab, alice) -> None:
     token = failed(lab, alice)
     with pytest.raises(errors.BeyondHorizon):
@@ -60,6 +61,7 @@ def test_a_token_is_one_firm_booking_beyond_the_horizon(lab, alice) -> None:
     assert token.used_for == made, "what its owner cancels does not bring it back"
 
 
+@pytest.mark.once
 def test_where_no_token_is_needed_none_is_spent(lab, alice) -> None:
     token = failed(lab, alice)
     made = book_far(lab, alice, token, start=at(12, day=5))

@@ -113,6 +113,7 @@ def test_a_guest_ends_and_their_sponsor_is_told_before(lab, alice, bob, carol) -
     assert end_due(END)["guests_ended"] == 0
 
 
+@pytest.mark.once
 def test_two_ticks_at_once_archive_once(lab, alice, monkeypatch) -> None:
     Account.objects.filter(name="vision").update(ends_at=NOW)
     wind_down, inside = courses.offboarding.wind_down, []

@@ -131,6 +131,7 @@ def test_a_program_of_the_group_gets_signed_json(head, bob, lab, hook):
     assert headers["X-Portal-Signature"] == f"sha256={made}"
 
 
+@pytest.mark.once
 def test_who_is_no_head_of_it_changes_nothing(head, bob, carol, lab, hook):
     pk = account_of(head).pk
     for act in (
@@ -148,6 +149,7 @@ def test_who_is_no_head_of_it_changes_nothing(head, bob, carol, lab, hook):
         group_chat.try_chat(user=head, account_id=pk, now=NOW)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     "url", ["http://127.0.0.1/x", "https://10.0.0.1/x", "https://[::1]/x", "file:///x"]
 )
@@ -190,6 +192,7 @@ def test_a_chat_that_fails_is_tried_then_off_and_its_heads_hear_it(
     assert len(hook.heard) > heard
 
 
+@pytest.mark.once
 def test_what_waits_is_dropped_with_its_chat(head, bob, lab, hook):
     set_chat(head, hook)
     released(bob, lab)

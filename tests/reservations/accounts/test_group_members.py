@@ -136,6 +136,7 @@ def test_a_stranger_and_a_foreign_head_change_nothing(head, carol, bob, nora) ->
     assert not GroupLink.objects.exists()
 
 
+@pytest.mark.once
 def test_people_join_by_a_link_until_it_ends(head, nora) -> None:
     mine = browser(head)
     link = make_link(mine, most_joins="2")
@@ -226,6 +227,7 @@ def test_a_class_that_joins_at_once_is_not_asked_to_look_again(
     assert GroupLink.objects.get().joins == 1
 
 
+@pytest.mark.once
 def test_a_link_does_not_bring_back_who_was_removed(head, nora) -> None:
     mine, hers = browser(head), browser(nora)
     link = make_link(mine)
@@ -247,6 +249,7 @@ def test_a_link_does_not_bring_back_who_was_removed(head, nora) -> None:
     assert member.active
 
 
+@pytest.mark.once
 def test_the_operator_can_switch_it_off(head, nora, omar) -> None:
     mine = browser(head)
     link = make_link(mine)
@@ -265,6 +268,7 @@ def test_the_operator_can_switch_it_off(head, nora, omar) -> None:
     assert nora.memberships.get().active
 
 
+@pytest.mark.once
 def test_odd_lengths_of_a_link_are_refused_at_the_field(head) -> None:
     mine = browser(head)
     for odd in ({"days": "400"}, {"most_joins": "0"}, {"most_joins": "x"}):

@@ -22,6 +22,7 @@ def head(lab, alice, bob, carol):
     return alice
 
 
+@pytest.mark.once
 def test_a_head_previews_and_saves_shares_of_own_members(client, head, bob) -> None:
     client.force_login(head)
     own = bob.memberships.get()
@@ -50,6 +51,7 @@ def test_a_head_previews_and_saves_shares_of_own_members(client, head, bob) -> N
     assert b"changed in the meantime" in stale.content
 
 
+@pytest.mark.once
 def test_a_hostile_head_reaches_no_other_group_no_quota_and_no_rights(
     client, head, bob, carol
 ) -> None:

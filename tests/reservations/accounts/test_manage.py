@@ -29,6 +29,7 @@ def test_only_the_operator_reaches_the_pages_under_manage(
     assert b'href="/manage/" aria-current="page"' in answer.content
 
 
+@pytest.mark.once
 def test_a_head_has_an_entry_of_their_own_and_a_student_none(
     client, lab, alice
 ) -> None:
@@ -116,6 +117,7 @@ def preview_and_save(client) -> TreeChange:
     return TreeChange.objects.get()
 
 
+@pytest.mark.once
 def test_what_somebody_else_saved_meanwhile_is_not_overwritten(
     client, lab, alice, omar
 ) -> None:
@@ -133,6 +135,7 @@ def test_what_somebody_else_saved_meanwhile_is_not_overwritten(
     assert "Apply all" not in text
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("name", ["manage-collect", "manage-add", "manage-drop"])
 def test_a_head_changes_nothing_under_manage(client, lab, alice, name) -> None:
     Membership.objects.filter(user=alice).update(is_head=True)

@@ -56,6 +56,7 @@ def secret():
     )
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("kind", ["ed25519", "ecdsa", "rsa"])
 def test_a_key_has_the_fingerprint_of_ssh_keygen(kind, tmp_path):
     (tmp_path / "key.pub").write_text(public(kind) + "\n")
@@ -85,6 +86,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("name", REFUSED)
 def test_another_text_is_refused_by_its_field(name):
     make, words = REFUSED[name]

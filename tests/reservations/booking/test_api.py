@@ -12,6 +12,7 @@ from tests.factories import make_membership, make_reservation
 from tests.reservations.calling import BASE, Caller, iso, wish
 
 
+@pytest.mark.once
 def test_booking_changing_cancelling_and_undoing(gpus, alice, hour) -> None:
     call = Caller(alice)
     made = call("POST", "/reservations", wish(gpus[:2], hour, purpose="my run"))
@@ -65,6 +66,7 @@ def test_a_refusal_is_a_problem_with_numbers_and_the_next_slot(
     assert "Alice" in answer.body["detail"]
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("change", "field"),
     [
@@ -99,6 +101,7 @@ def test_a_body_that_is_no_json_is_refused(gpus, alice) -> None:
     assert answer.json()["code"] == "bad-request"
 
 
+@pytest.mark.once
 def test_the_calendar_costs_the_same_queries_with_many_reservations(
     gpus, alice, hour, django_assert_num_queries
 ) -> None:
@@ -132,6 +135,7 @@ def test_booking_costs_few_queries(gpus, alice, hour) -> None:
     assert len(own) <= 24, [q["sql"][:90] for q in own]
 
 
+@pytest.mark.once
 def test_the_calendar_is_compressed_for_those_who_can(gpus, alice, hour) -> None:
     for number in range(20):
         start = hour + timedelta(hours=3 * number)
@@ -143,6 +147,7 @@ def test_the_calendar_is_compressed_for_those_who_can(gpus, alice, hour) -> None
     assert len(json.loads(gzip.decompress(packed.content))["reservations"]) == 20
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     "query",
     [
@@ -156,6 +161,7 @@ def test_a_span_that_makes_no_sense_is_refused(gpus, alice, query) -> None:
     assert Caller(alice)("GET", f"/calendar?{query}").status_code in (409, 422)
 
 
+@pytest.mark.once
 def test_slots_are_found_and_a_preview_agrees(gpus, alice, bob, hour) -> None:
     Caller(bob)("POST", "/reservations", wish(gpus, hour, 3))
     call = Caller(alice)
@@ -257,6 +263,7 @@ def test_a_broker_that_is_away_costs_no_booking(
     assert LedgerEntry.objects.count() == 1
 
 
+@pytest.mark.once
 def test_two_memberships_must_be_chosen_between(gpus, alice, hour) -> None:
     second = make_membership(alice, "nlp")
     call = Caller(alice)

@@ -69,6 +69,7 @@ def test_flex_that_becomes_firm_gives_its_late_hours_back_as_flex(lab, alice) ->
     assert after.kind == Kind.FIRM and not late.firm
 
 
+@pytest.mark.once
 def test_dragging_the_end_to_and_fro_costs_what_keeping_costs(lab, alice) -> None:
     made = lab.book(alice, lab.gpus[:1], at(12), 4)
     for end in (14, 16, 13, 15, 14, 16):
@@ -79,6 +80,7 @@ def test_dragging_the_end_to_and_fro_costs_what_keeping_costs(lab, alice) -> Non
     assert balance(made) == (0, WEIGHT * 4 * HOUR)
 
 
+@pytest.mark.once
 def test_hours_that_stay_given_back_are_owed_once(lab, alice) -> None:
     made = lab.book(alice, lab.gpus[:1], at(12), 4)
     for end in (13, 16, 14):
@@ -90,6 +92,7 @@ def test_hours_that_stay_given_back_are_owed_once(lab, alice) -> None:
     assert balance(made) == (0, WEIGHT * 3 * HOUR)
 
 
+@pytest.mark.once
 def test_taking_back_what_was_given_back_needs_no_more_quota(lab, alice) -> None:
     lab.set(quota_gpu_seconds=WEIGHT * 4 * HOUR)
     made = lab.book(alice, lab.gpus[:1], at(12), 4)
@@ -97,6 +100,7 @@ def test_taking_back_what_was_given_back_needs_no_more_quota(lab, alice) -> None
     assert change(made, alice, end=at(16)).kind == Kind.FIRM
 
 
+@pytest.mark.once
 def test_a_change_into_somebody_elses_time_is_refused(lab, alice, bob) -> None:
     lab.book(bob, lab.gpus[:1], at(16), 2)
     made = lab.book(alice, lab.gpus[:1], at(14), 2)
@@ -108,6 +112,7 @@ def test_a_change_into_somebody_elses_time_is_refused(lab, alice, bob) -> None:
     assert balance(made) == (made.cost_gpu_seconds, 0)
 
 
+@pytest.mark.once
 def test_a_stale_page_does_not_overwrite(lab, alice) -> None:
     made = lab.book(alice, lab.gpus[:1], at(14, day=4), 2)
     change(made, alice, end=at(17, day=4))
@@ -115,6 +120,7 @@ def test_a_stale_page_does_not_overwrite(lab, alice) -> None:
         change(made, alice, end=at(18, day=4), version=1)
 
 
+@pytest.mark.once
 def test_firm_never_becomes_flex_by_lengthening(lab, alice) -> None:
     lab.set(quota_gpu_seconds=WEIGHT * 3 * HOUR)
     made = lab.book(alice, lab.gpus[:1], at(14), 2)
@@ -123,6 +129,7 @@ def test_firm_never_becomes_flex_by_lengthening(lab, alice) -> None:
     assert change(made, alice, end=at(17)).kind == Kind.FIRM
 
 
+@pytest.mark.once
 def test_shortening_is_allowed_whatever_the_quota_is_now(lab, alice) -> None:
     made = lab.book(alice, lab.gpus[:1], at(14), 4)
     lab.set(quota_gpu_seconds=0, gpus_at_once=1, flex_horizon_seconds=0)
@@ -133,6 +140,7 @@ def test_shortening_is_allowed_whatever_the_quota_is_now(lab, alice) -> None:
         change(after, alice, end=at(15, 30))
 
 
+@pytest.mark.once
 def test_what_runs_changes_its_end_only(lab, alice) -> None:
     made = lab.book(alice, lab.gpus[:1], NOW, 2)
     assert made.state == State.ACTIVE
@@ -148,6 +156,7 @@ def test_what_runs_changes_its_end_only(lab, alice) -> None:
         change(after, alice, end=at(9), now=at(9, 30))
 
 
+@pytest.mark.once
 def test_moving_the_start_to_now_begins_at_once(lab, alice) -> None:
     made = lab.book(alice, lab.gpus[:1], at(14), 2)
     after = change(made, alice, start=at(9), end=at(11), now=at(9, 12))
@@ -162,6 +171,7 @@ def test_what_is_over_cannot_be_changed(lab, alice) -> None:
         change(made, alice, end=at(18))
 
 
+@pytest.mark.once
 def test_the_quota_counts_what_has_run_when_the_end_moves(lab, alice) -> None:
     lab.set(quota_gpu_seconds=WEIGHT * 4 * HOUR, longest_seconds=24 * HOUR)
     made = lab.book(alice, lab.gpus[:1], NOW, 3)

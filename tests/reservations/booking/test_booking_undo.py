@@ -35,6 +35,7 @@ def test_a_booking_that_runs_is_undone_at_no_cost(lab, alice, bob) -> None:
     assert lab.book(bob, lab.gpus[:1], NOW, 3, now=SOON)
 
 
+@pytest.mark.once
 def test_a_booking_for_later_today_is_undone_at_no_cost(lab, alice) -> None:
     made = lab.book(alice, lab.gpus[:1], at(12), 3)
     assert undo(made, alice).state == State.CANCELLED
@@ -45,6 +46,7 @@ def test_a_booking_for_later_today_is_undone_at_no_cost(lab, alice) -> None:
         undo_cancel(reservation_id=made.pk, user=alice, now=SOON)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("seconds", [14, 60, 3600])
 def test_it_is_too_late_after_ten_seconds(lab, alice, seconds) -> None:
     made = lab.book(alice, lab.gpus[:1], NOW, 3)
@@ -74,6 +76,7 @@ def test_what_was_cancelled_is_not_undone_again(lab, alice) -> None:
         undo(made, alice)
 
 
+@pytest.mark.once
 def test_what_took_over_flex_is_not_undone(lab, alice, bob) -> None:
     lab.set(quota_gpu_seconds=0)
     flex = lab.book(bob, lab.gpus[:1], at(9, day=4), 3)

@@ -86,6 +86,7 @@ async def test_a_new_reservation_reaches_everybody_who_looks(alice, carol):
     await carols.disconnect()
 
 
+@pytest.mark.once
 async def test_a_cancelled_reservation_is_told_as_gone(alice, bob):
     bobs, _ = await opened(bob)
     made = await sync_to_async(factories.make_reservation)(alice)
@@ -95,6 +96,7 @@ async def test_a_cancelled_reservation_is_told_as_gone(alice, bob):
     await bobs.disconnect()
 
 
+@pytest.mark.once
 async def test_where_names_are_hidden_only_the_operator_hears_them(alice, carol, omar):
     await SitePolicy.objects.aupdate_or_create(pk=1, defaults={"names_visible": False})
     carols, _ = await opened(carol)
@@ -112,6 +114,7 @@ async def test_where_names_are_hidden_only_the_operator_hears_them(alice, carol,
     await omars.disconnect()
 
 
+@pytest.mark.once
 async def test_a_socket_without_a_session_is_closed_with_4401(db):
     socket = socket_of(None)
     connected, _ = await socket.connect()
@@ -119,6 +122,7 @@ async def test_a_socket_without_a_session_is_closed_with_4401(db):
     assert await closing_code(socket) == 4401
 
 
+@pytest.mark.once
 async def test_a_socket_from_another_site_is_refused(alice):
     client = await sync_to_async(signed_in)(alice)
     socket = socket_of(client, origin=b"http://evil.example")
@@ -126,12 +130,14 @@ async def test_a_socket_from_another_site_is_refused(alice):
     assert not connected
 
 
+@pytest.mark.once
 async def test_a_socket_of_no_address_is_refused_and_no_crash():
     for path in ("/ws/nothing/", "/", "/ws/jobs/x/"):
         connected, _ = await socket_of(None, path=path).connect()
         assert not connected
 
 
+@pytest.mark.once
 async def test_signing_out_closes_the_socket_at_the_next_check(alice, monkeypatch):
     monkeypatch.setattr(CalendarConsumer, "recheck_seconds", 0.2)
     socket, client = await opened(alice)
@@ -140,6 +146,7 @@ async def test_signing_out_closes_the_socket_at_the_next_check(alice, monkeypatc
     assert await closing_code(socket) == 4401
 
 
+@pytest.mark.once
 async def test_switching_a_user_off_closes_the_socket(alice, monkeypatch):
     monkeypatch.setattr(CalendarConsumer, "recheck_seconds", 0.2)
     socket, _ = await opened(alice)
@@ -165,6 +172,7 @@ async def test_hiding_names_moves_open_sockets_to_the_other_audience(
     await socket.disconnect()
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("text", ["{oops", "[" * 50_000])
 async def test_text_that_is_not_json_closes_the_socket_and_nothing_else(alice, text):
     socket, _ = await opened(alice)
@@ -172,6 +180,7 @@ async def test_text_that_is_not_json_closes_the_socket_and_nothing_else(alice, t
     assert await closing_code(socket) == 4400
 
 
+@pytest.mark.once
 async def test_what_a_browser_says_is_ignored(alice):
     socket, _ = await opened(alice)
     await socket.send_json_to({"type": "reservation.changed", "reservation": {"id": 1}})
@@ -179,6 +188,7 @@ async def test_what_a_browser_says_is_ignored(alice):
     await socket.disconnect()
 
 
+@pytest.mark.once
 async def test_one_user_cannot_take_all_sockets(alice, bob, monkeypatch):
     monkeypatch.setattr(session_consumer, "SOCKETS_PER_USER", 2)
     first, _ = await opened(alice)
@@ -196,6 +206,7 @@ async def test_one_user_cannot_take_all_sockets(alice, bob, monkeypatch):
     assert not CalendarConsumer.open_sockets
 
 
+@pytest.mark.once
 async def test_a_socket_whose_consumer_crashed_has_left_its_groups(
     alice, monkeypatch, redis_client
 ):

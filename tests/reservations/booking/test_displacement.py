@@ -75,6 +75,7 @@ def test_firm_within_quota_displaces_flex_and_tells_at_once(
     assert entry.detail["by"] == made.pk
 
 
+@pytest.mark.once
 def test_the_reason_is_stored_and_can_be_followed_again(lab, bob, carol) -> None:
     flex = lab.book(bob, lab.gpus[:1], TUESDAY, 2)
     made = lab.book(carol, lab.gpus[:1], TUESDAY, 2)
@@ -86,6 +87,7 @@ def test_the_reason_is_stored_and_can_be_followed_again(lab, bob, carol) -> None
     assert broken_rules(late) == [f"3: #{flex.pk} was frozen"]
 
 
+@pytest.mark.once
 def test_flex_goes_to_who_is_served_worse_even_then(lab, alice, bob) -> None:
     spend(bob, 20)
     flex = lab.book(bob, lab.gpus[:1], TUESDAY, 2)
@@ -103,6 +105,7 @@ def test_flex_goes_to_who_is_served_worse_even_then(lab, alice, bob) -> None:
     assert "You have used" in notice.text and "times your share" in notice.text
 
 
+@pytest.mark.once
 def test_who_does_not_stand_above_is_refused_with_both_numbers(lab, alice, bob) -> None:
     lab.book(bob, lab.gpus[:1], TUESDAY, 2)
     with pytest.raises(FlexHeld) as held:
@@ -115,6 +118,7 @@ def test_who_does_not_stand_above_is_refused_with_both_numbers(lab, alice, bob) 
     assert not Notice.objects.exists()
 
 
+@pytest.mark.once
 def test_who_was_displaced_cannot_take_it_back(lab, alice, bob) -> None:
     spend(bob, 20)
     lab.book(bob, lab.gpus[:1], TUESDAY, 2)
@@ -123,6 +127,7 @@ def test_who_was_displaced_cannot_take_it_back(lab, alice, bob) -> None:
         lab.book(bob, lab.gpus[:1], TUESDAY, 2)
 
 
+@pytest.mark.once
 def test_nobody_displaces_what_is_frozen_running_or_firm(lab, bob, carol) -> None:
     lab.book(bob, lab.gpus[:1], at(20), 2)  # frozen: eleven hours ahead
     lab.book(bob, lab.gpus[1:2], NOW, 2)
@@ -135,6 +140,7 @@ def test_nobody_displaces_what_is_frozen_running_or_firm(lab, bob, carol) -> Non
     assert not Reservation.objects.filter(state=State.DISPLACED).exists()
 
 
+@pytest.mark.once
 def test_the_freeze_begins_twelve_hours_ahead_to_the_second(lab, bob, carol) -> None:
     lab.book(bob, lab.gpus[:1], TUESDAY, 2)
     freeze = TUESDAY - timedelta(hours=12)
@@ -153,6 +159,7 @@ def test_nobody_displaces_another_membership_of_the_same_person(lab, carol) -> N
         lab.book(carol, lab.gpus[:1], TUESDAY, 2, membership=first)
 
 
+@pytest.mark.once
 def test_a_change_displaces_by_the_same_rules(lab, bob, carol) -> None:
     flex = lab.book(bob, lab.gpus[:1], TUESDAY, 2)
     made = lab.book(carol, lab.gpus[1:2], TUESDAY, 2)
@@ -230,6 +237,7 @@ def test_flex_says_until_when_it_can_be_taken(lab, bob) -> None:
     assert ask(at(12)).taken_until is None, "frozen at once"
 
 
+@pytest.mark.once
 def test_the_search_takes_the_gpu_with_the_fewest_in_the_way(
     lab, alice, bob, carol
 ) -> None:
@@ -252,6 +260,7 @@ def test_the_search_takes_the_gpu_with_the_fewest_in_the_way(
     assert slot.kind == Kind.FIRM
 
 
+@pytest.mark.once
 def test_the_next_equal_slot_takes_from_nobody(lab, bob, carol) -> None:
     flex = lab.book(bob, lab.gpus[:1], TUESDAY, 2)
     lab.book(carol, lab.gpus[:4], TUESDAY, 3)
@@ -268,6 +277,7 @@ def test_the_next_equal_slot_takes_from_nobody(lab, bob, carol) -> None:
 # --- gaming (docs/design/fair-booking.md#gaming) --------------------------------
 
 
+@pytest.mark.once
 def test_a_carpet_of_flex_never_blocks_firm_and_is_two_wide(lab, bob, carol) -> None:
     for number in range(2):
         start = TUESDAY + timedelta(hours=6 * number)
@@ -281,6 +291,7 @@ def test_a_carpet_of_flex_never_blocks_firm_and_is_two_wide(lab, bob, carol) -> 
     assert Notice.objects.filter(user=bob).count() == 2
 
 
+@pytest.mark.once
 def test_hoarding_prime_time_costs_quota_place_and_late_hours(
     lab, alice, carol
 ) -> None:

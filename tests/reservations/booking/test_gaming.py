@@ -46,6 +46,7 @@ def place(user) -> int:
     return found.place(user.memberships.first().pk)
 
 
+@pytest.mark.once
 def test_hoarding_prime_time_far_ahead_meets_quota_limits_and_the_late_price(
     lab, alice, bob
 ) -> None:
@@ -75,6 +76,7 @@ def test_a_week_edge_gives_no_second_quota(lab, alice) -> None:
     assert lab.book(alice, lab.gpus[:1], sunday + timedelta(days=7), 8)
 
 
+@pytest.mark.once
 def test_splitting_a_booking_gains_nothing(lab, alice, bob) -> None:
     lab.set(live_reservations=2)
     whole = lab.book(bob, lab.gpus[:1], FAR, 6)
@@ -90,6 +92,7 @@ def test_splitting_a_booking_gains_nothing(lab, alice, bob) -> None:
         lab.book(alice, lab.gpus[1:2], FAR + timedelta(hours=6), 1)
 
 
+@pytest.mark.once
 def test_sock_puppets_have_the_groups_quota_and_place_together(
     lab, alice, bob, carol
 ) -> None:
@@ -115,6 +118,7 @@ def test_sock_puppets_have_the_groups_quota_and_place_together(
     assert all(place(user) > 1 for user in [alice, bob, *puppets])
 
 
+@pytest.mark.once
 def test_one_person_in_several_groups_is_one_person(lab, alice) -> None:
     other = make_membership(alice, "nlp")
     first = alice.memberships.get(account__name="vision")
@@ -132,6 +136,7 @@ def test_one_person_in_several_groups_is_one_person(lab, alice) -> None:
     assert lab.book(alice, lab.gpus[1:2], FAR + timedelta(days=1), 2, membership=other)
 
 
+@pytest.mark.once
 def test_who_books_for_a_friend_pays_and_the_friend_does_not_check_in(
     lab, alice, bob
 ) -> None:
@@ -162,6 +167,7 @@ def test_cancelling_at_the_last_minute_costs_what_nobody_else_took(
     assert balance(made) == (0, WEIGHT * 2 * HOUR // 2)
 
 
+@pytest.mark.once
 def test_pushing_somebodys_flex_out_and_cancelling_early_is_not_free(
     lab, alice, bob, carol
 ) -> None:
@@ -196,6 +202,7 @@ def test_pushing_somebodys_flex_out_and_cancelling_early_is_not_free(
     assert not other.late_returns.exists()
 
 
+@pytest.mark.once
 def test_a_friend_who_may_displace_hands_nothing_on_to_one_who_may_not(
     lab, alice, bob, carol
 ) -> None:
@@ -219,6 +226,7 @@ def test_a_friend_who_may_displace_hands_nothing_on_to_one_who_may_not(
     assert (done.given.user, done.given.kind) == (alice, Kind.FIRM)
 
 
+@pytest.mark.once
 def test_fake_load_saves_nobody_from_paying_for_what_is_held(lab, alice) -> None:
     lab.set(release_idle=True)
     made = lab.book(alice, lab.gpus[:1], NOW, 2)
@@ -258,6 +266,7 @@ def test_quotas_that_promise_more_than_there_is_are_told_by_pool() -> None:
     assert [one.kept for one in bounded] == [True, True]
 
 
+@pytest.mark.once
 def test_time_displaced_for_a_friend_is_paid_although_the_friend_holds_it(
     lab, alice, bob, carol
 ) -> None:
@@ -279,6 +288,7 @@ def test_time_displaced_for_a_friend_is_paid_although_the_friend_holds_it(
     assert balance(taken) == (0, WEIGHT * 2 * HOUR // 2)
 
 
+@pytest.mark.once
 def test_nobody_displaces_the_same_person_again_right_after_giving_the_time_back(
     lab, bob, carol
 ) -> None:
@@ -302,6 +312,7 @@ def test_nobody_displaces_the_same_person_again_right_after_giving_the_time_back
     assert lab.book(carol, lab.gpus[:1], start, 2, now=at(9, 8)).kind == Kind.FIRM
 
 
+@pytest.mark.once
 def test_who_gives_back_more_than_they_use_books_a_day_ahead_only(
     lab, alice, bob
 ) -> None:
@@ -372,6 +383,7 @@ def test_what_an_admin_takes_is_no_return(lab, alice, omar) -> None:
     assert not EarlyReturn.objects.exists()
 
 
+@pytest.mark.once
 def test_shared_bookings_count_for_the_limit_of_gpus_at_once(lab, alice, bob) -> None:
     lab.set(gpus_at_once=2)
     start = at(12, day=4)
@@ -402,6 +414,7 @@ def test_shared_bookings_count_for_the_limit_of_gpus_at_once(lab, alice, bob) ->
     assert lab.book(alice, lab.gpus[:1], start + timedelta(hours=4), 1)
 
 
+@pytest.mark.once
 def test_who_books_and_cancels_the_same_time_in_a_loop_gives_it_back(
     lab, alice
 ) -> None:
@@ -427,6 +440,7 @@ def test_who_books_and_cancels_the_same_time_in_a_loop_gives_it_back(
     assert EarlyReturn.objects.count() == 2
 
 
+@pytest.mark.once
 def test_nobody_holds_a_gpu_by_booking_and_undoing_for_ever(lab, alice) -> None:
     moment, undone = NOW, 0
     with pytest.raises(errors.CannotUndoBooking, match="new bookings"):
@@ -469,6 +483,7 @@ def test_a_friend_does_not_undo_or_cancel_for_nothing_what_was_given_to_them(
     assert [one.reservation_id for one in EarlyReturn.objects.all()][-1] == given.pk
 
 
+@pytest.mark.once
 def test_what_the_waitlist_booked_and_was_declined_was_held_from_others(
     lab, alice
 ) -> None:
@@ -490,6 +505,7 @@ def test_what_the_waitlist_booked_and_was_declined_was_held_from_others(
     assert (returned.user, returned.gpu_seconds) == (alice, WEIGHT * 12 * HOUR)
 
 
+@pytest.mark.once
 def test_offers_are_no_way_to_write_to_people_without_end(lab, alice, bob) -> None:
     held = lab.book(alice, lab.gpus[:1], FAR, 1)
     moment = NOW

@@ -31,6 +31,7 @@ def stays_on(lab, user, hours=2):
     return set_overstay(reservation_id=made.pk, user=user, now=at(9, 1))
 
 
+@pytest.mark.once
 def test_who_stays_on_pays_as_used_and_uses_no_quota(lab, alice) -> None:
     lab.set(quota_gpu_seconds=WEIGHT * 2 * HOUR)
     made = stays_on(lab, alice)
@@ -49,6 +50,7 @@ def test_who_stays_on_pays_as_used_and_uses_no_quota(lab, alice) -> None:
     assert balance(made) == (0, WEIGHT * 13 * HOUR // 2), "leaving is free"
 
 
+@pytest.mark.once
 def test_who_claims_the_gpu_has_it_after_ten_minutes(lab, alice, bob) -> None:
     made = stays_on(lab, alice)
     tick.tick(at(12))
@@ -79,6 +81,7 @@ def test_who_claims_the_gpu_has_it_after_ten_minutes(lab, alice, bob) -> None:
     assert balance(made) == (0, WEIGHT * (3 * HOUR + 17 * 60))
 
 
+@pytest.mark.once
 def test_a_claim_from_the_next_hour_on_leaves_it_until_then(lab, alice, bob) -> None:
     made = stays_on(lab, alice)
     lab.book(bob, lab.gpus[:1], at(13), 2, now=at(12, 20))
@@ -89,6 +92,7 @@ def test_a_claim_from_the_next_hour_on_leaves_it_until_then(lab, alice, bob) -> 
         lab.book(bob, lab.gpus[:1], at(12), 1, now=at(11, 51))
 
 
+@pytest.mark.once
 def test_before_its_end_nobody_claims_what_was_booked(lab, alice, bob) -> None:
     made = stays_on(lab, alice)
     with pytest.raises(errors.GpuTaken):
@@ -102,6 +106,7 @@ def test_before_its_end_nobody_claims_what_was_booked(lab, alice, bob) -> None:
     assert made.state == State.ENDED
 
 
+@pytest.mark.once
 def test_a_claim_that_is_cancelled_lets_it_stay_on(lab, alice, bob) -> None:
     made = stays_on(lab, alice)
     claim = lab.book(bob, lab.gpus[:1], at(11), 1, now=at(9, 30))
@@ -114,6 +119,7 @@ def test_a_claim_that_is_cancelled_lets_it_stay_on(lab, alice, bob) -> None:
     assert made.end == at(11)
 
 
+@pytest.mark.once
 def test_it_ends_where_somebodys_time_begins_and_at_the_owners_word(
     lab, alice, carol
 ) -> None:
@@ -154,6 +160,7 @@ def test_making_it_longer_is_judged_like_any_request(lab, alice, bob) -> None:
     assert longer.end > at(13), "it stays on after the new end"
 
 
+@pytest.mark.once
 def test_ones_own_next_booking_is_no_way_around_the_limit_of_gpus(lab, alice) -> None:
     lab.set(gpus_at_once=2)
     made = stays_on(lab, alice)
@@ -162,6 +169,7 @@ def test_ones_own_next_booking_is_no_way_around_the_limit_of_gpus(lab, alice) ->
     assert made.end == at(13)
 
 
+@pytest.mark.once
 def test_the_api_asks_and_shows_it(gpus, alice, hour) -> None:
     call = Caller(alice)
     made = call("POST", "/reservations", wish(gpus[:1], hour, overstay=True)).body

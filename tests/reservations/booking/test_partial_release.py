@@ -14,6 +14,7 @@ from reservations.rules.lifecycle import State
 from tests.reservations.conftest import HOUR, NOW, WEIGHT, at, balance
 
 
+@pytest.mark.once
 def test_one_gpu_of_a_running_reservation_goes_and_the_other_runs_on(
     lab, alice, bob
 ) -> None:
@@ -46,6 +47,7 @@ def test_one_gpu_of_a_running_reservation_goes_and_the_other_runs_on(
     assert list(findings()) == []
 
 
+@pytest.mark.once
 def test_the_last_hours_and_a_gpu_of_what_is_ahead_go_at_the_price_that_was_told(
     lab, alice
 ) -> None:

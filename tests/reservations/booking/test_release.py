@@ -32,6 +32,7 @@ def test_a_cancel_a_day_ahead_costs_nothing(lab, alice) -> None:
     assert lab.book(alice, lab.gpus[:2], at(12, day=4), 3)
 
 
+@pytest.mark.once
 def test_a_late_cancel_costs_half_of_what_nobody_else_then_held(
     lab, alice, bob
 ) -> None:
@@ -48,6 +49,7 @@ def test_a_late_cancel_costs_half_of_what_nobody_else_then_held(
     assert balance(made) == (0, WEIGHT * 3 * HOUR // 2)
 
 
+@pytest.mark.once
 def test_ones_own_rebooking_does_not_pay_for_a_late_cancel(lab, alice) -> None:
     made = lab.book(alice, lab.gpus[:1], at(12), 2)
     cancel(made, alice)
@@ -56,6 +58,7 @@ def test_ones_own_rebooking_does_not_pay_for_a_late_cancel(lab, alice) -> None:
     assert balance(made) == (0, WEIGHT * HOUR)
 
 
+@pytest.mark.once
 def test_an_undone_cancel_keeps_what_was_owed_before_it(lab, alice) -> None:
     made = lab.book(alice, lab.gpus[:1], at(12), 4)
     change(
@@ -74,6 +77,7 @@ def test_only_the_hours_inside_a_day_cost(lab, alice) -> None:
     assert (late.start, late.end) == (at(6, day=3), at(9, day=3))
 
 
+@pytest.mark.once
 def test_late_hours_count_in_the_quota_at_half_until_and_after_they_pass(
     lab, alice
 ) -> None:
@@ -109,6 +113,7 @@ def test_an_undo_is_refused_when_somebody_took_the_gpu(lab, alice, bob) -> None:
     assert balance(made) == (0, 0)
 
 
+@pytest.mark.once
 def test_an_undo_after_its_time_is_refused(lab, alice) -> None:
     made = lab.book(alice, lab.gpus[:1], at(12), 4)
     cancel(made, alice)
@@ -119,6 +124,7 @@ def test_an_undo_after_its_time_is_refused(lab, alice) -> None:
         undo_cancel(reservation_id=other.pk, user=alice, now=NOW)
 
 
+@pytest.mark.once
 def test_carol_and_bob_cannot_cancel_what_alice_booked(lab, alice, bob, carol) -> None:
     made = lab.book(alice, lab.gpus[:1], at(12), 4)
     for stranger in (bob, carol):
@@ -165,6 +171,7 @@ def test_the_operator_may_cancel_everything_with_a_reason(lab, alice, omar) -> N
     assert cancel(made, omar, reason="maintenance").state == State.CANCELLED
 
 
+@pytest.mark.once
 def test_what_runs_is_released_and_charged_to_the_second(lab, alice, bob) -> None:
     made = lab.book(alice, lab.gpus[:1], NOW, 4)
     with pytest.raises(errors.NotChangeable):
@@ -210,6 +217,7 @@ def test_an_undo_never_breaks_the_quota(lab, alice) -> None:
         undo_cancel(reservation_id=made.pk, user=alice, now=NOW + SOON)
 
 
+@pytest.mark.once
 def test_a_move_counts_the_hours_it_gives_back_late(lab, alice) -> None:
     lab.set(quota_gpu_seconds=WEIGHT * 4 * HOUR)
     made = lab.book(alice, lab.gpus[:1], at(12), 4)
@@ -235,6 +243,7 @@ def test_a_move_counts_the_hours_it_gives_back_late(lab, alice) -> None:
     )
 
 
+@pytest.mark.once
 def test_undoing_flex_keeps_the_limit_of_flex_ahead(lab, alice) -> None:
     lab.set(quota_gpu_seconds=0)
     first = lab.book(alice, lab.gpus[:1], at(0, day=4), 1)

@@ -76,6 +76,7 @@ def test_a_refusal_writes_nothing(lab, alice) -> None:
     assert not AuditEntry.objects.exists()
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("start", "hours", "refusal"),
     [
@@ -191,6 +192,7 @@ def test_carol_is_not_bound_by_the_quota_of_visions_group(lab, alice, carol) -> 
     assert lab.book(carol, lab.gpus[:1], at(12, day=8), 3).kind == Kind.FIRM
 
 
+@pytest.mark.once
 def test_a_third_flex_reservation_ahead_is_refused(lab, alice) -> None:
     lab.set(quota_gpu_seconds=0)
     lab.book(alice, lab.gpus[:1], at(0, day=4), 1)
@@ -201,6 +203,7 @@ def test_a_third_flex_reservation_ahead_is_refused(lab, alice) -> None:
     assert lab.book(alice, lab.gpus[:1], at(12), 1).kind == Kind.FLEX
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("field", ["lost", "maintenance", "mig", "retired"])
 def test_a_gpu_out_of_service_is_refused(lab, alice, field) -> None:
     setattr(lab.gpus[0], field, True)

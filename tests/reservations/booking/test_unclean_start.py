@@ -2,6 +2,8 @@
 
 from datetime import timedelta
 
+import pytest
+
 from reservations import tick
 from reservations.models import LedgerEntry, Voucher
 from reservations.presence.check_in import check_in
@@ -19,6 +21,7 @@ def gpus_of(made) -> list[int]:
     return sorted(made.allocations.values_list("gpu_id", flat=True))
 
 
+@pytest.mark.once
 def test_an_equal_gpu_is_given_for_one_that_is_not_clean(lab, alice) -> None:
     made = lab.book(alice, lab.gpus[:1], at(10), 2)
     tick.tick(at(10))
@@ -50,6 +53,7 @@ def test_without_an_equal_gpu_all_is_given_back_with_a_token(lab, alice, bob) ->
     assert tick.tick(at(10, 4))["unclean"] == 0
 
 
+@pytest.mark.once
 def test_a_gpu_that_somebody_booked_is_not_given_away(lab, alice, bob) -> None:
     made = lab.book(alice, lab.gpus[:1], at(10), 2)
     for gpu in lab.gpus[1:]:

@@ -63,6 +63,7 @@ def test_whoever_is_not_signed_in_is_sent_to_the_login(client, path):
     assert answer["Location"].startswith("/login/")
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("path", ["calendar/", "standing/", "standing/ledger.csv"])
 def test_pages_are_only_read(alice, path):
     client = as_user(alice)
@@ -106,6 +107,7 @@ def test_the_operator_and_the_head_above_see_a_reservation_with_its_ledger(
         assert "held to the end" in answer.text
 
 
+@pytest.mark.once
 def test_the_owners_page_offers_what_can_still_be_done(tree, alice):
     client = as_user(alice)
     booked = make_reservation(alice, start=timezone.now() + timedelta(hours=2))
@@ -189,6 +191,7 @@ def test_times_of_the_address_are_shown_by_the_sites_clock(tree, alice, settings
     assert draft_of(answer)["start"] == "2026-11-21T15:00"
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     "query",
     [
@@ -287,6 +290,7 @@ def test_a_head_chooses_an_account_and_sees_its_ledger(tree, alice, carol):
     assert len(lines) == 2
 
 
+@pytest.mark.once
 def test_a_student_cannot_choose_an_account_or_another_member(tree, alice, bob, carol):
     client = as_user(carol)
     vision = Account.objects.get(name="vision")
@@ -341,6 +345,7 @@ def test_a_formula_in_a_reason_is_tamed_in_the_csv(tree, alice):
     assert row[2] == "-5"
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     "query",
     [
@@ -368,6 +373,7 @@ def queries_of(client, path, django_assert_max_num_queries, most: int) -> None:
         assert client.get(path).status_code == 200
 
 
+@pytest.mark.once
 def test_the_calendar_costs_a_fixed_number_of_queries(
     tree, alice, django_assert_max_num_queries
 ):
@@ -376,6 +382,7 @@ def test_the_calendar_costs_a_fixed_number_of_queries(
     queries_of(as_user(alice), "/calendar/", django_assert_max_num_queries, 11)
 
 
+@pytest.mark.once
 def test_a_reservations_page_costs_a_fixed_number_of_queries(
     tree, alice, django_assert_max_num_queries
 ):
@@ -386,6 +393,7 @@ def test_a_reservations_page_costs_a_fixed_number_of_queries(
     queries_of(as_user(alice), path, django_assert_max_num_queries, 21)
 
 
+@pytest.mark.once
 def test_the_standing_page_does_not_ask_once_per_member_or_row(
     tree, alice, django_assert_max_num_queries
 ):

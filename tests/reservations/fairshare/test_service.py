@@ -29,6 +29,7 @@ from tests.reservations.conftest import HOUR, NOW, WEIGHT, at
 GIB = 2**30
 
 
+@pytest.mark.once
 def test_who_booked_stands_behind_who_did_not(lab, alice, bob, carol) -> None:
     lab.book(alice, lab.gpus[:1], at(12), 4)
     places = {
@@ -128,6 +129,7 @@ def find(user, *, count=1, hours=1.0, **fields):
     )
 
 
+@pytest.mark.once
 def test_sums_of_a_large_ledger_go_on_from_those_before(lab, alice, bob, monkeypatch):
     monkeypatch.setattr(usage, "UNSETTLED_ROWS", 1)
     policy = site_policy()
@@ -145,6 +147,7 @@ def test_sums_of_a_large_ledger_go_on_from_those_before(lab, alice, bob, monkeyp
     usage._kept.clear()
 
 
+@pytest.mark.once
 def test_every_slot_that_is_found_can_be_booked(lab, alice, bob) -> None:
     lab.book(bob, lab.gpus[:3], at(10), 5)
     slots = find(alice, count=2, hours=3, now=at(9, 10))

@@ -153,6 +153,7 @@ def test_pages_leave_no_sentence_in_english(page, german, gpus, hour):
     assert found == {}
 
 
+@pytest.mark.once
 @pytest.mark.django_db
 def test_an_operators_pages_leave_no_sentence_in_english(omar, gpus):
     omar.language = "de"

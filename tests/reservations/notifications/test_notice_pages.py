@@ -77,6 +77,7 @@ def test_one_chooses_kinds_ways_and_quiet_hours(alice, settings):
     assert NoticeSettings.objects.get(user=alice).muted_until is None
 
 
+@pytest.mark.once
 def test_a_webhook_leads_nowhere_inside_and_its_secret_is_shown_once(alice, settings):
     mine = browser(alice)
     for url, why in (

@@ -91,6 +91,7 @@ def test_who_is_in_the_way_is_moved_or_cut_or_refunded_and_told(
     assert (running.state, balance(running)) == (State.ENDED, (0, 3 * WEIGHT * HOUR))
 
 
+@pytest.mark.once
 def test_booking_into_a_closure_is_refused_with_its_reason_and_the_next_slot(
     lab, alice, omar
 ) -> None:
@@ -125,6 +126,7 @@ def test_booking_into_a_closure_is_refused_with_its_reason_and_the_next_slot(
     lab.book(alice, lab.gpus[:1], at(14), 1)
 
 
+@pytest.mark.once
 def test_a_teaching_slot_is_its_courses_alone(lab, alice, carol, omar) -> None:
     vision = alice.memberships.get().account
     hers = lab.book(alice, lab.gpus[:1], at(12), 1)
@@ -144,6 +146,7 @@ def test_a_teaching_slot_is_its_courses_alone(lab, alice, carol, omar) -> None:
         lab.book(carol, lab.gpus[1:2], at(13), 2)
 
 
+@pytest.mark.once
 def test_a_closure_that_begins_now_ends_what_runs(lab, alice, omar) -> None:
     running = lab.book(alice, lab.gpus[:1], NOW, 6)
     later = NOW + timedelta(hours=1)
@@ -201,6 +204,7 @@ def test_what_changed_since_the_preview_is_shown_again(lab, alice, omar) -> None
     assert not closures.Closure.objects.exists()
 
 
+@pytest.mark.once
 def test_a_gpu_that_joins_a_closed_pool_is_cleared_at_the_next_tick(
     lab, alice, omar
 ) -> None:
@@ -218,6 +222,7 @@ def test_a_gpu_that_joins_a_closed_pool_is_cleared_at_the_next_tick(
     assert booked.state == State.REFUNDED
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("fields", "field"),
     [

@@ -66,6 +66,7 @@ def wall(hours: int) -> str:
     return at.strftime("%Y-%m-%dT%H:00")
 
 
+@pytest.mark.once
 def test_nobody_but_the_operator_reaches_any_of_these_pages(
     client, alice, gpus
 ) -> None:
@@ -84,6 +85,7 @@ def test_nobody_but_the_operator_reaches_any_of_these_pages(
     assert (answer.status_code, answer.url.split("?")[0]) == (302, "/login/")
 
 
+@pytest.mark.once
 def test_strange_addresses_are_404_or_a_page_and_never_a_crash(desk) -> None:
     for name, args, status in (
         ("manage-pool", (10**9,), 404),
@@ -179,6 +181,7 @@ def test_a_closure_is_looked_at_saved_changed_and_cancelled(desk, alice, gpus) -
     assert row.cancelled_at is not None
 
 
+@pytest.mark.once
 def test_near_maintenance_is_on_every_page_and_closures_in_the_calendar(
     client, alice, carol, gpus
 ) -> None:
@@ -341,6 +344,7 @@ def test_many_gpus_are_drained_moved_and_put_into_a_pool_at_once(
     assert not gpus[0].node.draining
 
 
+@pytest.mark.once
 def test_why_a_single_gpu_drains_is_read_by_everybody(desk, alice, gpus) -> None:
     first, second = gpus[0], gpus[1]
     # Typed before its form announced that everybody reads it: stored only in the audit
@@ -497,6 +501,7 @@ def test_no_threshold_of_telemetry_can_be_set_to_nothing(desk) -> None:
     assert TelemetryPolicy.current().silent_after_seconds == 600
 
 
+@pytest.mark.once
 def test_an_admin_sets_the_device_gate_of_a_node(desk, gpus) -> None:
     node = gpus[0].node
     _, text = post(desk, "manage-gate", {"mode": "watch"}, node.pk, status=200)

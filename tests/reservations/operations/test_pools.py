@@ -45,6 +45,7 @@ def find(user, **wish):
     )
 
 
+@pytest.mark.once
 def test_a_pool_kept_for_one_account_is_refused_to_others_by_name(
     lab, alice, carol, desk
 ) -> None:
@@ -135,6 +136,7 @@ def test_a_pools_quota_binds_on_its_gpus_alone_for_one_and_for_a_group(
     assert AuditEntry.objects.filter(verb="pool.quota").count() == 4
 
 
+@pytest.mark.once
 def test_a_new_weight_counts_for_new_bookings_only(lab, alice, bob, desk) -> None:
     before = lab.book(alice, lab.gpus[:1], at(12), 2)
     edit = PoolEdit(weight=2 * WEIGHT)

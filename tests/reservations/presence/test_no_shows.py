@@ -30,6 +30,7 @@ def no_show(lab, user, start) -> Reservation:
     return made
 
 
+@pytest.mark.once
 def test_the_third_no_show_shortens_the_horizon_for_a_fortnight(lab, alice) -> None:
     for day in (0, 10, 20):
         no_show(lab, alice, NOW + day * DAY)
@@ -61,6 +62,7 @@ def test_the_third_no_show_shortens_the_horizon_for_a_fortnight(lab, alice) -> N
     assert len(Caller(alice)("GET", "/standing").body["no_shows"]) == 0
 
 
+@pytest.mark.once
 def test_time_without_samples_makes_no_strike(lab, alice) -> None:
     for day in (0, 1, 2):
         start = NOW + day * DAY

@@ -186,6 +186,7 @@ def test_an_account_with_an_odd_name_makes_no_formula_in_the_sheet(held, alice):
     assert empty and all(cell == "" for row in empty for cell in row[4:])
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     "query",
     [

@@ -137,6 +137,7 @@ def test_the_quota_counts_every_day_and_what_does_not_fit_waits(lab, alice) -> N
     assert {one.refusal.code for one in shown[3:]} == {"quota-exceeded"}
 
 
+@pytest.mark.once
 def test_the_tick_books_what_comes_into_the_horizon_tells_conflicts_and_ends(
     lab, alice, carol
 ) -> None:

@@ -21,6 +21,7 @@ from tests.factories import make_membership, make_user
 from tests.reservations.conftest import NOW, at
 
 
+@pytest.mark.once
 def test_only_the_owner_shares_and_only_with_members_of_the_account(
     lab, alice, bob, carol
 ) -> None:

@@ -47,6 +47,7 @@ def test_ten_messages_a_day(lab, alice, bob) -> None:
     assert Notice.objects.filter(kind="asked").count() == MOST_A_DAY
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("message", ["", "   ", "\ufeff", "\u200b \u2060", "\u061c"])
 def test_an_empty_message_is_not_sent(lab, alice, bob, message) -> None:
     made = lab.book(bob, lab.gpus[:1], at(12, day=4), 2)
@@ -55,6 +56,7 @@ def test_an_empty_message_is_not_sent(lab, alice, bob, message) -> None:
     assert not Notice.objects.filter(kind="asked").exists()
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("odd", ["\n", "\0", "\u2028", "\u2029", "\u202e", "\u2066"])
 def test_a_message_is_one_line_that_nothing_turns_round(lab, alice, bob, odd) -> None:
     made = lab.book(bob, lab.gpus[:1], at(12, day=4), 2)

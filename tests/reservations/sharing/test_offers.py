@@ -40,6 +40,7 @@ from tests.reservations.conftest import HOUR, NOW, WEIGHT, at, balance, make_min
 LATER = NOW + timedelta(minutes=5)
 
 
+@pytest.mark.once
 def test_what_is_given_away_begins_anew_as_the_takers_and_costs_the_giver_nothing(
     lab, alice, carol
 ) -> None:
@@ -73,6 +74,7 @@ def test_what_is_given_away_begins_anew_as_the_takers_and_costs_the_giver_nothin
         offers.accept(offer_id=made.pk, user=carol, now=LATER)
 
 
+@pytest.mark.once
 def test_the_rest_of_a_running_one_is_given_and_the_giver_pays_what_was_used(
     lab, alice, bob
 ) -> None:
@@ -88,6 +90,7 @@ def test_the_rest_of_a_running_one_is_given_and_the_giver_pays_what_was_used(
     assert balance(done.given) == (0, WEIGHT * 3 * HOUR)
 
 
+@pytest.mark.once
 def test_handing_on_what_nobody_came_to_does_not_set_the_clock_back(
     lab, alice, bob
 ) -> None:
@@ -173,6 +176,7 @@ def test_a_swap_is_judged_for_both_and_nobody_gets_less_than_shown(
     assert balance(own) == balance(theirs) == (0, 0)
 
 
+@pytest.mark.once
 def test_a_swap_within_a_group_at_its_quota_is_no_request_on_top(
     lab, alice, bob
 ) -> None:
@@ -186,6 +190,7 @@ def test_a_swap_within_a_group_at_its_quota_is_no_request_on_top(
     assert (done.given.kind, done.given_back.kind) == (Kind.FIRM, Kind.FIRM)
 
 
+@pytest.mark.once
 def test_offers_end_by_answer_by_time_and_when_what_they_offer_changes(
     lab, alice, bob, carol
 ) -> None:

@@ -42,6 +42,7 @@ def book(user, gpus, start, hours=2) -> Reservation:
     )
 
 
+@pytest.mark.once
 def test_the_page_shares_offers_and_gives_back_and_says_refusals(
     gpus, alice, bob, carol, hour
 ) -> None:
@@ -82,6 +83,7 @@ def test_the_page_shares_offers_and_gives_back_and_says_refusals(
     assert own.get(f"{path}share/").status_code == 405
 
 
+@pytest.mark.once
 def test_what_was_typed_stays_in_its_open_section_with_the_refusal(
     gpus, alice, hour
 ) -> None:
@@ -100,6 +102,7 @@ def test_what_was_typed_stays_in_its_open_section_with_the_refusal(
     assert f"start={hour:%Y-%m-%dT%H}" in again  # a series like it begins with it
 
 
+@pytest.mark.once
 def test_hidden_names_stay_hidden_in_a_swap(gpus, alice, carol, hour) -> None:
     policy = SitePolicy.current()
     policy.names_visible = False
@@ -153,6 +156,7 @@ def test_an_offer_is_looked_at_accepted_and_listed(gpus, alice, carol, hour) -> 
     assert undo.status_code == 409
 
 
+@pytest.mark.once
 def test_the_api_shares_prices_and_gives_back(gpus, alice, bob, hour) -> None:
     row = book(alice, gpus[:2], hour, 4)
     call = Caller(alice)
@@ -287,6 +291,7 @@ def test_a_calendar_has_no_control_characters_and_reads_back() -> None:
     assert event["DTSTAMP"].dt.tzinfo is not None
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("path", ["/offers/", "/series/", "/series/new/"])
 def test_empty_lists_teach(gpus, alice, path) -> None:
     answer = page(alice).get(path)

@@ -25,7 +25,7 @@ from tests.reservations.booking.test_invariants import (
     timedelta,
 )
 from tests.reservations.conftest import HOUR, NOW, WEIGHT
-from tests.reservations.worlds import world
+from tests.reservations.worlds import on_each, world
 
 ACTS = (
     "book",
@@ -152,7 +152,7 @@ def test_whatever_is_handed_on_cut_and_repeated_the_books_and_quotas_hold(
         ),
     )
     @settings(
-        max_examples=12,
+        max_examples=on_each(sqlite=10, postgresql=3),
         deadline=None,
         derandomize=True,
         database=None,

@@ -182,7 +182,7 @@ class World:
             made.gpus.set(self.random.sample(self.gpus, 2))
 
 
-@pytest.fixture(params=range(4))
+@pytest.fixture(params=range(2))
 def world(request, db) -> World:
     """One of several random labs."""
     return World(request.param)
@@ -341,6 +341,7 @@ def test_spends_of_members(world: World, ignored: bool) -> None:
     assert booking_facts.spends_of([], low, high) == []
 
 
+@pytest.mark.once
 def test_quotas_of_people(world: World) -> None:
     users = [user.pk for user in world.users[:3]]
     wanted: dict[int, dict[int, int | None]] = {}

@@ -93,6 +93,7 @@ def test_the_payer_of_the_newest_booking_comes_first(lab, alice) -> None:
     assert payers(alice) == [vision]
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("start", [NOW, NOW + timedelta(hours=6)])
 def test_the_waitlist_avoids_it_for_a_start_now(lab, alice, bob, start) -> None:
     squat(lab.gpus[0])

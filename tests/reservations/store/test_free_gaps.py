@@ -36,7 +36,7 @@ from tests.reservations.booking.test_invariants import (
     check_sums,
 )
 from tests.reservations.conftest import HOUR, NOW, WEIGHT
-from tests.reservations.worlds import world
+from tests.reservations.worlds import on_each, world
 
 ACTS = (
     "book",
@@ -213,7 +213,7 @@ def test_no_booking_is_refused_or_late_because_of_jobs_in_gaps(
     make_membership(users[-1], "nlp")
     done: Counter[str] = Counter()
 
-    for seed in range(3):
+    for seed in range(on_each(sqlite=3, postgresql=2)):
         chance = random.Random(seed)
         with world():
             story = GapStory(lab, users, NOW)

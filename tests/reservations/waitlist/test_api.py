@@ -30,6 +30,7 @@ def full(db, bob, now):
     return gpus
 
 
+@pytest.mark.once
 def test_asking_reading_declining_and_withdrawing(full, alice, carol, now) -> None:
     call = Caller(alice)
     body = {"count": 2, "hours": 8, "latest": iso(now + 72 * HOUR)}

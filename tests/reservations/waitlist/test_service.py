@@ -86,6 +86,7 @@ def texts(user) -> list[str]:
     return [notice.text for notice in notices_of(user, most=9)]
 
 
+@pytest.mark.once
 def test_a_request_is_planned_placed_when_time_comes_free_and_can_be_declined(
     lab, alice, bob
 ) -> None:
@@ -145,6 +146,7 @@ def test_what_the_holder_made_of_a_placement_is_not_declined_at_no_cost(
     assert (late.start, late.end) == (made.start, made.end)
 
 
+@pytest.mark.once
 def test_requests_are_served_by_rank_then_age(lab, alice, carol) -> None:
     held = fill(lab, other(), FRIDAY)
     rows = [
@@ -162,6 +164,7 @@ def test_requests_are_served_by_rank_then_age(lab, alice, carol) -> None:
     assert [one["id"] for one in second.decision["order"]] == [second.pk]
 
 
+@pytest.mark.once
 def test_who_is_displaced_waits_again_from_the_original_time_of_request(
     lab, alice, bob, carol
 ) -> None:
@@ -189,6 +192,7 @@ def test_who_is_displaced_waits_again_from_the_original_time_of_request(
     assert row.created_at == flex.created_at
 
 
+@pytest.mark.once
 def test_on_short_notice_time_is_offered_and_only_taken_when_accepted(
     lab, alice, bob
 ) -> None:
@@ -245,6 +249,7 @@ def test_in_quiet_hours_one_is_asked_and_has_time_until_they_end(lab, alice) -> 
     assert tick.tick(at(7, day=3))["placed"] == 1, "awake: nobody need be asked"
 
 
+@pytest.mark.once
 def test_a_plan_is_kept_against_flex_and_yields_to_firm(lab, alice, bob, carol) -> None:
     fill(lab, bob, at(9, day=4))
     row = ask(alice, count=4, hours=4, earliest=FRIDAY)

@@ -165,6 +165,7 @@ class TestRolling:
         assert "is not rolled up" in caplog.text
         assert HourDue.objects.filter(tier="gpu").get().hour_at == HOUR
 
+    @pytest.mark.once
     def test_two_hundred_gpus_are_a_handful_of_queries(
         self, django_assert_max_num_queries
     ):
@@ -282,6 +283,7 @@ class TestHistory:
         assert told["util_avg_pct"][0] == 30.0
         assert (told["util_min_pct"][0], told["util_max_pct"][0]) == (5.0, 60.0)
 
+    @pytest.mark.once
     def test_two_years_are_a_few_queries_and_at_most_a_thousand_points(
         self, django_assert_max_num_queries
     ):

@@ -73,6 +73,7 @@ def test_what_cannot_be_kept_is_refused_on_its_field(fields, wrong):
     assert list(refused.value.message_dict) == [wrong]
 
 
+@pytest.mark.once
 def test_raw_samples_older_than_kept_leave_the_broker(redis_client):
     gpu = make_gpu(make_node("node-a", last_seen_at=None))
     keep(keep_raw_seconds=300)

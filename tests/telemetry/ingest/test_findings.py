@@ -76,6 +76,7 @@ def test_xids_of_a_sample_are_counted_and_open_their_alert(gpu, redis_client):
     assert Alert.objects.open().get().rule == "critical XID"
 
 
+@pytest.mark.once
 def test_a_wedged_driver_is_one_alert_of_its_node_until_the_node_says_otherwise(
     gpu, redis_client
 ):
@@ -92,6 +93,7 @@ def test_a_wedged_driver_is_one_alert_of_its_node_until_the_node_says_otherwise(
     assert found.detail["reason"] == "state D for 30 s"
 
 
+@pytest.mark.once
 def test_missing_rights_are_a_finding_of_the_node_until_it_has_them(gpu, redis_client):
     second = Second(redis_client)
     why = "the driver does not let it see the processes on GPU 0"

@@ -182,6 +182,7 @@ class TestFrame:
 
 
 class TestTrust:
+    @pytest.mark.once
     @pytest.mark.parametrize(
         "garbage",
         [
@@ -280,6 +281,7 @@ class TestTrust:
         assert "ghost sends samples" in record.getMessage()
         assert "enroll_node ghost" in record.getMessage()
 
+    @pytest.mark.once
     def test_streams_of_a_careless_node_are_trimmed(
         self, node_a, stepped, redis_client
     ):

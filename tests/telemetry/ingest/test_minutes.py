@@ -55,6 +55,7 @@ class TestMinutes:
         assert row.memory_max_bytes == 10 * GIB
         assert int(redis_client.get(MINUTES_DONE)) == minute
 
+    @pytest.mark.once
     def test_a_restart_reads_what_was_not_stored_and_counts_nothing_twice(
         self, node_a, stepped, redis_client
     ):
@@ -140,6 +141,7 @@ class TestMinutes:
 
 
 class TestAlertsAndSeen:
+    @pytest.mark.once
     def test_a_lost_gpu_is_marked_and_its_return_clears_it(
         self, node_a, stepped, redis_client
     ):
@@ -161,6 +163,7 @@ class TestAlertsAndSeen:
         assert not gpu.lost
         assert not Alert.objects.open().exists()
 
+    @pytest.mark.once
     def test_a_finding_of_before_the_restart_closes_when_it_is_over(
         self, node_a, stepped, redis_client
     ):

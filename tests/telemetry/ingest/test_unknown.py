@@ -205,6 +205,7 @@ def test_one_dead_gpu_of_several_is_its_own_alert(redis_client):
     assert open_rules() == [(LOST, None)]
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("first", ["xid", "lost"])
 def test_a_gpu_off_the_bus_is_one_alert_whoever_comes_first(redis_client, first):
     dead = make_gpu(make_node("node-a"))

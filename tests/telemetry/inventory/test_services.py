@@ -123,6 +123,7 @@ class TestRoster:
         assert gpu.name == "T4"
         assert gpu.pool.gpu_class == "A100-SXM4-80GB"
 
+    @pytest.mark.once
     def test_a_node_cannot_make_gpus_without_end(self, node_a):
         for turn in range(4):
             uuids = [f"GPU-{turn}-{n}" for n in range(50)]
@@ -171,6 +172,7 @@ class TestRoster:
         Gpu.objects.filter(uuid="GPU-2").update(retired=True)
         assert not Gpu.objects.bookable().exists()
 
+    @pytest.mark.once
     @pytest.mark.parametrize(
         ("gib", "weight"), [(4, 1), (8, 1), (16, 2), (24, 3), (80, 10), (141, 18)]
     )
@@ -212,6 +214,7 @@ class TestMinutes:
         found = {(gpu.pk, MINUTE): MinuteTotals(), (gpu.pk + 99, MINUTE): totals()}
         assert record_minutes(totals=found) == 0
 
+    @pytest.mark.once
     def test_a_thousand_gpus_are_a_handful_of_queries(
         self, db, django_assert_max_num_queries
     ):

@@ -23,6 +23,7 @@ def broker(request, tmp_path, settings):
         yield running
 
 
+@pytest.mark.once
 @pytest.mark.django_db
 def test_a_wrong_password_an_unknown_name_and_a_renamed_node_are_known(
     broker, client, omar

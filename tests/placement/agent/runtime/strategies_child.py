@@ -143,6 +143,7 @@ EIGHT = {
     "tensor x copies with ZeRO-1": execution(
         "hybrid", replicas=4, width=2, zero_stage=1, sequence_parallel=True
     ),
+    "shards x copies": execution("hsdp", replicas=8, zero_stage=3, shard_degree=4),
     "pipeline x copies": execution(
         "hybrid",
         stages=4,
@@ -224,21 +225,21 @@ DEEPSPEED_CHAINS = {
 HANDED_ON = {"two": CHAINS, "deepspeed": DEEPSPEED_CHAINS}
 
 
-def alone(how, steps=STEPS):
+def alone(how, steps=STEPS, settings=SETTINGS):
     """Return the losses of a plain loop over the data of all copies."""
     plain = replace(how, checkpointing=False, zero_stage=0, streams=False)
-    model = whole_model(plain, SETTINGS)
+    model = whole_model(plain, settings)
     kind, extra = KINDS[how.optimizer]
-    optimizer = kind(model.parameters(), lr=SETTINGS["learning_rate"], **extra)
-    texts = [MarkovText(seed=SETTINGS["seed"], rank=r) for r in range(how.replicas)]
-    size = SETTINGS["batch"] * how.microbatches
+    optimizer = kind(model.parameters(), lr=settings["learning_rate"], **extra)
+    texts = [MarkovText(seed=settings["seed"], rank=r) for r in range(how.replicas)]
+    size = settings["batch"] * how.microbatches
     losses = []
     for _ in range(steps):
         optimizer.zero_grad()
         total = 0.0
         for text in texts:
             for _ in range(how.accumulation):
-                tokens = text.batch(size, SETTINGS["seq"])
+                tokens = text.batch(size, settings["seq"])
                 loss = loss_of(model(tokens[:, :-1]), tokens[:, 1:])
                 part = loss / (how.accumulation * how.replicas)
                 part.backward()

@@ -1,9 +1,10 @@
 """Cut a tiny model of every known family over two ranks, and compare gradients.
 
-    python -m tests.placement.agent.runtime.tensor_families_child FILE
+    python -m tests.placement.agent.runtime.tensor_families_child FILE STAGES
 
 Each family is compared with the same model in one process, over two microbatches. Rank
-0 writes FILE: family -> results.
+0 writes FILE: family -> results. Before, one process writes STAGES: the comparison of
+`stage_families`. The ranks are forked from it, so the families are imported once.
 """
 
 import json
@@ -24,30 +25,14 @@ from placement.agent.runtime.tp_plan import cut_by_family
 from placement.planner.launch.execution import NotRunnable
 from placement.planner.launch.tensor_families import TENSOR_FAMILIES
 from tests.placement.agent.runtime.forked_ranks import fork_ranks
+from tests.placement.agent.runtime.stage_families import write_comparisons
+from tests.placement.agent.runtime.tiny_families import (
+    EXPERTS,
+    MIXTURES,
+    WORDS,
+    model_of,
+)
 
-WORDS = 13
-"""Two ranks have unequal parts of the table."""
-SIZES = {
-    "vocab_size": WORDS,
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "max_position_embeddings": 64,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
-EXPERTS = {
-    "num_experts": 4,
-    "num_local_experts": 4,
-    "num_experts_per_tok": 2,
-    "moe_intermediate_size": 32,
-    "shared_expert_intermediate_size": 32,
-}
-MIXTURES = ("mixtral", "olmoe", "qwen2_moe", "qwen3_moe")
 UNTIED = ("llama", "mixtral", "phi3", "qwen3")
 REFUSED = {
     "gpt2": {},
@@ -60,17 +45,6 @@ REFUSED = {
     "mixtral": EXPERTS | {"intermediate_size": 33},
 }
 """Family -> sizes with which it cannot be cut."""
-
-
-def model_of(family, **changes):
-    transformers = import_transformers()
-    torch.manual_seed(3)
-    config = transformers.AutoConfig.for_model(family, **SIZES | changes)
-    model = transformers.AutoModelForCausalLM.from_config(config).float()
-    for module in model.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = 0.0
-    return model
 
 
 def gradients(model):
@@ -141,4 +115,5 @@ def rank_main(path, environ):
 
 if __name__ == "__main__":
     import_transformers()
+    write_comparisons(Path(sys.argv[2]))
     fork_ranks(rank_main, "2", sys.argv[1])

@@ -15,6 +15,9 @@ from placement.planner.memory.estimate import estimate
 from placement.planner.model.adaptation import with_lora
 from placement.planner.model.families.config_json import parse_config
 from placement.planner.model.sharding import Sharding
+from placement.planner.search.memory_savings import PlanLimits
+from placement.planner.search.planner import plan as make_plans
+from placement.planner.values.gpu_list import offers_from_list
 from placement.planner.values.workload import Workload
 from placement.rules.log_text import numbers_of
 from tests.placement.agent.runtime.fine_tune_models import SEQ
@@ -363,9 +366,9 @@ def test_layers_cut_over_two_ranks_learn_what_one_process_learns(
         assert rows[-2][f"state_bytes_{rank}"] == pytest.approx(planned, rel=0.001)
 
 
-def planned_state(models, sharding):
+def planned_state(models, sharding, family="llama"):
     """Return the planned bytes of weights, gradients and moments of one rank."""
-    config = json.loads((models / "llama" / "config.json").read_text())
+    config = json.loads((models / family / "config.json").read_text())
     found = estimate(parse_config(config), Workload(sequence_length=SEQ), sharding)
     # All gradients have the size of the weights. At the peak only some are there.
     return 2 * found.components["parameters"] + found.components["optimizer"]
@@ -420,3 +423,77 @@ def test_experts_cut_over_two_ranks_go_on_whole_and_transformers_loads_them(
     found, same = loaded(fork_server, two), loaded(fork_server, one)
     for name, total in same["weights"].items():
         assert found["weights"][name] == pytest.approx(total, abs=1e-3), name
+
+
+def plan_of(models, family, strategy, nodes=1):
+    """Return the planner's own Plan for a tiny model on nodes of two GPUs, as JSON."""
+    config = json.loads((models / family / "config.json").read_text())
+    rows = [
+        {
+            "name": "NVIDIA A100 80GB",
+            "free_bytes": 80 * 10**9,
+            "link_group": f"link-{number}",
+            "node": f"lab-{number}",
+            "network_bytes_per_second": 2e9,
+        }
+        for number in range(nodes)
+    ]
+    found = make_plans(
+        parse_config(config),
+        Workload(batch=8, sequence_length=SEQ),
+        offers_from_list([row for row in rows for _ in range(2)]),
+        limits=PlanLimits(strategies=(strategy,)),
+    )
+    plan = json.loads(json.dumps(found.plans[0].to_json()))
+    plan["launch"] |= {"precision": "fp32"}
+    return plan
+
+
+def test_killed_stages_with_a_tied_table_go_on_and_learn_what_one_process_learns(
+    models, alone, fork_server, tmp_path
+):
+    plan = plan_of(models, "gpt2", "pipeline")
+    plan["launch"] |= {"checkpointing": "full", "microbatches": 2}
+    assert plan["launch"]["bounds"] == [0, 2, 4]
+    settings = settings_for(models, "gpt2", checkpoint_seconds=0.001)
+    kill_after_a_checkpoint(fork_server, tmp_path, settings, plan)
+    rows, text = trained(fork_server, tmp_path, settings, 2, plan=plan)
+    assert "pipeline, 2 process(es) on cpu" in text
+    assert "resuming after step 0, saved by 2 process(es), pipeline" in text
+    folder, others, _ = alone["gpt2"]
+    check_same(rows, others)
+    found, same = loaded(fork_server, tmp_path), loaded(fork_server, folder)
+    assert found["loss"] == pytest.approx(same["loss"], abs=ROUNDING)
+    assert found["weights"].keys() == same["weights"].keys()
+    for name, total in same["weights"].items():
+        assert found["weights"][name] == pytest.approx(total, abs=1e-3), name
+    assert rows[0]["parameters"] == others[0]["parameters"]
+    for rank, first, end in ((0, 0, 2), (1, 2, 4)):
+        sharding = Sharding(
+            strategy="pipeline", pipeline_degree=2, first_layer=first, last_layer=end
+        )
+        planned = planned_state(models, sharding, "gpt2")
+        assert rows[-2][f"state_bytes_{rank}"] == pytest.approx(planned, rel=0.001)
+
+
+def test_shards_inside_a_node_and_copies_across_learn_what_one_process_learns(
+    models, alone, fork_server, tmp_path
+):
+    plan = plan_of(models, "llama", "hsdp", nodes=2)
+    assert (plan["launch"]["data_degree"], plan["launch"]["shard_degree"]) == (4, 2)
+    rows, text = trained(
+        fork_server, tmp_path, settings_for(models, "llama", batch=2), 4, plan=plan
+    )
+    assert "hsdp, 4 process(es) on cpu" in text
+    folder, others, _ = alone["llama"]
+    check_same(rows, others)
+    found, same = loaded(fork_server, tmp_path), loaded(fork_server, folder)
+    assert found["loss"] == pytest.approx(same["loss"], abs=ROUNDING)
+    for name, total in same["weights"].items():
+        assert found["weights"][name] == pytest.approx(total, abs=1e-3), name
+    # Two ranks of a node share one copy. FSDP of four ranks would leave a quarter.
+    sharding = Sharding(strategy="hsdp", data_degree=4, replicate_degree=2)
+    planned = planned_state(models, sharding)
+    assert planned == pytest.approx(others[-2]["state_bytes_0"] / 2, rel=0.02)
+    for rank in range(4):
+        assert rows[-2][f"state_bytes_{rank}"] == pytest.approx(planned, rel=0.02)

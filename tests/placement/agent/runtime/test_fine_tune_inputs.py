@@ -203,11 +203,11 @@ def test_the_job_ends_with_the_fields_before_torch_is_imported(given, tmp_path):
 
 def test_a_plan_that_the_model_cannot_follow_is_refused_with_those_that_it_can():
     long = {"seq": 512}
-    staged = Plan.from_json(plan_for("pipeline", 2))
-    with pytest.raises(NotRunnable, match=r"into stages$"):
-        execution_of_pretrained(staged, long)
-    with pytest.raises(NotRunnable, match=r"into stages; choose a plan of: .*FSDP"):
-        execution_on_node(staged, long)
+    turns = Plan.from_json(plan_for("interleaved", 2))
+    with pytest.raises(NotRunnable, match=r"not interleaved$"):
+        execution_of_pretrained(turns, long)
+    with pytest.raises(NotRunnable, match=r"interleaved; choose a plan of: .*FSDP"):
+        execution_on_node(turns, long)
     plan = Plan.from_json(plan_for("fsdp", 2))
     assert execution_of_pretrained(plan, long).zero_stage == 3
     cut = Plan.from_json(plan_for("tensor", 2))
@@ -227,6 +227,30 @@ def test_a_plan_that_the_model_cannot_follow_is_refused_with_those_that_it_can()
     shared = replace(cut, launch=cut.launch | {"zero_stage": 2})
     with pytest.raises(NotRunnable, match="also share out its gradients"):
         execution_of_pretrained(shared, long)
+
+
+def test_stages_of_a_model_are_run_unless_a_part_of_the_plan_prevents_it():
+    long = {"seq": 512}
+    staged = Plan.from_json(plan_for("pipeline", 2))
+    spec = well_known_spec("gpt2").to_json()
+    made = execution_of_pretrained(staged, long, spec)
+    assert made.bounds == tuple(staged.launch["bounds"]) and made.stages == 2
+    assert made.bounds[-1] == 14 and made.scaled_from is None
+    assert execution_on_node(staged, long).bounds == made.bounds
+    with pytest.raises(NotRunnable, match="of the family bloom into stages"):
+        execution_of_pretrained(staged, long, spec | {"family": "bloom"})
+    for changes, words in (
+        ({"tensor_degree": 2}, "or its layers into parts, not both"),
+        ({"zero_stage": 3}, "also share out its gradients"),
+        ({"schedule": "zigzag"}, "not zigzag"),
+    ):
+        changed = replace(staged, launch=staged.launch | changes)
+        with pytest.raises(NotRunnable, match=words):
+            execution_of_pretrained(changed, long, spec)
+    ends = replace(staged, launch=staged.launch | {"bounds": [0, 13, 14]})
+    assert execution_of_pretrained(ends, long, spec).bounds == (0, 13, 14)
+    with pytest.raises(NotRunnable, match="stage 2 has no block, so no adapters"):
+        execution_of_pretrained(ends, long | {"lora_rank": 4}, spec)
 
 
 @pytest.mark.parametrize(

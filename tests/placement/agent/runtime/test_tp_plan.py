@@ -1,4 +1,7 @@
-"""Every family that the recipes cut has the gradients of one process."""
+"""Every family that the recipes cut has the gradients of one process.
+
+Its layers are cut over ranks, or it is cut into stages.
+"""
 
 import json
 import os
@@ -7,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from placement.planner.launch.pipeline_families import PIPELINE_FAMILIES
 from placement.planner.launch.tensor_families import TENSOR_FAMILIES, why_not_tensor
 
 CODE = Path(__file__).resolve().parents[4]
@@ -15,12 +19,14 @@ ROUNDING = 5e-6
 
 
 @pytest.fixture(scope="module")
-def seen(tmp_path_factory, fork_server):
-    path = tmp_path_factory.mktemp("families") / "seen.json"
+def paths(tmp_path_factory, fork_server):
+    folder = tmp_path_factory.mktemp("families")
+    path, stages = folder / "seen.json", folder / "stages.json"
     done = subprocess.run(
         [
             *(str(fork_server.python), "-m"),
-            *("tests.placement.agent.runtime.tensor_families_child", str(path)),
+            "tests.placement.agent.runtime.tensor_families_child",
+            *(str(path), str(stages)),
         ],
         cwd=CODE,
         env={"PATH": os.environ["PATH"], "OMP_NUM_THREADS": "1"},
@@ -29,7 +35,22 @@ def seen(tmp_path_factory, fork_server):
         timeout=360,
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
-    return json.loads(path.read_text())
+    return path, stages
+
+
+@pytest.fixture(scope="module")
+def seen(paths):
+    return json.loads(paths[0].read_text())
+
+
+@pytest.mark.timeout(400)
+def test_gradients_of_two_stages_of_every_family_are_those_of_the_model(paths):
+    """Recomputed, with tied and untied heads, cut before and behind every layer."""
+    stages = json.loads(paths[1].read_text())
+    assert set(stages["cut"]) == PIPELINE_FAMILIES
+    for family, run in stages["cut"].items():
+        assert run == {"loss": 0, "gradient": 0}, family
+    assert "family gpt_oss into stages; choose a plan of: One GPU" in stages["refused"]
 
 
 @pytest.mark.timeout(400)

@@ -38,6 +38,7 @@ def test_started_then_exited_well_is_done(job):
     ]
 
 
+@pytest.mark.once
 def test_text_that_a_database_cannot_hold_does_not_cost_the_fact(job):
     job_tick.tick(NOW)
     bad = "bye\0\ud800!"
@@ -47,6 +48,7 @@ def test_text_that_a_database_cannot_hold_does_not_cost_the_fact(job):
     assert job.last_lines == ["bye?!"]
 
 
+@pytest.mark.once
 def test_a_job_that_starts_checks_its_holder_in(job, reservation):
     job_tick.tick(NOW)
     record(fact(job, "started"))
@@ -94,6 +96,7 @@ def test_facts_that_come_twice_change_nothing(running):
     assert running.events.count() == events
 
 
+@pytest.mark.once
 def test_a_node_cannot_speak_of_another_nodes_job(running):
     make_node("blue")
     assert not record(fact(running, "exited", exit_code=0), node="blue")
@@ -101,6 +104,7 @@ def test_a_node_cannot_speak_of_another_nodes_job(running):
     assert now_is(running) == JobState.RUNNING
 
 
+@pytest.mark.once
 def test_unknown_jobs_and_attempts_are_ignored(running):
     assert not record({**fact(running, "exited"), "job": 999_999})
     assert not record({**fact(running, "exited"), "attempt": 2})
@@ -123,6 +127,7 @@ def test_garbage_is_refused(message):
     assert not record(message)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     "broken",
     [
@@ -141,6 +146,7 @@ def test_a_fact_with_a_wrong_field_moves_nothing(running, broken):
     assert now_is(running) == JobState.RUNNING
 
 
+@pytest.mark.once
 def test_a_nodes_wrong_clock_does_not_turn_time_around(job):
     job_tick.tick(NOW)
     now = timezone.now()
@@ -152,6 +158,7 @@ def test_a_nodes_wrong_clock_does_not_turn_time_around(job):
     assert job.started_at <= job.ended_at <= now
 
 
+@pytest.mark.once
 def test_a_refusal_fails_the_job_with_the_nodes_words(job):
     job_tick.tick(NOW)
     job.refresh_from_db()
@@ -161,6 +168,7 @@ def test_a_refusal_fails_the_job_with_the_nodes_words(job):
     assert (now_is(job), job.reason) == (JobState.FAILED, "no torch")
 
 
+@pytest.mark.once
 def test_a_refusal_of_somebody_elses_order_ends_nothing(job):
     job_tick.tick(NOW)
     job.refresh_from_db()
@@ -174,17 +182,20 @@ def test_a_refusal_of_somebody_elses_order_ends_nothing(job):
 # --- beliefs ---
 
 
+@pytest.mark.once
 def test_a_belief_makes_up_for_a_lost_start(job):
     job_tick.tick(NOW)
     assert record(belief(job))
     assert now_is(job) == JobState.RUNNING
 
 
+@pytest.mark.once
 def test_a_belief_makes_up_for_a_lost_end(running):
     assert record(belief(ended=[fact(running, "exited", exit_code=4)]))
     assert (now_is(running), running.exit_code) == (JobState.FAILED, 4)
 
 
+@pytest.mark.once
 def test_a_job_that_its_node_does_not_name_for_15_seconds_is_lost(running):
     start = timezone.now()
 
@@ -202,6 +213,7 @@ def test_a_job_that_its_node_does_not_name_for_15_seconds_is_lost(running):
     assert "no longer has this job" in running.reason
 
 
+@pytest.mark.once
 def test_a_belief_from_before_the_start_loses_nothing(running):
     late = running.started_at + timedelta(seconds=60)
     old = running.started_at.timestamp() - 1
@@ -209,6 +221,7 @@ def test_a_belief_from_before_the_start_loses_nothing(running):
     assert now_is(running) == JobState.RUNNING
 
 
+@pytest.mark.once
 def test_what_has_ended_here_and_still_runs_there_is_stopped(running, orders):
     record(fact(running, "lost"))
     ended = timezone.now() + timedelta(seconds=11)

@@ -105,6 +105,7 @@ def test_the_others_are_ordered_when_the_first_says_where_to_meet(wide, orders):
     assert [order.meeting.address for order in orders("red")] == ["blue.ib"]
 
 
+@pytest.mark.once
 def test_logs_go_by_node_and_only_from_where_it_runs(wide, orders, monkeypatch):
     met(wide, orders)
     sent = []
@@ -193,6 +194,7 @@ def test_a_node_that_lost_its_part_loses_the_job_which_starts_again(wide, orders
     assert kinds.count(OrderKind.CARRY) == 2 and OrderKind.START not in kinds
 
 
+@pytest.mark.once
 def test_a_refusal_by_one_node_fails_the_whole_in_its_words(wide, orders):
     _, second = met(wide, orders)
     job = Job.objects.get(pk=wide.pk)

@@ -63,6 +63,7 @@ def test_a_node_fetches_its_script_with_its_sum(as_node, job):
     assert answer["X-Sha256"] == hashlib.sha256(answer.content).hexdigest()
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     "header",
     [
@@ -116,6 +117,7 @@ def test_a_request_does_not_keep_the_piece_that_it_carried(as_node, job):
         assert answer.wsgi_request.body
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("offset", [0, 3, 7, 10**15])
 def test_a_piece_from_elsewhere_is_told_where_to_go_on(as_node, job, offset):
     put(as_node, job)

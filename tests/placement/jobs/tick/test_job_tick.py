@@ -24,6 +24,7 @@ pytestmark = pytest.mark.django_db
 # --- ordering ---
 
 
+@pytest.mark.once
 def test_a_due_job_is_ordered_once_with_everything_in_it(job, orders, reservation):
     assert job_tick.tick(NOW)["ordered"] == 1
     assert job_tick.tick(NOW)["ordered"] == 0
@@ -96,6 +97,7 @@ def test_a_job_waits_until_the_last_ones_job_has_left_the_gpus(
     assert job.reason == ""
 
 
+@pytest.mark.once
 def test_an_unheard_job_is_ordered_again_as_the_same_attempt(job, orders):
     job_tick.tick(NOW)
     (first,) = orders()
@@ -106,6 +108,7 @@ def test_an_unheard_job_is_ordered_again_as_the_same_attempt(job, orders):
     assert second.nonce != first.nonce
 
 
+@pytest.mark.once
 def test_a_broker_that_is_away_costs_nothing_but_time(job, orders, monkeypatch):
     monkeypatch.setattr(
         "placement.jobs.nodes.command_queue.current_app.send_task", _refuse
@@ -120,6 +123,7 @@ def _refuse(*_args, **_kwargs):
     raise ConnectionError("no broker")
 
 
+@pytest.mark.once
 def test_a_moved_end_is_told_to_the_shim(running, orders, reservation):
     assert job_tick.tick(NOW)["told"] == 0
     later = reservation.end + timedelta(hours=1)
@@ -130,6 +134,7 @@ def test_a_moved_end_is_told_to_the_shim(running, orders, reservation):
     assert (order.kind, order.deadline_at) == (OrderKind.START, later.timestamp())
 
 
+@pytest.mark.once
 def test_a_node_that_missed_the_new_end_is_told_again(running, orders, reservation):
     heard = belief(running)
     Reservation.objects.filter(pk=reservation.pk).update(
@@ -160,6 +165,7 @@ def test_a_reservation_that_is_over_stops_its_jobs(running, orders, reservation,
     assert job_tick.tick(after(20))["stops_sent"] == 0
 
 
+@pytest.mark.once
 def test_a_job_that_never_began_ends_with_its_reservation(job, orders, reservation):
     Reservation.objects.filter(pk=reservation.pk).update(state=State.CANCELLED)
     job_tick.tick(NOW)
@@ -180,11 +186,13 @@ def test_a_silent_nodes_job_is_given_up_a_minute_after_the_end(running, reservat
     assert "red has not reported since" in running.reason
 
 
+@pytest.mark.once
 def test_a_silent_node_is_not_the_jobs_fault_before_that(running):
     job_tick.tick(after(600))
     assert now_is(running) == JobState.RUNNING
 
 
+@pytest.mark.once
 def test_jobs_of_one_reservation_run_one_after_the_other(
     job, orders, reservation, alice
 ):
@@ -206,6 +214,7 @@ def test_jobs_of_one_reservation_run_one_after_the_other(
     assert [order.job for order in orders()] == [second.pk]
 
 
+@pytest.mark.once
 def test_narrow_jobs_share_the_gpus_and_none_overtakes_a_wide_one(
     orders, reservation, alice
 ):

@@ -9,6 +9,7 @@ from placement.planner.launch.execution import (
     NotRunnable,
     RankPlace,
     execution_of,
+    execution_of_own,
     parts_by_share,
     scaled,
     why_not,
@@ -84,6 +85,29 @@ def test_bounds_of_a_longer_model_are_scaled_and_it_says_so():
     assert made.scaled_from == 14
     first, cut, last = made.bounds
     assert (first, last) == (0, 6) and 1 <= cut <= 5
+
+
+def test_shards_of_a_node_are_copied_across_nodes():
+    row = {"name": "NVIDIA A100 80GB", "free_bytes": 80 * 10**9}
+    rows = [
+        row | {"node": node, "network_bytes_per_second": 2e9} for node in ("a", "b")
+    ]
+    plan = make_plans(
+        SPEC,
+        Workload(batch=16),
+        offers_from_list([rows[0]] * 2 + [rows[1]] * 2),
+        limits=PlanLimits(strategies=("hsdp",)),
+    ).plans[0]
+    made = execution_of(plan, GPT2)
+    assert (made.shard_degree, made.replicas, made.zero_stage) == (2, 4, 3)
+    nodes = [shard.node for shard in plan.by_process]
+    teams = [place.replica // 2 for place in made.places]
+    assert len(set(zip(nodes, teams, strict=True))) == 2, "a team has one node"
+    assert execution_of_own(plan).shard_degree == 2
+    assert "needs torch" in why_not_deepspeed(plan.to_json())
+    odd = replace(plan, launch=plan.launch | {"shard_degree": 3})
+    with pytest.raises(PlanInvalid, match="groups of 3 copies do not divide 4"):
+        execution_of(odd, GPT2)
 
 
 def test_no_piece_is_ever_empty():

@@ -114,7 +114,7 @@ def test_launchers_and_libraries_run_what_they_can():
     assert keys(lambda one: "deepspeed" in one.backends) == [
         *("zero1", "zero2", "fsdp", "pipeline")
     ]
-    unlike = {"hsdp", "context_parallel", "expert_parallel"}
+    unlike = {"context_parallel", "expert_parallel"}
     assert set(TITLES) - unlike == set(RUNNABLE_STRATEGIES)
     assert WITHOUT_PLAN == ("single", "ddp")
 

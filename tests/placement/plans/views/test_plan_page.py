@@ -64,6 +64,7 @@ def choice_of(html: str, number: int = 0) -> str:
     return re.findall(r'name="choose" value="([^"]+)"', html)[number]
 
 
+@pytest.mark.once
 def test_the_page_opens_with_plans_for_the_gpus_as_they_are(student):
     answer = student.get("/plan/")
     html = answer.content.decode()
@@ -75,6 +76,7 @@ def test_the_page_opens_with_plans_for_the_gpus_as_they_are(student):
     assert student.head("/plan/").status_code == 200
 
 
+@pytest.mark.once
 def test_a_site_of_old_cards_starts_with_what_they_can_run(student):
     assert 'value="autocast_bf16" selected' in student.get("/plan/").content.decode()
     Gpu.objects.update(name="NVIDIA GeForce RTX 2080 Ti")
@@ -86,6 +88,7 @@ def test_a_site_of_old_cards_starts_with_what_they_can_run(student):
     assert 'value="fp32" selected' in asked
 
 
+@pytest.mark.once
 def test_the_address_fills_the_form_and_nonsense_in_it_is_named(student):
     html = student.get("/plan/?known=llama-3-8b&batch=3").content.decode()
     assert 'value="llama-3-8b" selected' in html
@@ -118,6 +121,7 @@ def test_what_was_typed_stays_when_the_form_is_wrong(student):
     assert 'aria-invalid="true"' in html
 
 
+@pytest.mark.once
 def test_a_larger_batch_changes_the_result(student):
     def likely(batch: str) -> str:
         html = student.post(
@@ -130,6 +134,7 @@ def test_a_larger_batch_changes_the_result(student):
     assert likely("8") != likely("64")
 
 
+@pytest.mark.once
 def test_a_batch_that_does_not_divide_offers_the_nearest_ones(student):
     """The batch of 7 is kept until the student chooses another one."""
     page = student.post("/plan/", typed(batch="7", max_gpus="4")).content.decode()
@@ -142,6 +147,7 @@ def test_a_batch_that_does_not_divide_offers_the_nearest_ones(student):
     assert chosen.context["batches"] == []
 
 
+@pytest.mark.once
 def test_inference_counts_the_cache_of_keys_and_values(student):
     html = student.post(
         "/plan/",
@@ -213,6 +219,7 @@ def test_somebody_elses_file_cannot_be_chosen(student, carol):
     assert "Choose one of the values in the list" in error_of(html, "model")
 
 
+@pytest.mark.once
 def test_uploads_are_counted_for_all_processes_together(
     student, monkeypatch, time_machine
 ):
@@ -225,6 +232,7 @@ def test_uploads_are_counted_for_all_processes_together(
     assert "the limit is 1 per minute" in error_of(html.content.decode(), "upload")
 
 
+@pytest.mark.once
 def test_booked_gpus_are_hatched_with_who_and_until_when(student, bob, gpus):
     now = timezone.now()
     make_reservation(bob, gpus[:1], now, now + timedelta(hours=9), state=State.ACTIVE)
@@ -233,6 +241,7 @@ def test_booked_gpus_are_hatched_with_who_and_until_when(student, bob, gpus):
     assert "bar-booked" in html
 
 
+@pytest.mark.once
 def test_a_model_too_large_names_gpu_bytes_and_the_cheapest_change(
     alice, redis_client, gpus
 ):
@@ -250,6 +259,7 @@ def test_a_model_too_large_names_gpu_bytes_and_the_cheapest_change(
     assert "under maintenance" in html
 
 
+@pytest.mark.once
 def test_without_fresh_readings_nothing_is_offered_as_it_is_now(student, redis_client):
     redis_client.flushdb()
     html = student.get("/plan/").content.decode()
@@ -267,6 +277,7 @@ def test_cards_without_bf16_are_left_out_with_the_reason(student, gpus):
     assert "Fits on one Tesla T4" in html
 
 
+@pytest.mark.once
 def test_old_readings_are_not_taken_for_fresh(alice, gpus, redis_client):
     send_frame(redis_client, at=timezone.now().timestamp() - 120)
     html = signed_in(alice).get("/plan/").content.decode()
@@ -282,6 +293,7 @@ def test_at_a_chosen_time_what_runs_now_does_not_count(student, redis_client, gp
     assert "24.0 GiB free of 24.0 GiB" in html
 
 
+@pytest.mark.once
 def test_without_torch_the_page_says_what_it_cannot_do(student, monkeypatch):
     assert "PyTorch is not installed" not in student.get("/plan/").content.decode()
     monkeypatch.setattr(plan_page, "torch_installed", lambda: False)
@@ -290,6 +302,7 @@ def test_without_torch_the_page_says_what_it_cannot_do(student, monkeypatch):
     assert "Fits on one" in html
 
 
+@pytest.mark.once
 def test_a_chosen_plan_leads_to_a_booking_that_the_calendar_accepts(
     student, alice, gpus
 ):
@@ -324,6 +337,7 @@ def test_a_chosen_plan_leads_to_a_booking_that_the_calendar_accepts(
     assert "With the plan" in launch.content.decode()
 
 
+@pytest.mark.once
 def test_a_later_booking_lies_on_the_calendars_grid(student, alice):
     soon = timezone.localtime(timezone.now() + timedelta(hours=30)).replace(minute=7)
     data = typed(at=soon.strftime("%Y-%m-%dT%H:%M"), hours="2")
@@ -346,6 +360,7 @@ def test_a_later_booking_lies_on_the_calendars_grid(student, alice):
     assert made.state == State.CONFIRMED
 
 
+@pytest.mark.once
 def test_a_plan_in_ones_own_running_reservation_leads_to_the_job(student, alice, gpus):
     now = timezone.now()
     mine = make_reservation(
@@ -360,6 +375,7 @@ def test_a_plan_in_ones_own_running_reservation_leads_to_the_job(student, alice,
     assert answer["Location"] == f"/jobs/new/?reservation={mine.pk}&plan={plan.pk}"
 
 
+@pytest.mark.once
 def test_a_plan_whose_place_another_one_took_meanwhile_can_still_be_booked(
     student, alice, monkeypatch
 ):
@@ -378,6 +394,7 @@ def test_a_plan_whose_place_another_one_took_meanwhile_can_still_be_booked(
     assert StoredPlan.objects.get(owner=alice).plan["strategy"] == "ddp"
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("key", ["", "zero1", "zero1|none", "hoax|GPU-a", "|"])
 def test_a_key_of_no_plan_is_refused(student, key):
     answer = student.post("/plan/choose/", typed(choose=key))
@@ -406,6 +423,7 @@ def test_a_reservation_that_is_over_or_anothers_cannot_be_chosen(student, bob, g
     )
 
 
+@pytest.mark.once
 def test_the_page_asks_the_database_no_more_for_more_gpus(
     student, alice, gpus, redis_client, django_assert_max_num_queries
 ):

@@ -46,6 +46,7 @@ def test_what_is_typed_is_answered_without_a_search(student, monkeypatch):
     assert "Working" in student.post("/plan/now/", data).content.decode()
 
 
+@pytest.mark.once
 def test_the_top_card_is_about_the_model_that_was_uploaded(student):
     config = b'{"model_type": "gpt2", "n_layer": 2, "n_embd": 64, "n_head": 4}'
     data = typed(source="file", upload=SimpleUploadedFile("config.json", config))
@@ -63,6 +64,7 @@ def test_the_top_card_is_about_the_model_that_was_uploaded(student):
     assert "No estimate" in top and "now-likely" not in top
 
 
+@pytest.mark.once
 def test_the_live_answer_takes_few_queries_and_little_time(
     student, django_assert_max_num_queries
 ):
@@ -77,6 +79,7 @@ def test_the_live_answer_takes_few_queries_and_little_time(
     assert sorted(took)[len(took) // 2] < 0.05
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -98,6 +101,7 @@ def test_every_field_of_the_workload_reaches_the_estimate(student, change, words
     )
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("change", "field"),
     [
@@ -115,6 +119,7 @@ def test_a_contradiction_is_named_at_its_field(student, change, field):
     assert error_of(html, field)
 
 
+@pytest.mark.once
 def test_a_wish_changes_what_comes_first(student):
     def first(wish: str) -> str:
         html = student.post("/plan/", typed(wish=wish, batch="64"), headers=FRAGMENT)
@@ -126,6 +131,7 @@ def test_a_wish_changes_what_comes_first(student):
     assert first("fastest") != "One GPU"
 
 
+@pytest.mark.once
 def test_two_marked_plans_stand_side_by_side_on_the_page(student):
     asked = {"wish": "fewest", "batch": "64"}
     page = student.post("/plan/", typed(**asked), headers=FRAGMENT)
@@ -140,6 +146,7 @@ def test_two_marked_plans_stand_side_by_side_on_the_page(student):
     )
 
 
+@pytest.mark.once
 def test_where_nothing_is_free_the_earliest_start_is_named(student, bob, gpus):
     now = timezone.now()
     end = now + timedelta(hours=6)
@@ -172,6 +179,7 @@ def crowded(gpus, bob):
 LARGE = {"known": "llama-3-8b", "batch": "1"}
 
 
+@pytest.mark.once
 def test_the_headline_is_the_soonest_place_where_it_really_fits(student, crowded):
     page = student.post("/plan/", typed(**LARGE), headers=FRAGMENT)
     said, cards = page.context["verdict"], page.context["cards"]
@@ -191,6 +199,7 @@ def test_the_headline_is_the_soonest_place_where_it_really_fits(student, crowded
     assert start.strftime("start=%Y-%m-%dT%H%%3A%M") in answer["Location"]
 
 
+@pytest.mark.once
 def test_nothing_that_lacks_room_is_said_to_fit(student, crowded):
     """A time typed by hand is kept, and the possible plans then are named correctly."""
     at = timezone.localtime(timezone.now() + timedelta(hours=1))
@@ -204,6 +213,7 @@ def test_nothing_that_lacks_room_is_said_to_fit(student, crowded):
     assert "\u22121" not in page.content.decode()
 
 
+@pytest.mark.once
 def test_an_offload_that_was_asked_for_is_an_answer(student, crowded):
     data = typed(offload="cpu", offload_parameters="on", **LARGE)
     page = student.post("/plan/", data, headers=FRAGMENT)
@@ -211,6 +221,7 @@ def test_an_offload_that_was_asked_for_is_an_answer(student, crowded):
     assert page.context["verdict"].startswith("Fits on"), page.context["verdict"]
 
 
+@pytest.mark.once
 def test_what_would_make_it_fit_is_listed_with_the_bytes(student):
     data = typed(known="llama-3-8b", batch="64")
     html = student.post("/plan/", data, headers=FRAGMENT).content.decode()
@@ -220,6 +231,7 @@ def test_what_would_make_it_fit_is_listed_with_the_bytes(student):
     assert "It fits already" in html
 
 
+@pytest.mark.once
 def test_adapters_are_asked_for_and_refined_as_such(student, alice):
     data = typed(known="llama-3.2-1b", lora_rank="8")
     question = student.post("/plan/now/", data).context["question"]

@@ -81,6 +81,7 @@ def test_a_provider_has_rows_of_its_own(desk):
     assert ClaimMapping.objects.get().issuer == PARTNER.issuer
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("rows", "words"),
     [
@@ -108,6 +109,7 @@ def test_a_bad_row_says_why(desk, rows, words):
     assert not ClaimMapping.objects.exists()
 
 
+@pytest.mark.once
 def test_broken_requests_are_refused(desk):
     for sent in ({}, {"rows-TOTAL_FORMS": "x", "rows-INITIAL_FORMS": "y"}):
         assert desk.post(PAGE, sent).status_code == 422
@@ -128,6 +130,7 @@ def test_without_a_provider_it_says_how(client, omar):
     assert PAGE not in client.get("/manage/people/").content.decode()
 
 
+@pytest.mark.once
 def test_the_page_of_a_person_disconnects_a_login(desk):
     ada = ada_signs_in()
     url = f"/manage/people/{ada.pk}/"

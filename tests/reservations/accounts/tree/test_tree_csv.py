@@ -104,6 +104,7 @@ def test_every_wrong_row_is_named_and_nothing_is_written(
     assert not Account.objects.filter(name="robots").exists()
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("data", "why"),
     [

@@ -140,6 +140,7 @@ def test_what_is_cancelled_while_it_runs_or_takes_too_long_ends(
     assert "took more than" in row.problem
 
 
+@pytest.mark.once
 def test_the_trace_is_read_back_by_the_command(past, omar, client):
     client.force_login(omar)
     answer = client.get(reverse("manage-replay-trace") + "?days=7&counted_from=start")

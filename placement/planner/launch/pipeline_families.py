@@ -1,0 +1,79 @@
+"""Families of Hugging Face models that the recipes can cut into stages.
+
+The portal knows them without importing transformers. The node checks again by the
+model itself.
+"""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from placement.planner.launch.tensor_families import TENSOR_FAMILIES
+from telemetry.protocol.sentences import sentence
+
+PIPELINE_FAMILIES = TENSOR_FAMILIES | {"gpt2"}
+"""Values of ``model_type``. Gradients of each were compared with those of one process.
+"""
+SCHEDULES = ("1f1b", "gpipe")
+"""Schedules that give each rank one piece of the model."""
+
+
+def why_not_family(family: str) -> str:
+    """Return why a recipe cannot cut a model into stages; "": it can.
+
+    Args:
+        family: ``model_type`` of its config.json.
+    """
+    if family in PIPELINE_FAMILIES:
+        return ""
+    return sentence(
+        "the recipe cannot cut models of the family {family} into stages",
+        family=family[:40],
+    )
+
+
+def why_not_stages(launch: Mapping[str, Any]) -> str:
+    """Return why the recipes cannot run the stages of a Plan; "": they can.
+
+    Args:
+        launch: of a Plan with a schedule.
+
+    >>> why_not_stages({"schedule": "1f1b", "zero_stage": 1})
+    ''
+    """
+    schedule = str(launch.get("schedule"))
+    if schedule not in SCHEDULES:
+        return sentence(
+            "the recipe runs the stages of this model with 1F1B or GPipe, not "
+            "{schedule}",
+            schedule=schedule[:40],
+        )
+    if int(launch.get("tensor_degree", 1)) > 1:
+        return sentence(
+            "the recipe cuts this model into stages or its layers into parts, not both"
+        )
+    if int(launch.get("zero_stage", 0)) >= 2:
+        return sentence(
+            "the recipe cannot cut this model into stages and also share out its "
+            "gradients"
+        )
+    return ""
+
+
+def why_not_adapters(bounds: Sequence[int]) -> str:
+    """Return why stages cannot train adapters, which only blocks have; "": they can.
+
+    Args:
+        bounds: the first layer of each stage, and the end. The embedding is layer 0,
+            the head the last one.
+
+    >>> why_not_adapters([0, 2, 6])
+    ''
+    """
+    last = bounds[-1] - 1
+    for number, (first, end) in enumerate(itertools.pairwise(bounds), 1):
+        if max(first, 1) >= min(end, last):
+            return sentence(
+                "stage {number} has no block, so no adapters to train", number=number
+            )
+    return ""

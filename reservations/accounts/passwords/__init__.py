@@ -1,0 +1,1 @@
+"""Passwords: reset by mail, and change."""

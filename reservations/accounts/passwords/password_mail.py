@@ -1,0 +1,112 @@
+"""Mails about passwords: a link to a new one, and the news that it was changed.
+
+The link is Django's: a signature over the password, the last sign-in and the time. So
+it works once, ends with the next sign-in, and no row stores it.
+"""
+
+import logging
+from datetime import datetime, timedelta
+
+from django.conf import settings
+from django.contrib.auth.forms import PasswordResetForm
+from django.contrib.auth.tokens import default_token_generator
+from django.urls import reverse
+from django.utils.encoding import force_bytes
+from django.utils.http import urlsafe_base64_encode
+from django.utils.translation import gettext
+
+from reservations.accounts import invitation_mail
+from reservations.models import AuditEntry, User
+from reservations.notifications import mail
+from reservations.notifications.reader_locale import with_language_of
+from reservations.rules.window import unix
+from reservations.store.audit_log import audit_act
+
+MAILED = "password.reset-mailed"
+MOST_MAILS = 3
+WINDOW = timedelta(hours=1)
+"""At most ``MOST_MAILS`` links go to a person within this time."""
+log = logging.getLogger(__name__)
+
+
+def possible() -> bool:
+    """Return whether people can have a link to a new password by mail."""
+    return bool(settings.LOGIN_SETTINGS.passwords) and invitation_mail.possible()
+
+
+def send_links(*, address: str, now: datetime) -> int:
+    """Mail a link to every person with an address who has a password.
+
+    Nothing is sent to people who were switched off, who sign in with an identity
+    provider only, or who got ``MOST_MAILS`` links within ``WINDOW``.
+
+    Returns:
+        How many mails the server accepted.
+    """
+    sent = 0
+    for found in PasswordResetForm().get_users(address):
+        user = User.objects.get(pk=found.pk)
+        if user.erased_at is not None or _mailed_lately(user, now):
+            continue
+        audit_act(verb=MAILED, subject=f"user:{user.pk}", actor=None, now=now)
+        link = reverse(
+            "password-reset-choose",
+            args=[
+                urlsafe_base64_encode(force_bytes(user.pk)),
+                default_token_generator.make_token(user),
+            ],
+        )
+        with with_language_of(user):
+            words = gettext(
+                "A new password was requested for the user name %(user)s at the GPU "
+                "Portal.\n\nChoose it here. The link works once, for "
+                "%(minutes)s minutes:\n%(link)s\n\nIf you did not request it, do "
+                "nothing. Your password stays as it is.\n"
+            )
+            text = words % {
+                "user": user.username,
+                "minutes": settings.PASSWORD_RESET_TIMEOUT // 60,
+                "link": settings.PORTAL_URL + link,
+            }
+            subject = gettext("A new password for the GPU Portal")
+        sent += _send(user, subject, text, f"reset-{user.pk}-{unix(now)}", now)
+    return sent
+
+
+def send_notice(*, user_pk: int, now: datetime) -> bool:
+    """Tell a person that their password was changed. Return whether a mail was sent."""
+    user = User.objects.filter(pk=user_pk, erased_at=None).first()
+    if user is None or not user.email or not mail.configured():
+        return False
+    with with_language_of(user):
+        words = gettext(
+            "The password of the user name %(user)s at the GPU Portal was changed. All "
+            "browsers were signed out.\n\nIf you did not do this, tell the lab admin "
+            "at once.\n"
+        )
+        text = words % {"user": user.username}
+        subject = gettext("Your password for the GPU Portal was changed")
+    return _send(user, subject, text, f"password-{user.pk}-{unix(now)}", now)
+
+
+def _mailed_lately(user: User, now: datetime) -> bool:
+    rows = AuditEntry.objects.filter(
+        verb=MAILED, subject=f"user:{user.pk}", at__gt=now - WINDOW
+    )
+    return rows.count() >= MOST_MAILS
+
+
+def _send(user: User, subject: str, text: str, message_id: str, now: datetime) -> bool:
+    try:
+        mail.send(to=user.email, subject=subject, text=text, message_id=message_id)
+    except mail.MailFailed as error:
+        log.warning("no mail about the password of user %s: %s", user.pk, error.why)
+        audit_act(
+            verb="password.mail-failed",
+            subject=f"user:{user.pk}",
+            actor=None,
+            now=now,
+            reason=error.why,
+        )
+        return False
+    return True

@@ -1,0 +1,1 @@
+"""The second factor of a sign-in: authenticator apps, passkeys, recovery codes."""

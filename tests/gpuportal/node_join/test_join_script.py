@@ -1,0 +1,234 @@
+"""deploy/join.sh against a real portal and a real broker, in a scratch folder."""
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import redis
+from django.utils import timezone
+
+from gpuportal.node_join import service
+from placement.protocol.join_messages import TokenParts
+from telemetry.models import Node, NodeJoin
+from tests import brokers
+from tests.factories import make_user
+from tests.house.walk import ROOT
+
+WAIT_SECONDS = 120.0
+
+
+class Site:
+    """A portal whose broker other machines could reach, and a machine's folders."""
+
+    def __init__(self, url: str, folder: Path) -> None:
+        self.url, self.folder = url, folder
+        self.operator = make_user("olga", is_superuser=True)
+
+    def token(self, name: str = "atlas", *, again: bool = False) -> TokenParts:
+        """Make a token."""
+        now = timezone.now()
+        made = service.make_token(name=name, again=again, actor=self.operator, now=now)
+        return made[1]
+
+    def script(
+        self, *arguments: str, path: str = "", **more: str
+    ) -> subprocess.CompletedProcess[str]:
+        """Fetch join.sh and run it, as the line on the page does."""
+        line = f'curl -fsS {self.url}/join.sh | sh -s -- "$@"'
+        return subprocess.run(
+            ["sh", "-c", line, "join", *arguments],
+            cwd=self.folder,
+            env={"PATH": path + os.environ["PATH"], "HOME": str(self.folder)} | more,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    def options(self, *more: str) -> list[str]:
+        """Return options for scratch folders and the packages of these tests."""
+        at = self.folder
+        return [
+            *("--no-driver", "--venv", sys.prefix),
+            *("--folder", f"{at}/opt", "--settings", f"{at}/etc"),
+            *more,
+        ]
+
+
+@pytest.fixture
+def site(live_asgi, settings, tmp_path):
+    settings.PORTAL_URL = live_asgi
+    settings.REDIS_URL = "redis://portal:x@0.0.0.0:1/0"
+    return Site(live_asgi, tmp_path)
+
+
+def one_line(done: subprocess.CompletedProcess[str]) -> str:
+    """Return the only line that a refusal prints."""
+    assert done.returncode == 2, done.stdout + done.stderr
+    (line,) = done.stderr.strip().splitlines()[-1:]
+    assert line.startswith("join: ")
+    return line
+
+
+def test_a_machine_that_cannot_join_is_told_why_and_is_left_as_it_was(site):
+    token = site.token()
+    wrong_pin = token._replace(pin="0" * 40).text()
+    # A clock that is an hour slow, for this script only.
+    programs = site.folder / "programs"
+    programs.mkdir()
+    date = programs / "date"
+    date.write_text(
+        f'#!/bin/sh\n[ "$*" = +%s ] || exec {shutil.which("date")} "$@"\n'
+        f"echo $(($({shutil.which('date')} +%s) - 3600))\n"
+    )
+    date.chmod(0o755)
+    (site.folder / "ca").write_text("no certificate")
+    (site.folder / "taken").mkdir()
+    for arguments, path, said in (
+        ([], "", "give the token"),
+        (["gpj1_x"], "", "no join token"),
+        (["--frobnicate"], "", "unknown option: --frobnicate"),
+        ([token.text(), "--ca"], "", "--ca needs a value"),
+        (site.options(token.text(), "--ca", "ca"), "", "ca is no certificate"),
+        (
+            site.options(token.text(), "--folder", str(site.folder / "taken")),
+            "",
+            "has something else",
+        ),
+        (site.options(wrong_pin), "", "not the one of the token. Nothing was"),
+        (
+            site.options(token._replace(secret="x" * 32).text()),
+            "",
+            "does not know this token",
+        ),
+        (site.options(token.text()), f"{programs}:", "the clock is wrong: here it is"),
+    ):
+        line = one_line(site.script(*arguments, path=path))
+        assert said in line, (arguments, line)
+    # Both times, an hour apart.
+    assert line.count(" UTC") == 2
+    shown = site.script(*site.options(token.text(), "--print"))
+    assert shown.returncode == 0, shown.stderr
+    assert "would" in shown.stdout
+    assert str(site.folder / "opt") in shown.stdout
+    assert not (site.folder / "opt").exists()
+    assert not (site.folder / "etc").exists()
+    assert not Node.objects.exists()
+    assert NodeJoin.objects.get().used_at is None
+
+
+def serve_broker_users(path: Path, stop: threading.Event, environ: dict[str, str]):
+    """Run deploy/broker-user for each connection, as its systemd socket does."""
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+        server.listen()
+        server.settimeout(0.1)
+        while not stop.is_set():
+            try:
+                link, _ = server.accept()
+            except TimeoutError:
+                continue
+            with link:
+                link.setblocking(True)
+                subprocess.run(
+                    ["sh", str(ROOT / "deploy" / "broker-user")],
+                    stdin=link,
+                    stdout=link,
+                    env=environ,
+                    check=False,
+                )
+
+
+def until(found, process: subprocess.Popen[bytes], log: Path):
+    """Wait for a result that is not empty."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not (value := found()):
+        said = log.read_text()
+        assert process.poll() is None, said
+        assert time.monotonic() < deadline, said
+        time.sleep(0.1)
+    return value
+
+
+def test_one_line_makes_a_machine_a_node_that_works(site, settings, tmp_path):
+    stop = threading.Event()
+    with brokers.running("redis", tmp_path, nodes=[]) as broker:
+        # Any name of this machine that is spelt differently.
+        place = f"0.0.0.0:{broker.port}/0"
+        settings.REDIS_URL = f"redis://portal:{brokers.PORTAL_PASSWORD}@{place}"
+        settings.BROKER_USER_SOCKET = str(tmp_path / "user.sock")
+        (tmp_path / "broker-admin").write_text(brokers.ADMIN_PASSWORD)
+        environ = {
+            "PATH": os.environ["PATH"],
+            "REDIS_URL": settings.REDIS_URL,
+            "CREDENTIALS_DIRECTORY": str(tmp_path),
+        }
+        helper = threading.Thread(
+            target=serve_broker_users,
+            args=(tmp_path / "user.sock", stop, environ),
+        )
+        helper.start()
+        try:
+            _join_and_work(site, broker, tmp_path)
+        finally:
+            stop.set()
+            helper.join(60)
+
+
+def _join_and_work(site: Site, broker: brokers.Broker, tmp_path: Path) -> None:
+    token = site.token()
+    done = site.script(*site.options(token.text()))
+    assert done.returncode == 0, done.stderr
+    assert "atlas has joined" in done.stdout
+    # The broker keeps the user over a restart.
+    assert "user node-atlas on" in broker.users_file.read_text()
+    row = NodeJoin.objects.get()
+    assert row.broker_set, row.broker_problem
+    assert row.facts["channel"] == row.facts["broker"] == ""
+    for name in ("node.env", "node.token", "node_key"):
+        assert (tmp_path / "etc" / name).stat().st_mode & 0o077 == 0
+
+    lines = (tmp_path / "etc" / "node.env").read_text().splitlines()
+    given = dict(line.split("=", 1) for line in lines if line[:1].isupper())
+    node = redis.Redis.from_url(given["GPUPORTAL_NODE_REDIS_URL"])
+    with pytest.raises(redis.exceptions.NoPermissionError):
+        node.xadd("raw.borg", {"m": "{}"})
+    log = tmp_path / "worker.log"
+    with log.open("wb") as out:
+        worker = subprocess.Popen(
+            [
+                *(".venv/bin/python", "-m", "celery", "-A", "gpuportal.node"),
+                *("worker", "-Q", "node.atlas", "--pool", "solo", "-l", "WARNING"),
+            ],
+            cwd=tmp_path / "opt",
+            env={
+                "PATH": os.environ["PATH"],
+                "C_FORCE_ROOT": "1",
+                **given,
+                "GPUPORTAL_NODE_DIR": str(tmp_path / "work"),
+            },
+            stdout=out,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        facts = until(lambda: broker.portal.xrange("facts.atlas"), worker, log)
+        until(lambda: Node.objects.get().channel_at, worker, log)
+        assert facts
+    finally:
+        worker.terminate()
+        worker.wait(60)
+
+    # A second use of the same line changes nothing.
+    before = (tmp_path / "etc" / "node.token").read_text()
+    assert "used already" in one_line(site.script(*site.options(token.text())))
+    assert (tmp_path / "etc" / "node.token").read_text() == before
+    # Newer code, without a token.
+    (tmp_path / "opt" / "LICENSE").write_text("old")
+    done = site.script(*site.options("--update"))
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "opt" / "LICENSE").read_text() != "old"

@@ -1,0 +1,40 @@
+"""Tiny models of every known family, for comparisons of gradients."""
+
+import torch
+
+from placement.agent.runtime.fine_tune_worker import import_transformers
+
+WORDS = 13
+"""Two ranks have unequal parts of the table."""
+SIZES = {
+    "vocab_size": WORDS,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": 64,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+EXPERTS = {
+    "num_experts": 4,
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "shared_expert_intermediate_size": 32,
+}
+MIXTURES = ("mixtral", "olmoe", "qwen2_moe", "qwen3_moe")
+
+
+def model_of(family, **changes):
+    transformers = import_transformers()
+    torch.manual_seed(3)
+    config = transformers.AutoConfig.for_model(family, **SIZES | changes)
+    model = transformers.AutoModelForCausalLM.from_config(config).float()
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    return model
