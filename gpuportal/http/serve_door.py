@@ -12,6 +12,7 @@ import asyncio
 import io
 import re
 import time
+import zlib
 from collections import deque
 from collections.abc import Mapping
 from typing import Any
@@ -50,7 +51,10 @@ from telemetry.web.error_answers import problem_response
 ADDRESS = re.compile(r"/serve/([1-9][0-9]{0,17})/(v2(?:/.*)?|stats)")
 _MODEL = re.compile(r"/v2/models/([^/]+)")
 _DEADLINE = re.compile(r"[0-9]{1,7}(?:\.[0-9]{1,6})?")
+INDEX = "/v2/repository/index"
 BODY_TYPES = ("application/json", "application/octet-stream")
+GZIP_BITS = 16 + zlib.MAX_WBITS
+"""For zlib: only gzip, with its checksum (zlib.net "Advanced Functions")."""
 BODY_SECONDS = 30.0
 INFER_SECONDS = 30.0
 ASK_SECONDS = 10.0
@@ -84,7 +88,9 @@ def admit(request: HttpRequest, pk: int, rest: str) -> HttpResponse:
         if path == "/stats":
             return AdmittedCall(stats_target(user, pk), path)
         model = _MODEL.match(path)
-        target = call_target(user, pk, model[1] if model else None)
+        named = model[1] if model else None
+        # The index names the models of everybody, so only the endpoint's owner sees it.
+        target = call_target(user, pk, "" if path == INDEX else named)
         if request.method == "POST":
             check_rate(
                 "infer",
@@ -180,6 +186,7 @@ class ServeDoor:
             body = await request_body(receive, size_bytes)
             if body is None:
                 return None
+            body = await plain_body(body, said)
             gone_ms = (time.monotonic() - begun) * 1000
             way_ms = gone_ms + self._round_trip_ms(target.job)
             call = Call(
@@ -241,7 +248,10 @@ def call_headers(scope: Scope) -> dict[str, str]:
     Raises:
         Refused: 400 if one of them appears twice.
     """
-    wanted = ("content-type", "content-length", LENGTH_HEADER, "x-deadline-ms")
+    wanted = (
+        *("content-type", "content-length", "content-encoding"),
+        *(LENGTH_HEADER, "x-deadline-ms"),
+    )
     found: dict[str, str] = {}
     for raw, value in scope["headers"]:
         name = raw.decode("latin-1").lower()
@@ -290,7 +300,41 @@ def declared_bytes(said: Mapping[str, str], method: str) -> int:
         raise CallRefused("header", "Content-Length is not a valid length.")
     if int(length) > MOST_REQUEST_BYTES:
         raise _too_large()
-    return int(length)
+    # A compressed body takes its whole space only when it is unpacked.
+    return MOST_REQUEST_BYTES if said.get("content-encoding") else int(length)
+
+
+async def plain_body(body: bytes, said: Mapping[str, str]) -> bytes:
+    """Return a body as it was before the client compressed it.
+
+    Raises:
+        CallRefused: 413 if it is too long then, 415 if it is compressed by other means
+            than gzip, 400 if it is damaged.
+    """
+    coding = said.get("content-encoding", "identity").lower()
+    if coding == "identity":
+        return body
+    if coding not in ("gzip", "x-gzip"):
+        raise CallRefused("content-type", "Content-Encoding must be gzip or identity.")
+    return await asyncio.to_thread(unpacked, body)
+
+
+def unpacked(body: bytes) -> bytes:
+    """Return the content of a gzip body. No more than the limit is ever unpacked.
+
+    Raises:
+        CallRefused: it is too long, or it is damaged.
+    """
+    reader = zlib.decompressobj(wbits=GZIP_BITS)
+    try:
+        plain = reader.decompress(body, MOST_REQUEST_BYTES + 1)
+    except zlib.error:
+        plain = b""
+    if len(plain) > MOST_REQUEST_BYTES:
+        raise _too_large()
+    if not reader.eof or reader.unused_data:
+        raise CallRefused("bad-request", "The body is not one valid gzip stream.")
+    return plain
 
 
 def _too_large() -> CallRefused:

@@ -29,6 +29,7 @@ from gpuportal.http.serve_door import (
     authenticated_user,
     call_headers,
     declared_bytes,
+    plain_body,
     refusal,
     request_body,
     safe_headers,
@@ -179,6 +180,7 @@ class _TextCall:
         data = await request_body(self.receive, declared_bytes(said, "POST"))
         if data is None:
             return
+        data = await plain_body(data, said)
         body = checked_body(data, name=self.target.name, path=self.admitted.path_there)
         tokens = AnswerTokens(data, is_stream=body.get("stream") is True)
         try:

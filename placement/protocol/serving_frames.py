@@ -44,8 +44,9 @@ NAME_RULE = (
     "and begin with a letter or digit"
 )
 _PATH = re.compile(
-    r"v2/?|v2/health/(?:live|ready)"
-    r"|v2/models/[A-Za-z0-9][A-Za-z0-9_.-]{0,62}(?:/versions/1)?(?:/ready|/infer)?"
+    r"v2/?|v2/health/(?:live|ready)|v2/repository/index"
+    r"|v2/models/[A-Za-z0-9][A-Za-z0-9_.-]{0,62}(?:/versions/1)?"
+    r"(?:/ready|/infer|/stats)?"
 )
 _CALL = re.compile(r"[0-9a-f]{32}")
 HeaderValue = Annotated[str, Meta(pattern=r"\A[ -~]*\Z")]

@@ -22,6 +22,7 @@ NAMED = {
     "flit-core": "gpuportal/pages/client_files.py starts it as a program",
     "uv": "deploy/lock.sh",
     "einops": "DeepSpeed imports it",
+    "fastapi": "the server of transformers imports it",
     "hjson": "DeepSpeed imports it",
     "msgpack": "DeepSpeed imports it",
     "psutil": "DeepSpeed imports it",

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import itertools
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -234,6 +235,7 @@ class ServingExecutor:
             now,
             predicted_seconds=waiting.predicted_ms / 1000,
             seconds=actual_ms / 1000,
+            run_seconds=ran.run_seconds,
             in_time=in_time,
         )
         return AnsweredRequest(
@@ -322,6 +324,8 @@ class ServingExecutor:
             self._waiting.pop(one.request.id, None)
             if isinstance(result, EngineError):
                 one.kept.counts.failed += 1
+                waited_seconds = self.clock() - one.request.arrived_at
+                one.kept.counts.failed_seconds += waited_seconds
             if one.answer.done():
                 continue
             if isinstance(result, EngineError):
@@ -330,7 +334,9 @@ class ServingExecutor:
                 one.answer.set_result(result)
         if waiting:
             rows = sum(one.request.rows for one in waiting)
-            waiting[0].kept.counts.record_run(rows)
+            ran = [one for one in results if not isinstance(one, EngineError)]
+            seconds = ran[0].run_seconds if ran else 0.0
+            waiting[0].kept.counts.record_run(rows, seconds, at=time.time())
 
     # --- the runtime's thread -------------------------------------------------------
 

@@ -6,7 +6,9 @@ outside.
 
     GET  /v2, /v2/health/live, /v2/health/ready
     GET  /v2/models/M[/versions/1], /v2/models/M[/versions/1]/ready
+    GET  /v2/models/M[/versions/1]/stats, /v2/models/stats
     POST /v2/models/M[/versions/1]/infer
+    POST /v2/repository/index {"ready": true: only those that are ready}
     POST /repository/models/M/load {"path", "memory_bytes", "most_batch", "deadline_ms"}
          and "failed" of a model that is not to be loaded: why it could not be served
     POST /repository/models/M/unload
@@ -38,10 +40,15 @@ from telemetry.protocol.coded_error import PROBLEM_TYPE, problem_details
 MOST_BODY_BYTES = 16 * 2**20
 NAME = "gpuportal"
 VERSION = "1"
-EXTENSIONS = ["binary_tensor_data"]
+EXTENSIONS = ["binary_tensor_data", "statistics"]
+INDEX = "/v2/repository/index"
+ALL_STATISTICS = "/v2/models/stats"
+"""The statistics of all models, unless a model has this name."""
+_STATES = {"loading": "LOADING", "ready": "READY"}
+"""States in the repository's index. Every other one is UNAVAILABLE."""
 LENGTH_HEADER = "inference-header-content-length"
 _MODEL = re.compile(
-    r"/v2/models/([A-Za-z0-9][A-Za-z0-9_.-]{0,62})(?:/versions/1)?(/ready|/infer|)"
+    r"/v2/models/([A-Za-z0-9][A-Za-z0-9_.-]{0,62})(?:/versions/1)?(/ready|/infer|/stats|)"
 )
 _REPOSITORY = re.compile(
     r"/repository/models/([A-Za-z0-9][A-Za-z0-9_.-]{0,62})/(load|unload)"
@@ -113,12 +120,20 @@ class ServeApp:
         if found := _REPOSITORY.fullmatch(path):
             _only(method, "POST")
             return self._repository(found[1], found[2], await _body(receive))
+        if path == INDEX:
+            _only(method, "POST")
+            return self._index(await _body(receive))
+        if path == ALL_STATISTICS and "stats" not in self.station.kept:
+            _only(method, "GET")
+            return self._statistics(*self.station.kept.values())
         if found := _MODEL.fullmatch(path):
             kept = self._hosted_model(found[1])
             if found[2] == "/infer":
                 _only(method, "POST")
                 return await self._infer(kept, headers, receive)
             _only(method, "GET")
+            if found[2] == "/stats":
+                return self._statistics(kept)
             return self._ready(kept) if found[2] else self._model(kept)
         _only(method, "GET")
         return self._get_page(path)
@@ -145,6 +160,35 @@ class ServeApp:
 
     def _ready(self, kept: HostedModel) -> InferenceAnswer:
         return InferenceAnswer(200 if kept.ready else 503, {"ready": kept.ready})
+
+    def _statistics(self, *models: HostedModel) -> InferenceAnswer:
+        told = [
+            {"name": one.name, "version": VERSION, **one.counts.statistics_json()}
+            for one in models
+        ]
+        return InferenceAnswer(200, {"model_stats": told})
+
+    def _index(self, body: bytes) -> InferenceAnswer:
+        """Return name and state of each model. Raises CallRefused: no valid body."""
+        try:
+            asked = json.loads(body) if body else {}
+            only_ready = asked.get("ready", False)
+            if type(only_ready) is not bool:
+                raise ValueError("ready is no boolean")
+        except (ValueError, AttributeError, RecursionError) as error:
+            raise CallRefused("bad-request", f"The body: {error}") from None
+        told = [
+            {
+                "name": one.name,
+                "version": VERSION,
+                "state": _STATES.get(one.state, "UNAVAILABLE"),
+                "reason": one.note,
+            }
+            for one in self.station.kept.values()
+            if one.ready or not only_ready
+        ]
+        # The protocol's answer is the list itself.
+        return InferenceAnswer(200, json.dumps(told).encode())
 
     def _model(self, kept: HostedModel) -> InferenceAnswer:
         model = kept.model

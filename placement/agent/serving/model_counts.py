@@ -30,19 +30,48 @@ class Counts:
     failed: int = 0
     runs: int = 0
     rows: int = 0
+    failed_seconds: float = 0.0
+    """Of failed requests, since their arrival."""
+    answered_seconds: float = 0.0
+    """Of answered requests, since their arrival."""
+    queue_seconds: float = 0.0
+    """Of answered requests, without their runs."""
+    last_at: float = 0.0
+    """Unix time of the last run; 0: none."""
+    _batches: dict[int, tuple[int, float]] = field(default_factory=dict)
+    """Rows of a run -> runs and their seconds."""
     _done: deque[tuple[float, float, float]] = field(
         default_factory=lambda: deque(maxlen=MOST_KEPT)
     )
 
-    def record_run(self, rows: int) -> None:
-        """Count a run with this many rows."""
+    def record_run(self, rows: int, seconds: float, *, at: float) -> None:
+        """Count a run with this many rows. ``at``: Unix time of its end."""
         self.runs += 1
         self.rows += rows
+        self.last_at = at
+        runs, before = self._batches.get(rows, (0, 0.0))
+        self._batches[rows] = (runs + 1, before + seconds)
 
     def done(
-        self, now: float, *, predicted_seconds: float, seconds: float, in_time: bool
+        self,
+        now: float,
+        *,
+        predicted_seconds: float,
+        seconds: float,
+        run_seconds: float,
+        in_time: bool,
     ) -> None:
-        """Count an answered request. Seconds since its arrival."""
+        """Count an answered request.
+
+        Args:
+            now: by the station's clock.
+            predicted_seconds: since its arrival, as predicted.
+            seconds: since its arrival.
+            run_seconds: of its run.
+            in_time: whether it met its deadline.
+        """
+        self.answered_seconds += seconds
+        self.queue_seconds += max(0.0, seconds - run_seconds)
         self.in_time += in_time
         self.late += not in_time
         self._done.append((now, predicted_seconds, seconds))
@@ -66,6 +95,42 @@ class Counts:
             for _, predicted, seconds in recent[-MOST_POINTS:]
         ]
         return told
+
+    def statistics_json(self) -> dict[str, Any]:
+        """Return the statistics extension of the Open Inference Protocol.
+
+        The times of copying inputs and outputs are not measured apart, so they count 0
+        (docs.nvidia.com "Statistics Extension").
+        """
+        answered = self.in_time + self.late
+        run_seconds = sum(seconds for _, seconds in self._batches.values())
+        nothing = _duration(0, 0.0)
+        return {
+            "last_inference": int(self.last_at * 1000),
+            "inference_count": self.rows,
+            "execution_count": self.runs,
+            "inference_stats": {
+                "success": _duration(answered, self.answered_seconds),
+                "fail": _duration(self.failed, self.failed_seconds),
+                "queue": _duration(answered, self.queue_seconds),
+                "compute_input": nothing,
+                "compute_infer": _duration(self.runs, run_seconds),
+                "compute_output": nothing,
+            },
+            "batch_stats": [
+                {
+                    "batch_size": rows,
+                    "compute_input": nothing,
+                    "compute_infer": _duration(runs, seconds),
+                    "compute_output": nothing,
+                }
+                for rows, (runs, seconds) in sorted(self._batches.items())
+            ],
+        }
+
+
+def _duration(count: int, seconds: float) -> dict[str, int]:
+    return {"count": count, "ns": round(seconds * 1e9)}
 
 
 def profile_json(timing: Timing) -> list[dict[str, Any]]:

@@ -206,6 +206,7 @@ def test_an_answer_carries_no_redirect_no_cookie_and_no_header_of_its_own():
     [
         "v2/../stats",
         "v2/repository/models/m/load",
+        "v2/repository/index/x",
         "v2/models/../x",
         "stats",
         "",
