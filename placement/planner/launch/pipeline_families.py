@@ -9,12 +9,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from placement.planner.launch.tensor_families import TENSOR_FAMILIES
+from placement.planner.values.strategies import GPIPE, PIPELINE
 from telemetry.protocol.sentences import sentence
 
 PIPELINE_FAMILIES = TENSOR_FAMILIES | {"gpt2"}
 """Values of ``model_type``. Gradients of each were compared with those of one process.
 """
-SCHEDULES = ("1f1b", "gpipe")
+SCHEDULES = (PIPELINE.schedule, GPIPE.schedule)
 """Schedules that give each rank one piece of the model."""
 
 
