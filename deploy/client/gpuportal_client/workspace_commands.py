@@ -47,8 +47,9 @@ def _list(args, to):
         whose = "" if row["own"] else f"of {row['owner']}"
         where = f"reservation {row['reservation']}"
         why = row["waits"] or row["reason"]
-        rows.append((row["id"], row["state"], row["app"], row["node"], where, whose))
-        rows[-1] += (f"until {clock(row['ends_at'])}", why)
+        until = f"until {clock(row['ends_at'])}"
+        known = (row["id"], row["state"], row["app"], row["node"])
+        rows.append((*known, where, whose, until, why))
     show(args, answer, rows)
 
 
@@ -112,8 +113,8 @@ def tokens(args):
         used = f"used {clock(row['last_used'])}" if row["last_used"] else "never used"
         own = "this one" if row["current"] else ""
         until = f"until {clock(row['expires'])}"
-        rows.append((row["id"], row["label"], ",".join(row["scopes"]), until, used))
-        rows[-1] += (own,)
+        scopes = ",".join(row["scopes"])
+        rows.append((row["id"], row["label"], scopes, until, used, own))
     show(args, answer, rows)
 
 
