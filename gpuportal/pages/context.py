@@ -203,8 +203,9 @@ class SiteContext:
         """Until when the portal works without it; None: it is not required."""
         rules, user = policy(), self.request.user
         asked_at = getattr(user, "second_factor_asked_at", None)
-        required = rules.operators == "required" and asked_at is not None
-        return rules.ends_at(asked_at) if required else None
+        if asked_at is None or rules.operators != "required":
+            return None
+        return rules.ends_at(asked_at)
 
     @cached_property
     def headed(self) -> list[Account]:

@@ -24,10 +24,9 @@ from reservations.accounts.second_factors.rules import (
     recovery_code,
 )
 from reservations.accounts.second_factors.sealed_text import seal, unseal
-from reservations.models import ApiToken, RecoveryCode, SecondFactor, User
+from reservations.models import ApiToken, AuditEntry, RecoveryCode, SecondFactor, User
 from reservations.rules.errors import NotFound
 from reservations.rules.window import unix
-from reservations.store.audit_log import audit_act
 from telemetry.protocol.sentences import Sentence, sentence
 
 MOST_PASSKEYS = 10
@@ -261,6 +260,8 @@ def _hash(code: str) -> str:
 
 
 def _audit(
-    verb: str, user: User, actor: User | None, now: datetime, **detail: object
+    verb: str, user: User, actor: User | None, now: datetime, **detail: str | int
 ) -> None:
-    audit_act(verb=verb, subject=f"user:{user.pk}", actor=actor, now=now, **detail)
+    AuditEntry.objects.create(
+        at=now, actor=actor, verb=verb, subject=f"user:{user.pk}", detail=detail
+    )
