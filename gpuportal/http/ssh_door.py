@@ -3,8 +3,8 @@
 An ASGI application, because it carries bytes in both directions. A program shows an API
 token with scope ``job``, a page its session. Websockets of other origins were refused
 before (``origin.py``). The messages are binary pieces of the connection. The text
-message "end" is the end of the sender's direction. ``?node=`` names one of several
-nodes.
+message "end" is the end of the sender's direction. One that begins with "warning: " is
+for the user's eyes. ``?node=`` names one of several nodes.
 
 A refusal answers the handshake with problem details. A connection that ends later gets
 a close code and the sentence. Whether the user may still connect is looked at every few
@@ -16,6 +16,7 @@ import contextlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -28,8 +29,10 @@ from gpuportal.http.socket_close import LOST, NORMAL, OVER, close_socket
 from gpuportal.http.token_auth import user_of
 from placement.access.access_guard import until_access_ends
 from placement.access.access_target import AccessTarget, access_target
+from placement.access.end_messages import message_text
 from placement.access.stream_broker import stream_broker
 from placement.protocol.byte_stream import ByteStream
+from placement.protocol.end_notice import due_warning
 from placement.protocol.stream_frames import PIECE_BYTES
 from placement.protocol.stream_refusal import ENDED, StreamRefused
 from reservations.models import User
@@ -44,6 +47,8 @@ SCOPE = "job"
 MOST_OF_USER = 16
 STALL_SECONDS = 60.0
 END = "end"
+WARNING = "warning: "
+"""Before the words that the client prints."""
 MESSAGE = "websocket.receive"
 
 
@@ -120,8 +125,33 @@ async def _carry(
     await until_first_ends(
         _from_client(receive, stream),
         _to_client(stream, send),
-        until_access_ends(target, visit.target),
+        until_access_ends(target, visit.target, _EndWarnings(send).look),
     )
+
+
+class _EndWarnings:
+    """The warnings before the end, as text messages that ``gp`` prints.
+
+    Where the portal knows the user's name on the node, the node writes the warning to
+    the terminal (``placement/access/end_messages.py``), and there is none here.
+    """
+
+    def __init__(self, send: Any) -> None:
+        self.send = send
+        self.until: datetime | None = None
+        self.told_seconds: int | None = None
+
+    async def look(self, target: AccessTarget) -> None:
+        """Send the warning that is due, if any. A new end has its own warnings."""
+        if target.until != self.until:
+            self.until, self.told_seconds = target.until, None
+        left_seconds = (target.until - timezone.now()).total_seconds()
+        step = due_warning(left_seconds, self.told_seconds)
+        if step is None or target.unix_user:
+            return
+        self.told_seconds = step
+        words = message_text(target.reservation, target.node, left_seconds)
+        await self.send({"type": "websocket.send", "text": WARNING + words})
 
 
 async def _from_client(receive: Receive, stream: ByteStream) -> None:

@@ -22,6 +22,16 @@ from django.utils import timezone, translation
 from gpuportal.http.bodies import Receive, Scope
 from gpuportal.http.concurrent_work import until_first_ends
 from gpuportal.http.socket_language import language_of_browser
+from gpuportal.http.workspace_banner import (
+    SCRIPT,
+    SCRIPT_PATH,
+    STATE_PATH,
+    PageStart,
+    end_state,
+    is_page,
+    opens_page,
+    without_compression,
+)
 from gpuportal.http.workspace_headers import (
     COOKIE,
     MOST_HEADER_BYTES,
@@ -153,6 +163,9 @@ class WorkspaceDoor:
         check_origin(request, own)
         visit = self._visit(request.cookie, label)
         target = await visit.target()
+        if not answer.is_websocket and request.target in (SCRIPT_PATH, STATE_PATH):
+            await answer.tell_end(target.access, request.target)
+            return
         headers = to_program(
             request, host=host, scheme=origin.scheme, websocket=answer.is_websocket
         )
@@ -247,6 +260,21 @@ class _Answer:
         """Send the rest of the body."""
         await self.send({"type": "http.response.body", "body": body})
 
+    async def tell_end(self, access: AccessTarget, path: bytes) -> None:
+        """Answer the script that warns before the end, or what it asks."""
+        kind, body = b"text/javascript; charset=utf-8", SCRIPT
+        if path == STATE_PATH:
+            kind = b"application/json"
+            with translation.override(language_of_browser(self.scope)):
+                body = end_state(access.until, timezone.now())
+        headers = [
+            (b"content-type", kind),
+            (b"content-length", str(len(body)).encode()),
+            *SAFE_HEADERS,
+        ]
+        await self.begin(200, headers)
+        await self.finish(b"" if self.scope["method"] == "HEAD" else body)
+
     async def refuse(self, refused: CodedError) -> None:
         """Answer with the reason; after the beginning only the end can tell."""
         if self.begun:
@@ -319,6 +347,9 @@ class _Exchange:
         stream: ByteStream,
     ) -> None:
         self.request, self.headers = request, headers
+        self.with_banner = opens_page(request)
+        if self.with_banner:
+            self.headers = without_compression(headers)
         self.answer, self.stream = answer, stream
         self.http = h11.Connection(
             h11.CLIENT, max_incomplete_event_size=2 * MOST_HEADER_BYTES
@@ -385,6 +416,7 @@ class _Exchange:
             ) from None
 
     async def _pass_answer(self) -> None:
+        page: PageStart | None = None
         async with asyncio.timeout(ANSWER_SECONDS) as deadline:
             while True:
                 event = self.http.next_event()
@@ -394,12 +426,26 @@ class _Exchange:
                 elif isinstance(event, h11.Response):
                     deadline.reschedule(None)
                     headers = to_browser(event.headers.raw_items())
-                    await self.answer.begin(event.status_code, headers)
+                    if self.with_banner and is_page(event.status_code, headers):
+                        page = PageStart(headers)
+                    else:
+                        await self.answer.begin(event.status_code, headers)
                 elif isinstance(event, h11.Data):
-                    await self.answer.pass_body(bytes(event.data))
+                    data = bytes(event.data)
+                    if page is None:
+                        await self.answer.pass_body(data)
+                    elif start := page.add(data):
+                        page = None
+                        await self._pass_start(*start)
                 elif isinstance(event, h11.EndOfMessage):
+                    if page and (start := page.add(b"", whole=True)):
+                        await self._pass_start(*start)
                     await self.answer.finish()
                     return
+
+    async def _pass_start(self, headers: list[Header], body: bytes) -> None:
+        await self.answer.begin(200, headers)
+        await self.answer.pass_body(body)
 
     async def _read(self) -> bytes:
         """Return what the program sent next; b"": the end.

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from gpuportal_client import program
 from gpuportal_client.instants import UTC, when
-from gpuportal_client.listing import JSON_OPTION, show
+from gpuportal_client.listing import JSON_OPTION, show, text
 from gpuportal_client.portal_api import Refused
 from gpuportal_client.saved_login import KEPT, portal, replaced
 from gpuportal_client.websocket import BINARY, CLOSE, PING, PONG, TEXT, Socket
@@ -31,6 +31,8 @@ FRESH_SECONDS = 300
 KEPT_SECONDS = 7 * 86_400
 """How long files about a host stay after its last certificate."""
 PIECE_BYTES = 32 * 1024
+WARNING = b"warning: "
+"""Begins a message of the portal that is for the user's eyes."""
 
 
 def tunnel(args):
@@ -74,6 +76,10 @@ def _passed_on(line, kind, data):
     elif kind == BINARY:
         while data:
             data = data[os.write(1, data) :]
+    elif kind == TEXT and data.startswith(WARNING):
+        words = text(data[len(WARNING) :].decode(errors="replace"))
+        # ssh has switched off that a line's end also returns to its beginning.
+        os.write(2, f"\r\n{program()}: {words}\r\n".encode())
     elif kind == CLOSE:
         code = struct.unpack(">H", data[:2])[0] if len(data) > 1 else 1000
         if code != 1000:

@@ -351,6 +351,19 @@ def test_a_language_model_is_served(gp, lab, settings):
     refused(gp("served-text", "--callers", "account"), 2, "give the number")
 
 
+def test_a_warning_of_the_portal_is_printed_beside_the_connection(main, capfd):
+    from gpuportal_client import ssh_commands
+    from gpuportal_client.websocket import BINARY, TEXT
+
+    for kind, data in ((BINARY, b"shell"), (TEXT, b"end"), (TEXT, b"news")):
+        assert not ssh_commands._passed_on(None, kind, data)
+    words = b"warning: reservation 17 ends in 10 min\x1b[2J"
+    assert not ssh_commands._passed_on(None, TEXT, words)
+    out, err = capfd.readouterr()
+    assert out == "shell"
+    assert err == "\r\ngp: reservation 17 ends in 10 min [2J\r\n"
+
+
 def test_text_of_other_people_cannot_steer_a_terminal(main):
     from gpuportal_client.listing import text
 

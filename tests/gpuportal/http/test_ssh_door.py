@@ -13,7 +13,9 @@ from django.utils import timezone
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from gpuportal.http.ssh_door import _EndWarnings
 from gpuportal.pages import client_files
+from placement.access.access_target import AccessTarget
 from placement.access.frame_lists import NODE
 from placement.agent.access.services import SERVICES
 from placement.protocol.stream_frames import WINDOW_BYTES
@@ -104,6 +106,30 @@ def test_a_student_runs_ssh_and_scp_through_the_portal(lab, alice, tmp_path):
         assert run(["ssh", *words, host, "exit 7"], lab, shown).returncode == 7
         own = f"r{lab.made.pk}.node1.gpuportal"
         assert run(["ssh", *words, own, "true"], lab, shown).returncode == 0
+
+
+async def test_the_client_is_warned_where_the_node_cannot_do_it():
+    sent = []
+
+    async def send(event):
+        sent.append(event["text"])
+
+    def target(left_seconds, unix_user=""):
+        until = start + timedelta(seconds=left_seconds)
+        return AccessTarget("node1", 17, 1, "alice", unix_user, until)
+
+    start = timezone.now()
+    warnings = _EndWarnings(send)
+    for left_seconds in (3600, 590, 590, 50, 50):
+        await warnings.look(target(left_seconds))
+    assert [text.partition(" on node1")[0] for text in sent] == [
+        "warning: GPU Portal: reservation 17"
+    ] * 2
+    assert "ends in 10 min" in sent[0] and "extend it" in sent[1]
+    # It was extended: the new end has its own warnings.
+    await warnings.look(target(580))
+    await warnings.look(target(570, unix_user="al"))
+    assert len(sent) == 3
 
 
 @pytest.mark.once

@@ -11,6 +11,7 @@ from django.utils import timezone
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
+from gpuportal.http.workspace_banner import SCRIPT, TAG
 from gpuportal.http.workspace_headers import COOKIE
 from placement.access.frame_lists import NODE
 from placement.models import Job, Workspace, WorkspaceEntry
@@ -296,6 +297,33 @@ def test_pages_of_other_origins_can_only_link_here(lab, alice):
     assert status("POST") == status("DELETE", Origin=lab.origin(OTHER)) == 403
     assert status("POST", Site="same-site", **link, Origin=lab.origin()) == 403
     assert status("POST", Site="same-origin", Origin=lab.origin()) == 200
+
+
+def test_a_page_gets_the_bar_that_warns_before_the_end(lab, alice):
+    cookie = lab.enter(alice)
+    tab = {"Sec_Fetch_Mode": "navigate", "Sec_Fetch_Site": "none"}
+    tab["Accept_Encoding"] = "gzip"
+    status, headers, page = lab.ask("/page", cookie, Sec_Fetch_Dest="document", **tab)
+    assert status == 200 and page.count(TAG) == 1 and b"<title>Lab" in page
+    assert int(headers["Content-Length"]) == len(page)
+    assert TAG not in lab.ask("/page", cookie)[2]
+    _, _, told = lab.ask("/echo", cookie, Sec_Fetch_Dest="document", **tab)
+    assert "accept-encoding" not in seen(told)
+
+    soon = timezone.now() + timedelta(seconds=300)
+    Allocation.objects.update(end=soon)
+    lab.held.end = soon
+    lab.held.save()
+    fresh = lab.enter(alice)
+    status, headers, told = lab.ask("/.gpuportal/end.json", fresh, Accept_Language="de")
+    assert status == 200 and headers["Cache-Control"] == "no-store"
+    assert json.loads(told)["step"] == 600
+    assert "Diese Reservierung endet in 5 min." in json.loads(told)["text"]
+    status, headers, script = lab.ask("/.gpuportal/end.js", fresh)
+    assert script == SCRIPT and headers["Content-Type"].startswith("text/javascript")
+    for path in ("/.gpuportal/end.js", "/.gpuportal/end.json"):
+        assert lab.ask(path, "wrong")[0] == 404
+        assert lab.ask(path, fresh, Origin=lab.origin(OTHER))[0] == 403
 
 
 def test_each_host_has_its_own_side(lab, alice):

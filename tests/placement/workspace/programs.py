@@ -37,6 +37,10 @@ async def program(scope, receive, send):
         (b"clear-site-data", b'"cookies"'),
         *((b"set-cookie", cookie) for cookie in COOKIES),
     ]
+    if scope["path"] == "/page":
+        body = b"<!doctype html><html><head><title>Lab</title></head></html>"
+        length = str(len(body)).encode()
+        headers = [(b"content-type", b"text/html"), (b"content-length", length)]
     if scope["path"] == "/large":
         body = bytes(3 * 2**20)
     await send({"type": "http.response.start", "status": 200, "headers": headers})
