@@ -81,12 +81,15 @@ class SignIn(LoginView):
 
     def form_valid(self, form: Any) -> HttpResponse:
         """Sign in, or ask for the second factor first."""
-        return begin_session(
+        answer = begin_session(
             self.request,
             form.get_user(),
             backend=form.get_user().backend,
             back=self.get_redirect_url(),
         )
+        if self.request.user.is_authenticated:
+            return redirect(self.get_success_url())
+        return answer
 
     def get_default_redirect_url(self) -> str:
         """Return the board for the operator and a User's own page for all others."""

@@ -205,7 +205,7 @@ def test_an_app_is_set_up_with_its_first_code_and_the_password():
     assert here.post(FACTORS, {"act": "remove", "factor": "999"}).status_code == 404
     assert here.post(FACTORS, {"act": "remove", "factor": factor.pk}).status_code == 302
     assert not RecoveryCode.objects.exists()
-    assert password(Client(), "bo").url == "/login/"
+    assert password(Client(), "bo").url == "/mine/"
 
 
 def test_a_secret_of_another_secret_key_is_no_crash(ada, settings):
@@ -261,7 +261,7 @@ def test_a_lost_factor_is_removed_by_an_operator_or_a_command(ada, omar_in, caps
     service.add_app(user=ada, secret=SECRET, code=code(), name="phone", now=now)
     call_command("reset_second_factor", "ada")
     assert capsys.readouterr().out == "Removed 1 second factors of ada.\n"
-    assert password(Client()).url == "/login/"
+    assert password(Client()).url == "/mine/"
     with pytest.raises(CommandError):
         call_command("reset_second_factor", "nobody")
 
