@@ -21,11 +21,11 @@ from gpuportal import systemd  # noqa: E402
 from gpuportal.http.handler import OneHopHandler  # noqa: E402
 from gpuportal.http.message_limit import MessageLimit  # noqa: E402
 from gpuportal.http.origin import SameOrigin  # noqa: E402
-from gpuportal.http.request_scope import RequestScope  # noqa: E402
 from gpuportal.http.serve_door import ServeDoor  # noqa: E402
 from gpuportal.http.socket_language import SocketLanguage  # noqa: E402
 from gpuportal.http.text_door import TextDoor  # noqa: E402
 from gpuportal.http.workspace_door import WorkspaceDoor  # noqa: E402
+from gpuportal.logs.request_scope import RequestScope  # noqa: E402
 from gpuportal.routing import websocket_urlpatterns  # noqa: E402
 
 django_handler = OneHopHandler()

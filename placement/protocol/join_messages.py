@@ -164,7 +164,7 @@ def key_fingerprint(public_key: str) -> str:
     """Return a short form of a machine's key, for people.
 
     >>> key_fingerprint("AAAA")
-    '709e-8088-4855-3c01'
+    '709e-80c8-8487-a241'
     """
     found = hashlib.sha256(base64.b64decode(public_key)).hexdigest()
     return "-".join(found[at : at + 4] for at in range(0, 16, 4))

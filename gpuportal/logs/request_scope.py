@@ -6,7 +6,6 @@ every answer has the header: those of the doors and refusals of a body, too.
 
 from typing import Any
 
-from gpuportal.http.bodies import Receive, Scope
 from telemetry import request_id
 
 _NAME = request_id.HEADER.lower().encode()
@@ -18,7 +17,7 @@ class RequestScope:
     def __init__(self, application: Any) -> None:
         self.application = application
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Any) -> None:
+    async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
         """Take the id of the header if its form is safe, otherwise make one."""
         given = [value for name, value in scope.get("headers", []) if name == _NAME]
         text = given[0].decode("latin1") if len(given) == 1 else None

@@ -8,8 +8,8 @@ import logging
 import pytest
 
 from gpuportal.celery import app
-from gpuportal.http.request_scope import RequestScope
 from gpuportal.logs import log_format, task_request
+from gpuportal.logs.request_scope import RequestScope
 from telemetry import request_id
 
 GIVEN = "0f3b6c1e-3f5d-4c59-9d4c-5a1f8a4c9f11"
