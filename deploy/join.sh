@@ -154,7 +154,7 @@ check_machine() {
 
 # --- what the portal says -----------------------------------------------------------
 
-# fetch PATH FILE: a request with the token. The token is in no list of processes.
+# fetch PATH FILE: a request with the token. curl does not get the token as an argument.
 fetch() {
     certificates=
     [ ! -r "$bundle" ] || certificates="cacert = \"$bundle\""
@@ -174,8 +174,8 @@ fetch() {
     esac
 }
 
-# The sealed text FILE, as $work/text: its key is the pinned one, and signed it.
-open_sealed() {
+# The signed text FILE, as $work/text: its key is the pinned one, and signed it.
+open_signed() {
     sed -n 's/^key //p' "$1" | openssl base64 -d -A >"$work/key.der"
     [ "$(sha256sum "$work/key.der" | cut -c 1-40)" = "$pin" ] ||
         fail "the portal's key is not the one of the token. Nothing was installed. Make another token, and ask who answers at $portal"
@@ -188,8 +188,8 @@ open_sealed() {
 
 greet() {
     nonce=$(openssl rand -hex 16)
-    fetch "/join/v1/greeting?nonce=$nonce" "$work/sealed"
-    open_sealed "$work/sealed"
+    fetch "/join/v1/greeting?nonce=$nonce" "$work/signed"
+    open_signed "$work/signed"
     [ "$(head -n 1 "$work/text")" = "gpuportal-join-v1 greeting" ] &&
         [ "$(sed -n 's/^nonce //p' "$work/text")" = "$nonce" ] ||
         fail "the portal sent an older answer. Nothing was installed"

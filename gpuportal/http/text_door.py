@@ -1,4 +1,4 @@
-"""The address of language models: ``/serve/<job>/v1/...``, with the API of OpenAI.
+"""The address of language models: ``/serve/<job>/v1/...``, an OpenAI-compatible API.
 
 An ASGI application before Django's, like that of served models (``serve_door.py``),
 whose authentication it uses. The request goes to the model's server over a stream to
@@ -224,7 +224,7 @@ class _TextCall:
             async with asyncio.timeout(ANSWER_SECONDS):
                 status, kind = await exchange.head()
             if status >= 500 and kind != JSON:
-                words = sentence("The model’s server failed at this request.")
+                words = sentence("The model’s server failed. See the log of its job.")
                 raise CallRefused("bad-answer", words)
             await self._begin(status, kind)
             while (part := await exchange.part()) is not None:

@@ -246,7 +246,11 @@ def person(request: HttpRequest, pk: int) -> HttpResponseBase:
             return redirect("manage-person", pk)
         if act == "factors":
             if proof_needed(request):
-                raise NotAllowed(act=sentence("do this before you confirmed yourself"))
+                raise NotAllowed(
+                    act=sentence(
+                        "remove them before you confirm your own second factor"
+                    )
+                )
             factor_service.reset(user=found, actor=actor, now=now)
             people_services.sign_out(user_id=pk, actor=actor, now=now)
             messages.success(

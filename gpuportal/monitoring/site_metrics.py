@@ -116,7 +116,7 @@ def _broker(nodes: Iterable[str]) -> Iterator[Metric]:
     each = len(QUEUE_PRIORITIES)
     yield _gauge(
         "gpuportal_queue_length",
-        "Tasks and orders that wait in a queue.",
+        "Tasks and commands that wait in a queue.",
         [
             ({"queue": queue}, float(sum(lengths[at * each : (at + 1) * each])))
             for at, queue in enumerate(queues)

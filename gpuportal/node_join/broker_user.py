@@ -3,7 +3,7 @@
 Only `deploy/broker-user` knows the password of the broker's admin. systemd starts it
 for each connection to a Unix socket that the portal's user alone can open. It gets a
 node's name and the SHA-256 of a password, and it makes exactly the user of
-`deploy/acl.sh node`. A portal that is taken over gains nothing by it: the portal's own
+`deploy/acl.sh node`. A compromised portal gains nothing by it: the portal's own
 broker user may read and write all those keys.
 """
 

@@ -60,7 +60,10 @@ def join_script(request: HttpRequest) -> HttpResponse:
     """Send the script with the portal's address in it."""
     line = f"\nportal={portal_origin(request)}\n"
     if not _plain_address(portal_origin(request)):
-        raise RequestRefused("not-found", sentence("PORTAL_URL is no address."))
+        raise RequestRefused(
+            "not-found",
+            sentence("PORTAL_URL is not a web address. Set it in portal.env."),
+        )
     text = SCRIPT.read_text().replace(EXAMPLE_LINE, line, 1)
     return HttpResponse(text, content_type="text/plain; charset=utf-8")
 
@@ -110,7 +113,8 @@ def _refuse_many(address: str) -> None:
         raise RequestRefused(
             "too-many",
             sentence(
-                "Too many join tokens from this address were wrong. Wait a while."
+                "Too many join tokens from this address were wrong. Try again in 10 "
+                "minutes."
             ),
             retry_seconds=FAILURE_SECONDS,
         )
@@ -146,7 +150,7 @@ def _for_machine_or_node(view: View) -> View:
 @require_safe
 @_for_machine_or_node
 def greeting(request: HttpRequest, join: NodeJoin) -> HttpResponse:
-    """Send time, node and the sum of the code, sealed."""
+    """Send time, node and the sum of the code, signed."""
     nonce = request.GET.get("nonce", "")
     if len(nonce) != NONCE_LENGTH or set(nonce) - set("0123456789abcdef"):
         raise RequestRefused("bad-text", sentence("The request has no valid nonce."))
@@ -171,7 +175,7 @@ def code(request: HttpRequest, join: NodeJoin, *, sha256: str) -> HttpResponse:
 @require_POST
 @for_machines
 def node(request: HttpRequest, join: NodeJoin) -> HttpResponse:
-    """Let the machine join, and send the sealed answer."""
+    """Let the machine join, and send the signed answer."""
     if not reachable_broker(settings.REDIS_URL):
         raise RequestRefused(
             "unavailable",

@@ -43,7 +43,7 @@ from placement.protocol.join_messages import (
     machine_sum,
     opened,
     read_token,
-    sealed_request,
+    signed_request,
 )
 from telemetry.agent.probe import machine
 from telemetry.agent.process_owners import boot_id
@@ -65,7 +65,7 @@ class JoinFailed(Exception):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Join, and print `ready`, or `wait` if an operator must add the broker's user.
 
-    The token comes from the standard input, so that it is in no list of processes.
+    The token comes from the standard input, so that it is no argument of this process.
     """
     parser = argparse.ArgumentParser(prog="join")
     parser.add_argument("--portal", required=True, help="address of the portal")
@@ -79,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise JoinFailed("this is no join token")
         key = machine_key(options.settings / KEY_FILE)
         request = request_of(key)
-        text = send(options.portal, token, sealed_request(request, key))
+        text = send(options.portal, token, signed_request(request, key))
         values = opened(text, kind=ANSWER, pin=token.pin, nonce=request.nonce)
         answer = decode(JoinAnswer, values["answer"], most_bytes=MOST_ANSWER_BYTES)
         ca = answer.ca_pem or (options.ca.read_text() if options.ca else "")
@@ -141,7 +141,7 @@ def request_of(key: Ed25519PrivateKey) -> JoinRequest:
 
 
 def send(portal: str, token: TokenParts, body: bytes) -> str:
-    """Send the request. Return the sealed answer.
+    """Send the request. Return the signed answer.
 
     Raises:
         JoinFailed: the portal refuses, or cannot be reached.

@@ -49,7 +49,9 @@ _WORDS = {
         "A node was enrolled under this name after the token was made. Make a token "
         "that lets it join again."
     ),
-    JoinFault.UNSIGNED: sentence("The machine's key did not sign its request."),
+    JoinFault.UNSIGNED: sentence(
+        "The machine's key did not sign its request. Type the line again."
+    ),
 }
 
 

@@ -22,8 +22,8 @@ from placement.protocol.join_messages import (
     TokenParts,
     key_fingerprint,
     pin_of,
-    seal,
     secret_sum,
+    sign_lines,
 )
 from reservations.models import User
 from reservations.store.audit_log import audit_act
@@ -133,20 +133,20 @@ def admitted(*, public_id: str, secret: str, now: datetime) -> NodeJoin:
 
 
 def greeting(*, join: NodeJoin, nonce: str, code_sum: str, now: datetime) -> str:
-    """Return what a machine needs before it installs anything, sealed."""
+    """Return what a machine needs before it installs anything, signed."""
     lines = [
         f"nonce {nonce}",
         f"time {int(now.timestamp())}",
         f"node {join.name}",
         f"code {code_sum}",
     ]
-    return seal(GREETING, lines, signing.private_key())
+    return sign_lines(GREETING, lines, signing.private_key())
 
 
 def let_join(
     *, join: NodeJoin, request: JoinRequest, address: str, web_url: str, now: datetime
 ) -> str:
-    """Enrol the machine, give it a broker user, and return the sealed answer.
+    """Enrol the machine, give it a broker user, and return the signed answer.
 
     The token is used up. If the broker's user cannot be made, the answer says so, and
     the page shows the command for an operator.
@@ -182,7 +182,7 @@ def let_join(
         broker_ca_pem=Path(broker_ca).read_text() if broker_ca else "",
     )
     lines = [f"nonce {request.nonce}", f"answer {encode(answer).decode()}"]
-    return seal(ANSWER, lines, signing.private_key())
+    return sign_lines(ANSWER, lines, signing.private_key())
 
 
 @transaction.atomic(durable=True)

@@ -1,1 +1,1 @@
-"""Language models that answer with the API of OpenAI, on the GPUs of reservations."""
+"""Language models with an OpenAI-compatible API, on the GPUs of reservations."""

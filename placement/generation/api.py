@@ -1,6 +1,6 @@
 """The JSON API of served language models.
 
-Calls are not here: they have the API of OpenAI at /serve/<job>/v1/.
+Calls are not here: they have an OpenAI-compatible API at /serve/<job>/v1/.
 """
 
 from typing import Any

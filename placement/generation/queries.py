@@ -45,7 +45,7 @@ class TextEndpointAnswer(TypedDict):
     """Who may call it: owner, account or anybody."""
     ends_at: UtcInstant | None
     address: str
-    """Path of the API of OpenAI: base_url without the portal's address."""
+    """Path of the OpenAI-compatible API: base_url without the portal's address."""
 
 
 def text_endpoints(user: User) -> TextEndpointQuerySet:

@@ -258,7 +258,7 @@ def _model_of(
         words = sentence("job #{job} of yours that trained a model", job=asked.of_job)
         raise NotFound(what=words)
     if job.state != Job.State.DONE:
-        words = sentence("job #{job} is not done", job=job.pk)
+        words = sentence("job #{job} is not done yet", job=job.pk)
         raise LaunchInvalid({"job": words})
     spec = ModelSpec.from_json(job.plan.spec) if job.plan is not None else None
     if output := str(job.recipe_settings.get("output") or ""):

@@ -1,4 +1,4 @@
-"""Language models that are served with the API of OpenAI."""
+"""Language models that are served with an OpenAI-compatible API."""
 
 from django.db import models
 from django.utils import timezone

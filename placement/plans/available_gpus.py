@@ -23,6 +23,7 @@ from reservations.models import Allocation, Reservation, SitePolicy, User
 from reservations.rules.window import Window, grid_ceil, window_from
 from reservations.store.announced_closures import shut_to
 from reservations.store.co_users import usable_by
+from reservations.store.foreign_use import RULES
 from telemetry.inventory.queries import LiveGpu, read_live
 from telemetry.live import broadcast
 from telemetry.models import Alert, Gpu, Node
@@ -37,6 +38,7 @@ FRESH_SECONDS = 10.0
 """Frames come once a second; an older one says nothing of now."""
 LATER_RATIO = 0.9
 """Part of a node's memory that is free when no job runs."""
+FOREIGN_RULES = frozenset(RULES)
 SILENT = {GpuState.STALE, GpuState.LOST, GpuState.UNKNOWN}
 
 
@@ -204,12 +206,25 @@ class _GpuFacts:
             sm_clock_max_mhz=gpu.sm_clock_max_mhz,
         )
 
+    def foreign_use(self, gpu: Gpu) -> str:
+        """Return why a Job on a Gpu would wait for another person's process, or ""."""
+        if self.later or not FOREIGN_RULES.intersection(self.rules.get(gpu.pk, ())):
+            return ""
+        return sentence(
+            "a process without a booking runs on it, so a job would wait for its end"
+        )
+
 
 def _offer(gpu: Gpu, looked: _GpuFacts, booked: str) -> GpuOffer:
     """Return one Gpu; ``booked``: its holder, or ""."""
     seen = looked.seen.get(gpu.uuid)
     health = looked.health(gpu)
-    reason = _closed_reason(gpu, seen, later=looked.later) or health.unusable or booked
+    reason = (
+        _closed_reason(gpu, seen, later=looked.later)
+        or health.unusable
+        or booked
+        or looked.foreign_use(gpu)
+    )
     total = gpu.memory_total_bytes
     used = 0 if seen is None else seen.used_bytes
     return GpuOffer(

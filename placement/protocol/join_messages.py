@@ -4,7 +4,7 @@ A join token is ``gpj1_<id>.<secret>.<pin>``. The pin is the first 20 bytes of t
 SHA-256 of the portal's command-signing key, so a machine needs no certificate to
 recognise the portal's answers, and a renewed certificate changes nothing.
 
-Each answer of the portal is a *sealed text*: lines of text, the public key, and a
+Each answer of the portal is a *signed text*: lines of text, the public key, and a
 signature of all lines before it. A shell can check one with openssl. The first line
 differs from every command to a node, so neither can be taken for the other.
 
@@ -36,7 +36,7 @@ from telemetry.protocol.codec import Line, decode, encode
 
 VERSION = "gpj1"
 SEAL = "gpuportal-join-v1"
-"""First word of every sealed text and of every request."""
+"""First word of every signed text and of every request."""
 GREETING, ANSWER, REQUEST = "greeting", "answer", "request"
 PIN_BYTES = 20
 MOST_REQUEST_BYTES = 65_536
@@ -65,7 +65,7 @@ class TokenParts(NamedTuple):
 
 
 class JoinUntrusted(Exception):
-    """A text that the pinned key did not seal, or that is of another kind."""
+    """A text that the pinned key did not sign, or that is of another kind."""
 
 
 class SeenGpu(Struct, frozen=True):
@@ -170,8 +170,8 @@ def key_fingerprint(public_key: str) -> str:
     return "-".join(found[at : at + 4] for at in range(0, 16, 4))
 
 
-def seal(kind: str, lines: list[str], key: Ed25519PrivateKey) -> str:
-    """Return a sealed text of these lines."""
+def sign_lines(kind: str, lines: list[str], key: Ed25519PrivateKey) -> str:
+    """Return a signed text of these lines."""
     der = base64.b64encode(_der(key.public_key())).decode()
     text = "\n".join([f"{SEAL} {kind}", *lines, f"key {der}", ""])
     signature = base64.b64encode(key.sign(text.encode())).decode()
@@ -179,7 +179,7 @@ def seal(kind: str, lines: list[str], key: Ed25519PrivateKey) -> str:
 
 
 def opened(text: str, *, kind: str, pin: str, nonce: str) -> dict[str, str]:
-    """Return the values of a sealed text by the first word of their line.
+    """Return the values of a signed text by the first word of their line.
 
     The pin is compared before the signature, and both before anything is read.
 
@@ -211,7 +211,7 @@ def opened(text: str, *, kind: str, pin: str, nonce: str) -> dict[str, str]:
     return values
 
 
-def sealed_request(request: JoinRequest, key: Ed25519PrivateKey) -> bytes:
+def signed_request(request: JoinRequest, key: Ed25519PrivateKey) -> bytes:
     """Return a request as it is sent."""
     text = encode(request).decode()
     signature = key.sign(f"{SEAL} {REQUEST}\n{text}".encode())

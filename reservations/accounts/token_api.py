@@ -70,7 +70,9 @@ def token_revoke(request: HttpRequest, token_id: int) -> TokenRevoked:
     if found is None:
         raise NotFound(what=sentence("token #{pk} of yours", pk=token_id))
     if used is not None and not set(found.scopes) <= set(used.scopes):
-        raise NotAllowed(act=sentence("revoke a token that has more scopes"))
+        raise NotAllowed(
+            act=sentence("revoke a token that has permissions which yours lacks")
+        )
     revoke_token(token_id=token_id, user=user, now=now)
     return {"id": token_id, "revoked": True}
 

@@ -139,7 +139,7 @@ def served(args):
 
 
 def serve_text(args):
-    """Serve a language model with the API of OpenAI, on the fewest GPUs it fits on."""
+    """Serve a language model by an OpenAI-compatible API, on the fewest GPUs."""
     if (args.model is None) == (args.job is None):
         raise Refused("give a model, or --job with a job that has trained one", 2)
     if (args.reservation is None) == (args.hours is None):
@@ -165,7 +165,7 @@ def serve_text(args):
         if wish["spec"] is None:
             raise Refused(f"there is no file {args.config}", 2)
     body = {name: value for name, value in wish.items() if value is not None}
-    made = to.ask("POST", "/serve/text", body)
+    made = to.create("/serve/text", body)
     size = f"{made['total_bytes'] / GIB_BYTES:.1f} GiB"
     where = ", ".join(made["gpus"])
     print(f"{made['name']}, job {made['job']}: {made['state']}, {size} on {where}")

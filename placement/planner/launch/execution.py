@@ -471,7 +471,7 @@ def _check_grid(made: Execution) -> None:
     if made.shard_degree and made.replicas % made.shard_degree:
         problems.append(
             sentence(
-                "groups of {shard_degree} copies do not divide {replicas} copies",
+                "{replicas} copies cannot be divided into groups of {shard_degree}",
                 shard_degree=made.shard_degree,
                 replicas=made.replicas,
             )

@@ -570,7 +570,7 @@ SERVE = Recipe(
 SERVE_TEXT = Recipe(
     name="serve-text",
     title=sentence("Language model"),
-    about=sentence("Answers requests for text with the API of OpenAI."),
+    about=sentence("Answers requests for text by an OpenAI-compatible API."),
     settings=(
         RecipeSetting(
             "model",

@@ -1,4 +1,4 @@
-"""The programs that serve a language model with the API of OpenAI.
+"""The programs that serve a language model with an OpenAI-compatible API.
 
 Each is in an environment on the node. vLLM needs a GPU. The server of transformers runs
 on the CPU, too, and answers one request at a time there.

@@ -55,7 +55,9 @@ def add_app(*, user: User, secret: bytes, code: str, name: str, now: datetime) -
     with transaction.atomic(durable=True):
         _lock(user)
         if app_of(user) is not None:
-            raise ProofRefused(sentence("You have an authenticator app already."))
+            raise ProofRefused(
+                sentence("You already have an authenticator app. Remove it first.")
+            )
         SecondFactor.objects.create(
             user=user,
             kind=SecondFactor.Kind.TOTP,
@@ -191,7 +193,7 @@ def check_code(*, user: User, code: str, now: datetime) -> bool:
 
 def _check_app(user: User, code: str, now: datetime) -> Sentence | None:
     """Accept a code of the app; return why not."""
-    wrong = sentence("This code is wrong, or was used before.")
+    wrong = sentence("This code is wrong or was used already. Enter the next one.")
     app = app_of(user)
     if app is None:
         return wrong

@@ -102,7 +102,9 @@ def _check(request: HttpRequest, user: User, form: ProofForm, now: datetime) -> 
     # A challenge is for one answer.
     state = request.session.pop(PROOF_STATE, None)
     if not form.is_valid():
-        raise service.ProofRefused(sentence("This code is wrong, or was used before."))
+        raise service.ProofRefused(
+            sentence("This code is wrong or was used already. Enter the next one.")
+        )
     if not form.cleaned_data["passkey"]:
         if service.check_code(user=user, code=form.cleaned_data["code"], now=now):
             left = recovery_codes_left(user)

@@ -324,7 +324,7 @@ def test_tokens_are_listed_and_revoked_but_not_made(gp, alice, bob):
     wider, _ = create_token(
         user=alice, label="w", scopes=["read", "metrics"], days=1, now=now
     )
-    refused(gp("tokens", "revoke", wider.pk), 1, "more scopes")
+    refused(gp("tokens", "revoke", wider.pk), 1, "permissions which yours lacks")
     less, _ = create_token(user=alice, label="l", scopes=["read"], days=1, now=now)
     assert ok(gp("tokens", "revoke", less.pk)) == f"token {less.pk} is revoked\n"
     assert ok(gp("tokens", "revoke", own["id"])) == f"token {own['id']} is revoked\n"

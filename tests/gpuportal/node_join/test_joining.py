@@ -21,7 +21,7 @@ from placement.protocol.join_messages import (
     JoinRequest,
     SeenGpu,
     opened,
-    sealed_request,
+    signed_request,
 )
 from reservations.models import AuditEntry
 from telemetry.inventory.node_identity import identity_warnings, record_boot
@@ -75,7 +75,7 @@ def request_of(key=KEY, **other) -> bytes:
         "hostname": "atlas.lab",
         "gpus": (SeenGpu("NVIDIA A100", "GPU-1", 80 * 2**30),),
     }
-    return sealed_request(JoinRequest(**(values | other)), key)
+    return signed_request(JoinRequest(**(values | other)), key)
 
 
 def join(client, token, body=None, **headers):

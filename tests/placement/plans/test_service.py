@@ -21,6 +21,7 @@ from placement.plans.service import (
     soonest_plans,
 )
 from reservations.models import SitePolicy
+from reservations.rules.booking_alerts import SQUATTER
 from reservations.rules.lifecycle import State
 from telemetry.live import broadcast
 from telemetry.models import Alert
@@ -170,6 +171,16 @@ def test_a_gpu_whose_memory_fails_is_left_out_and_a_hot_one_is_slower(
     assert by_label["node-a:1"].health == ("row remap pending",)
     assert by_label["node-a:2"].speed_ratio == pytest.approx(0.5)
     assert by_label["node-a:3"].health == ()
+
+
+def test_a_gpu_with_a_process_without_a_booking_is_offered_for_later_only(alice, gpus):
+    """A job on it would wait until the process has left."""
+    finding(gpus[0], SQUATTER)
+    _, now = offers(alice)
+    assert "process without a booking" in now["node-a:0"].reason
+    assert not now["node-a:0"].usable and now["node-a:1"].usable
+    _, later = offers(alice, at=timezone.now() + timedelta(hours=5))
+    assert later["node-a:0"].usable
 
 
 def test_a_finding_of_a_node_is_one_of_each_of_its_gpus(alice, gpus):

@@ -1,4 +1,4 @@
-"""Join tokens, and sealed texts that only the pinned key can make."""
+"""Join tokens, and signed texts that only the pinned key can make."""
 
 import base64
 import re
@@ -26,8 +26,8 @@ def pem(key: Ed25519PrivateKey) -> str:
 PIN = join_messages.pin_of(pem(KEY))
 
 
-def sealed(*lines: str, kind: str = "answer", key: Ed25519PrivateKey = KEY) -> str:
-    return join_messages.seal(kind, [f"nonce {NONCE}", *lines], key)
+def signed(*lines: str, kind: str = "answer", key: Ed25519PrivateKey = KEY) -> str:
+    return join_messages.sign_lines(kind, [f"nonce {NONCE}", *lines], key)
 
 
 def opened(text: str, **other: str) -> dict[str, str]:
@@ -63,13 +63,13 @@ def test_what_is_no_credential_is_none(header):
     assert join_messages.read_credential(header) is None
 
 
-def test_a_sealed_text_opens_with_its_pin_only():
-    text = sealed("answer {}")
+def test_a_signed_text_opens_with_its_pin_only():
+    text = signed("answer {}")
     assert opened(text)["answer"] == "{}"
     for wrong, said in (
-        (sealed("answer {}", key=OTHER), "not the one of the token"),
+        (signed("answer {}", key=OTHER), "not the one of the token"),
         (text.replace("answer {}", "answer []"), "did not sign"),
-        (sealed("answer {}", kind="greeting"), "another kind"),
+        (signed("answer {}", kind="greeting"), "another kind"),
         (text.replace(NONCE, "cd" * 16), "did not sign"),
         (text.rpartition("signature")[0], "not from this portal"),
         (text + "node evil\n", "not from this portal"),
@@ -84,8 +84,8 @@ def test_a_sealed_text_opens_with_its_pin_only():
 
 def test_another_key_with_the_signature_of_the_right_one_is_refused():
     """The key that is pinned is the key that verifies, not another line."""
-    text = sealed("answer {}")
-    lines = sealed("answer {}", key=OTHER).splitlines()
+    text = signed("answer {}")
+    lines = signed("answer {}", key=OTHER).splitlines()
     key_line = next(line for line in lines if line.startswith("key "))
     forged = re.sub(r"^key .*$", key_line, text, flags=re.MULTILINE)
     with pytest.raises(JoinUntrusted, match="not the one of the token"):
@@ -95,15 +95,15 @@ def test_another_key_with_the_signature_of_the_right_one_is_refused():
         opened(two)
 
 
-def test_a_sealed_text_is_no_command_and_a_command_is_no_sealed_text():
-    assert not sealed("answer {}").startswith("{")
+def test_a_signed_text_is_no_command_and_a_command_is_no_signed_text():
+    assert not signed("answer {}").startswith("{")
     with pytest.raises(JoinUntrusted):
         opened('{"kind": "start"}\nsignature AAAA\n')
 
 
-def test_openssl_checks_the_same_seal(tmp_path):
+def test_openssl_checks_the_same_signature(tmp_path):
     """As deploy/join.sh does, before Python's packages are there."""
-    body, _, signature = sealed("answer {}").rpartition("signature ")
+    body, _, signature = signed("answer {}").rpartition("signature ")
     key = re.search(r"^key (.*)$", body, re.MULTILINE)
     assert key
     (tmp_path / "key").write_bytes(base64.b64decode(key[1]))
@@ -136,10 +136,10 @@ def request_of(key: Ed25519PrivateKey = KEY, **other: object) -> JoinRequest:
 def test_a_request_is_read_if_its_own_key_signed_it():
     wanted = request_of(hostname="atlas")
     assert (
-        join_messages.read_request(join_messages.sealed_request(wanted, KEY)) == wanted
+        join_messages.read_request(join_messages.signed_request(wanted, KEY)) == wanted
     )
     with pytest.raises(JoinUntrusted):
-        join_messages.read_request(join_messages.sealed_request(wanted, OTHER))
+        join_messages.read_request(join_messages.signed_request(wanted, OTHER))
 
 
 @pytest.mark.parametrize(
@@ -150,10 +150,10 @@ def test_a_request_is_read_if_its_own_key_signed_it():
         b'{"text": "{}", "signature": ""}',
         b"{" * 100_000,
         b'"' + b"a" * 200_000 + b'"',
-        join_messages.sealed_request(request_of(nonce="x"), KEY),
-        join_messages.sealed_request(request_of(machine_hash="G" * 64), KEY),
-        join_messages.sealed_request(request_of(hostname="a\x1b[2J"), KEY),
-        join_messages.sealed_request(request_of(public_key="AAAA"), KEY),
+        join_messages.signed_request(request_of(nonce="x"), KEY),
+        join_messages.signed_request(request_of(machine_hash="G" * 64), KEY),
+        join_messages.signed_request(request_of(hostname="a\x1b[2J"), KEY),
+        join_messages.signed_request(request_of(public_key="AAAA"), KEY),
     ],
     ids=range(9),
 )

@@ -115,8 +115,13 @@ class SlurmProcesses:
         self.wait_until(lambda: " is UP" in self.run("scontrol", "ping", check=False))
 
     def wait_for_saved_jobs(self) -> None:
-        """Wait until the controller has stored its jobs, which it does each 5 s."""
+        """Wait until the controller has stored its jobs.
+
+        It does so within 5 s of a change, and not without one. So a held job is
+        submitted, which never starts.
+        """
         began = time.time()
+        self.submit("--hold")
         state = self.folder / "state" / "job_state"
         self.wait_until(lambda: state.exists() and state.stat().st_mtime > began)
 
