@@ -157,7 +157,7 @@ class TestTheList:
             open_one(gpu, alert_rules.THERMAL, readings=[READING])
         client.force_login(omar)
         client.get("/alerts/")
-        with django_assert_max_num_queries(16):
+        with django_assert_max_num_queries(17):
             text = client.get("/alerts/?severity=warning").content.decode()
         assert "Page 1 of 2, 30 alerts" in text
         assert "?severity=warning&amp;page=2" in text

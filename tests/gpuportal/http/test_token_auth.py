@@ -23,6 +23,7 @@ ALWAYS_BOTH = {
     ("POST", "/serve/{job_id}/move"),
     # Without a body: hours from now would be booked.
     ("POST", "/serve"),
+    ("POST", "/serve/text"),
     ("POST", "/workspaces/book"),
 }
 RUNS = ("/jobs", "/plans", "/models", "/serve", "/ssh-", "/tokens", "/workspaces")
@@ -69,6 +70,8 @@ SECOND = [
     ("/serve", {"file": 1, "reservation": 7, "may_move": "yes"}, "book"),
     ("/serve", {"file": 1, "reservation": 7, "hours": 2, "may_move": False}, "book"),
     ("/serve", {"file": 1, "reservation": 7, "may_move": False}, ""),
+    ("/serve/text", {"model": "gpt2", "hours": 2}, "book"),
+    ("/serve/text", {"model": "gpt2", "reservation": 7}, ""),
     ("/jobs", {"name": "x", "backfill": {}}, "book"),
     ("/jobs", {"name": "x", "backfill": False}, "book"),
     ("/jobs", {"name": "x", "reservation": 7, "may_move": True}, "book"),
