@@ -432,6 +432,8 @@ class _Exchange:
                         await self.answer.begin(event.status_code, headers)
                 elif isinstance(event, h11.Data):
                     data = bytes(event.data)
+                    # A part in memory awaits nothing, and others must get a turn.
+                    await asyncio.sleep(0)
                     if page is None:
                         await self.answer.pass_body(data)
                     elif start := page.add(data):
