@@ -64,7 +64,7 @@ def test_a_hostile_page_is_searched_once_however_it_is_divided(cut_bytes, monkey
         found = page.add(text[at : at + cut_bytes])
     assert found == ([HTML], text), "nothing closes the tag"
     plain = PageStart([HTML])
-    for at in range(0, MOST_START_BYTES, cut_bytes):
+    for _ in range(0, MOST_START_BYTES, cut_bytes):
         plain.add(b"<" * cut_bytes)
     assert max(searched) <= cut_bytes + 6
 
