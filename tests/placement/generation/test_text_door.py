@@ -8,15 +8,18 @@ from datetime import UTC, datetime
 from types import SimpleNamespace
 
 import pytest
+from django.utils import timezone
 
-from gpuportal.http import text_door
+from gpuportal.http import serve_door, text_door
 from gpuportal.http.text_door import MOST_TEXT_BYTES, AdmittedText, _TextCall
 from placement.access.access_target import AccessTarget
-from placement.generation.rules import CHAT
+from placement.generation.rules import CHAT, MODELS
 from placement.generation.text_target import TextTarget
 from placement.protocol.call_refusal import CallRefused
 from placement.protocol.stream_refusal import StreamRefused
 from placement.protocol.stream_state import StreamPiece
+from reservations.accounts.api_tokens import create_token
+from reservations.models import ApiToken, User
 
 NOW = datetime(2026, 3, 2, 12, 0, tzinfo=UTC)
 BODY = json.dumps({"messages": [{"role": "user", "content": "a"}]}).encode()
@@ -161,3 +164,50 @@ def test_a_chunk_that_cannot_be_read_ends_the_answer(monkeypatch):
     begin = head(framing="Transfer-Encoding: chunked")
     call = Call(monkeypatch, begin + b"1\r\na\r\nZZ\r\n")
     assert call.refused().code == "bad-answer" and call.tokens
+
+
+@pytest.mark.django_db
+def test_an_open_answer_ends_with_the_token_and_with_the_user(alice):
+    def admitted(token):
+        target = TextTarget(None, "5-1-ab", 5, "m", "alice", NOW)
+        return AdmittedText(alice, target, CHAT, token=token)
+
+    row, token = create_token(
+        user=alice, label="t", scopes=("serve:5",), days=1, now=timezone.now()
+    )
+    by_token, by_session = admitted(token), admitted("")
+    by_token.check_user()
+    by_session.check_user()
+    ApiToken.objects.filter(pk=row.pk).update(revoked_at=timezone.now())
+    with pytest.raises(CallRefused):
+        by_token.check_user()
+    by_session.check_user()
+    User.objects.filter(pk=alice.pk).update(is_active=False)
+    with pytest.raises(CallRefused):
+        by_session.check_user()
+
+
+@pytest.mark.django_db
+def test_the_list_of_models_counts_as_a_request(alice, rf, monkeypatch):
+    monkeypatch.setattr(text_door, "authenticated_user", lambda *_: alice)
+    monkeypatch.setattr(text_door, "text_target", lambda *_: None)
+
+    def too_fast(*_words, **_named):
+        raise CallRefused("too-many", "too fast")
+
+    monkeypatch.setattr(text_door, "check_rate", too_fast)
+    assert text_door.admit_text(rf.get("/"), 5, MODELS).status_code == 429
+
+
+@pytest.mark.django_db
+def test_a_model_with_the_name_stats_does_not_open_the_figures_of_all(
+    alice, rf, monkeypatch
+):
+    asked = []
+    monkeypatch.setattr(serve_door, "authenticated_user", lambda *_: alice)
+    monkeypatch.setattr(
+        serve_door, "call_target", lambda user, pk, model: asked.append(model)
+    )
+    for path in ("v2/models/stats", "v2/models/stats/stats", "v2/repository/index"):
+        assert serve_door.admit(rf.get("/"), 5, path).status_code == 202
+    assert asked == ["", "stats", ""]
