@@ -51,7 +51,7 @@ from telemetry.web.error_answers import problem_response
 ADDRESS = re.compile(r"/serve/([1-9][0-9]{0,17})/(v2(?:/.*)?|stats)")
 _MODEL = re.compile(r"/v2/models/([^/]+)")
 _DEADLINE = re.compile(r"[0-9]{1,7}(?:\.[0-9]{1,6})?")
-INDEX = "/v2/repository/index"
+OF_ALL_MODELS = ("/v2/repository/index", "/v2/models/stats")
 BODY_TYPES = ("application/json", "application/octet-stream")
 GZIP_BITS = 16 + zlib.MAX_WBITS
 """For zlib: only gzip, with its checksum (zlib.net "Advanced Functions")."""
@@ -89,8 +89,9 @@ def admit(request: HttpRequest, pk: int, rest: str) -> HttpResponse:
             return AdmittedCall(stats_target(user, pk), path)
         model = _MODEL.match(path)
         named = model[1] if model else None
-        # The index names the models of everybody, so only the endpoint's owner sees it.
-        target = call_target(user, pk, "" if path == INDEX else named)
+        # These name the models of everybody, so only the endpoint's owner sees them. A
+        # model with the name "stats" opens neither.
+        target = call_target(user, pk, "" if path in OF_ALL_MODELS else named)
         if request.method == "POST":
             check_rate(
                 "infer",
@@ -181,7 +182,7 @@ class ServeDoor:
         seconds = INFER_SECONDS if scope["method"] == "POST" else ASK_SECONDS
         size_bytes = declared_bytes(said, scope["method"])
         async with call_broker().place(
-            target, size_bytes, BODY_SECONDS + seconds
+            target.job, target.user, size_bytes, BODY_SECONDS + seconds
         ) as name:
             body = await request_body(receive, size_bytes)
             if body is None:
@@ -291,20 +292,24 @@ def _checked_headers(said: Mapping[str, str], method: str) -> dict[str, str]:
     return headers
 
 
-def declared_bytes(said: Mapping[str, str], method: str) -> int:
+def declared_bytes(
+    said: Mapping[str, str], method: str, *, most_bytes: int = MOST_REQUEST_BYTES
+) -> int:
     """Return the greatest length of the body. Raises Refused if that is too long."""
     length = said.get("content-length")
     if length is None:
-        return MOST_REQUEST_BYTES if method == "POST" else 0
+        return most_bytes if method == "POST" else 0
     if not re.fullmatch(r"[0-9]{1,18}", length):
         raise CallRefused("header", "Content-Length is not a valid length.")
-    if int(length) > MOST_REQUEST_BYTES:
-        raise _too_large()
+    if int(length) > most_bytes:
+        raise _too_large(most_bytes)
     # A compressed body takes its whole space only when it is unpacked.
-    return MOST_REQUEST_BYTES if said.get("content-encoding") else int(length)
+    return most_bytes if said.get("content-encoding") else int(length)
 
 
-async def plain_body(body: bytes, said: Mapping[str, str]) -> bytes:
+async def plain_body(
+    body: bytes, said: Mapping[str, str], *, most_bytes: int = MOST_REQUEST_BYTES
+) -> bytes:
     """Return a body as it was before the client compressed it.
 
     Raises:
@@ -316,10 +321,10 @@ async def plain_body(body: bytes, said: Mapping[str, str]) -> bytes:
         return body
     if coding not in ("gzip", "x-gzip"):
         raise CallRefused("content-type", "Content-Encoding must be gzip or identity.")
-    return await asyncio.to_thread(unpacked, body)
+    return await asyncio.to_thread(unpacked, body, most_bytes)
 
 
-def unpacked(body: bytes) -> bytes:
+def unpacked(body: bytes, most_bytes: int = MOST_REQUEST_BYTES) -> bytes:
     """Return the content of a gzip body. No more than the limit is ever unpacked.
 
     Raises:
@@ -327,25 +332,32 @@ def unpacked(body: bytes) -> bytes:
     """
     reader = zlib.decompressobj(wbits=GZIP_BITS)
     try:
-        plain = reader.decompress(body, MOST_REQUEST_BYTES + 1)
+        plain = reader.decompress(body, most_bytes + 1)
     except zlib.error:
         plain = b""
-    if len(plain) > MOST_REQUEST_BYTES:
-        raise _too_large()
+    if len(plain) > most_bytes:
+        raise _too_large(most_bytes)
     if not reader.eof or reader.unused_data:
         raise CallRefused("bad-request", "The body is not one valid gzip stream.")
     return plain
 
 
-def _too_large() -> CallRefused:
-    most = MOST_REQUEST_BYTES // 2**20
+def _too_large(most_bytes: int) -> CallRefused:
+    most = most_bytes // 2**20
     return CallRefused(
         "too-large", f"A request to this address may have at most {most} MiB."
     )
 
 
-async def request_body(receive: Receive, most_bytes: int) -> bytes | None:
+async def request_body(
+    receive: Receive, size_bytes: int, *, most_bytes: int = MOST_REQUEST_BYTES
+) -> bytes | None:
     """Read the body. Return None if the client left.
+
+    Args:
+        receive: its parts.
+        size_bytes: of ``declared_bytes``.
+        most_bytes: the limit of the address, for the refusal.
 
     Raises:
         CallRefused: it is too long, or takes too long.
@@ -358,8 +370,8 @@ async def request_body(receive: Receive, most_bytes: int) -> bytes | None:
                 if message["type"] == "http.disconnect":
                     return None
                 size += len(message.get("body", b""))
-                if size > most_bytes:
-                    raise _too_large()
+                if size > size_bytes:
+                    raise _too_large(most_bytes)
                 parts.append(message.get("body", b""))
                 if not message.get("more_body"):
                     return b"".join(parts)

@@ -25,6 +25,7 @@ from gpuportal.http.bodies import Receive, Scope
 from gpuportal.http.concurrent_work import until_first_ends
 from gpuportal.http.handler import OneHopHandler
 from gpuportal.http.serve_door import (
+    BODY_SECONDS,
     admission,
     authenticated_user,
     call_headers,
@@ -34,6 +35,7 @@ from gpuportal.http.serve_door import (
     request_body,
     safe_headers,
 )
+from gpuportal.http.token_auth import bearer, user_of
 from placement.access.access_guard import until_access_ends
 from placement.access.access_target import AccessTarget
 from placement.access.stream_broker import stream_broker
@@ -49,8 +51,10 @@ from placement.generation.token_budget import add_tokens, check_tokens
 from placement.protocol.byte_stream import ByteStream
 from placement.protocol.call_refusal import CallRefused
 from placement.protocol.stream_refusal import StreamRefused
+from placement.serving.call_broker import call_broker
 from reservations.models import User
 from reservations.web.rate_limits import check_rate
+from telemetry.protocol.codec import encode
 from telemetry.protocol.coded_error import PROBLEM_TYPE, CodedError
 from telemetry.protocol.sentences import sentence
 from telemetry.web.error_answers import problem_response
@@ -59,6 +63,12 @@ SERVICE = "text"
 METHODS = {CHAT: "POST", COMPLETION: "POST", MODELS: "GET"}
 JSON, EVENTS = b"application/json", b"text/event-stream"
 MOST_HEADER_BYTES = 16 * 1024
+MOST_TEXT_BYTES = 2**20
+"""Of a request's body, compressed and unpacked."""
+PLACE_SECONDS = BODY_SECONDS + 30.0
+"""How long a lost request takes memory of the site."""
+EVENTS_AT_ONCE = 256
+"""Parts of an answer that are read before other work gets a turn."""
 HEALTH = "/health"
 """The address of both servers that answers once the model is loaded."""
 HEALTH_SECONDS = 10.0
@@ -69,10 +79,27 @@ ANSWER_SECONDS = 1800.0
 class AdmittedText(HttpResponse):
     """Django's admission of a request, with its destination."""
 
-    def __init__(self, user: User, target: TextTarget, path: str) -> None:
+    def __init__(
+        self, user: User, target: TextTarget, path: str, *, token: str
+    ) -> None:
         # Reached only if Django is called without this application.
         super().__init__(b"Language models are answered by the ASGI door.", status=202)
         self.user, self.target, self.path_there = user, target, path
+        self.token = token
+        """"": the User has a session."""
+
+    def check_user(self) -> None:
+        """Check by the rows of now who calls.
+
+        Raises:
+            RequestRefused: the token cannot be used any more, or the User is inactive.
+        """
+        if self.token:
+            user = user_of(self.token, scopes=[f"serve:{self.target.job}"])
+        else:
+            user = User.objects.filter(pk=self.user.pk, is_active=True).first()
+        if user is None:
+            raise CallRefused("signed-out", "Send a token that is valid.")
 
 
 @csrf_exempt
@@ -92,11 +119,11 @@ def admit_text(request: HttpRequest, pk: int, rest: str) -> HttpResponse:
             words = sentence("Only {method} is answered here.", method=METHODS[path])
             raise CallRefused("method", words)
         target = text_target(user, pk, now)
+        limit = settings.SERVE_RATE_PER_MINUTE
+        check_rate("infer", user_pk=user.pk, per_minute=limit, now=now)
         if path != MODELS:
-            limit = settings.SERVE_RATE_PER_MINUTE
-            check_rate("infer", user_pk=user.pk, per_minute=limit, now=now)
             check_tokens(user.pk, now)
-        return AdmittedText(user, target, path)
+        return AdmittedText(user, target, path, token=bearer(request))
     except CallRefused as error:
         return refusal(error)
     except StreamRefused as error:
@@ -162,6 +189,7 @@ class _TextCall:
         self.admitted, self.target = admitted, admitted.target
         self.scope, self.receive, self.send = scope, receive, send
         self.begun = False
+        self.tokens = AnswerTokens()
 
     async def run(self) -> None:
         """Carry the request and its answer.
@@ -177,19 +205,36 @@ class _TextCall:
         if kind.lower() != "application/json":
             words = sentence("The body must be application/json.")
             raise CallRefused("content-type", words)
-        data = await request_body(self.receive, declared_bytes(said, "POST"))
-        if data is None:
-            return
-        data = await plain_body(data, said)
-        body = checked_body(data, name=self.target.name, path=self.admitted.path_there)
-        tokens = AnswerTokens(data, is_stream=body.get("stream") is True)
+        size_bytes = declared_bytes(said, "POST", most_bytes=MOST_TEXT_BYTES)
         try:
-            await self._exchange(json.dumps(body).encode(), tokens)
+            await self._exchange(said, size_bytes)
         finally:
-            if self.begun:
+            # A body that was read counts, also one that is refused.
+            if total := self.tokens.total:
                 add = sync_to_async(add_tokens, thread_sensitive=False)
                 now = timezone.now()
-                await asyncio.shield(add(self.admitted.user.pk, tokens.total, now))
+                await asyncio.shield(add(self.admitted.user.pk, total, now))
+
+    async def _body(self, said: Mapping[str, str], size_bytes: int) -> bytes | None:
+        """Read the request and return it for the server. None: the client has left.
+
+        Raises:
+            CallRefused: it is refused.
+        """
+
+        async def counted() -> Mapping[str, Any]:
+            message = await self.receive()
+            self.tokens.request_bytes += len(message.get("body", b""))
+            return message
+
+        most = {"most_bytes": MOST_TEXT_BYTES}
+        data = await request_body(counted, size_bytes, **most)
+        if data is None:
+            return None
+        data = await plain_body(data, said, **most)
+        self.tokens.request_bytes = max(self.tokens.request_bytes, len(data))
+        body = checked_body(data, name=self.target.name, path=self.admitted.path_there)
+        return encode(body)
 
     async def _list_models(self) -> None:
         """Answer with the one model, once its server has loaded it."""
@@ -202,8 +247,11 @@ class _TextCall:
             if status != 200:
                 raise _not_ready()
 
+        async def work(stream: ByteStream) -> None:
+            await until_first_ends(look(stream), _until_disconnect(self.receive))
+
         try:
-            await self._with_stream(look)
+            await self._with_stream(work)
         except TimeoutError:
             raise _not_ready() from None
         one = {
@@ -216,22 +264,32 @@ class _TextCall:
         await self._begin(200, JSON)
         await self.send({"type": "http.response.body", "body": answer})
 
-    async def _exchange(self, body: bytes, tokens: AnswerTokens) -> None:
+    async def _exchange(self, said: Mapping[str, str], size_bytes: int) -> None:
+        """Take the caller's seat and memory, read the body, and carry the answer.
+
+        Raises:
+            CodedError: the call is refused.
+        """
+        user = self.admitted.user.pk
+
         async def work(stream: ByteStream) -> None:
             exchange = _NodeExchange(stream)
-            path = f"/{self.admitted.path_there}"
-            await exchange.request("POST", path, body)
-            async with asyncio.timeout(ANSWER_SECONDS):
-                status, kind = await exchange.head()
-            if status >= 500 and kind != JSON:
-                words = sentence("The model’s server failed. See the log of its job.")
-                raise CallRefused("bad-answer", words)
-            await self._begin(status, kind)
-            while (part := await exchange.part()) is not None:
-                tokens.feed(part)
-                message = {"type": "http.response.body", "body": part}
-                await self.send({**message, "more_body": True})
-            await self.send({"type": "http.response.body", "body": b""})
+            async with call_broker().place(
+                self.target.job, user, size_bytes, PLACE_SECONDS
+            ):
+                body = await self._body(said, size_bytes)
+                if body is None:
+                    return
+                path = f"/{self.admitted.path_there}"
+                async with asyncio.timeout(ANSWER_SECONDS):
+                    await until_first_ends(
+                        exchange.request("POST", path, body),
+                        _until_disconnect(self.receive),
+                    )
+                del body
+            await until_first_ends(
+                self._pass_answer(exchange), _until_disconnect(self.receive)
+            )
 
         try:
             await self._with_stream(work)
@@ -239,8 +297,26 @@ class _TextCall:
             words = sentence("The model gave no answer in time.")
             raise CallRefused("no-answer", words) from None
 
+    async def _pass_answer(self, exchange: "_NodeExchange") -> None:
+        """Send each part of the server's answer to the client."""
+        async with asyncio.timeout(ANSWER_SECONDS):
+            status, kind = await exchange.head()
+        if status >= 500 and kind != JSON:
+            words = sentence("The model’s server failed. See the log of its job.")
+            raise CallRefused("bad-answer", words)
+        # The server decides, whatever the request asked for.
+        self.tokens.is_stream = kind == EVENTS
+        await self._begin(status, kind)
+        while (part := await exchange.part()) is not None:
+            self.tokens.feed(part)
+            message = {"type": "http.response.body", "body": part}
+            await self.send({**message, "more_body": True})
+            # Parts in memory await nothing, and others must get a turn.
+            await asyncio.sleep(0)
+        await self.send({"type": "http.response.body", "body": b""})
+
     async def _with_stream(self, work: Any) -> None:
-        """Do work with a stream to the server, while the client waits and may.
+        """Do work with a stream to the server, while the client may.
 
         Raises:
             CodedError: the access or the stream has ended, or the answer is invalid.
@@ -256,7 +332,6 @@ class _TextCall:
             async with opened as stream:
                 await until_first_ends(
                     work(stream),
-                    _until_disconnect(self.receive),
                     until_access_ends(self.target.access, self._access),
                 )
         except h11.ProtocolError:
@@ -274,6 +349,7 @@ class _TextCall:
 
     def _access(self) -> AccessTarget:
         """Return the node, by the rows of now. Raises CodedError."""
+        self.admitted.check_user()
         now = timezone.now()
         return text_target(self.admitted.user, self.target.job, now).access
 
@@ -299,6 +375,7 @@ class _NodeExchange:
         self.http = h11.Connection(
             h11.CLIENT, max_incomplete_event_size=MOST_HEADER_BYTES
         )
+        self._is_complete = False
 
     async def request(self, method: str, path: str, body: bytes = b"") -> None:
         """Send a request."""
@@ -319,29 +396,47 @@ class _NodeExchange:
             event = await self._event()
             if isinstance(event, h11.Response):
                 # A redirect or an upgrade would lead the client elsewhere.
-                if not (200 <= event.status_code < 300 or event.status_code >= 400):
+                status = event.status_code
+                if not (200 <= status < 300 or 400 <= status < 600):
                     words = sentence("The model’s answer is not valid.")
                     raise CallRefused("bad-answer", words)
-                return event.status_code, _kind(dict(event.headers.raw_items()))
+                return status, _kind(dict(event.headers.raw_items()))
 
     async def part(self) -> bytes | None:
-        """Return the next part of the answer's body. None: it is complete."""
-        while True:
-            event = await self._event()
+        """Return what has arrived of the answer's body. None: it is complete.
+
+        A body in many small chunks is joined as far as it is in memory.
+        """
+        pieces: list[bytes] = []
+        while not self._is_complete:
+            event = self.http.next_event()
             if isinstance(event, h11.Data):
-                return bytes(event.data)
-            if isinstance(event, h11.EndOfMessage):
-                return None
+                pieces.append(bytes(event.data))
+                if len(pieces) % EVENTS_AT_ONCE == 0:
+                    await asyncio.sleep(0)
+            elif isinstance(event, h11.EndOfMessage):
+                self._is_complete = True
+            elif event is not h11.NEED_DATA:
+                raise _not_ready()
+            elif pieces:
+                break
+            else:
+                await self._read()
+        return b"".join(pieces) if pieces else None
 
     async def _event(self) -> Any:
         while (event := self.http.next_event()) is h11.NEED_DATA:
-            piece = await self.stream.read()
-            if piece is None and self.http.their_state is h11.SEND_RESPONSE:
-                raise _not_ready()
-            self.http.receive_data(piece.data if piece else b"")
+            await self._read()
         if isinstance(event, h11.ConnectionClosed):
             raise _not_ready()
+        await asyncio.sleep(0)
         return event
+
+    async def _read(self) -> None:
+        piece = await self.stream.read()
+        if piece is None and self.http.their_state is h11.SEND_RESPONSE:
+            raise _not_ready()
+        self.http.receive_data(piece.data if piece else b"")
 
 
 def _kind(headers: Mapping[bytes, bytes]) -> bytes:

@@ -8,7 +8,7 @@ runs, and shows a bar ten minutes and one minute before the end.
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
@@ -23,7 +23,8 @@ SCRIPT = Path(__file__).with_suffix(".js").read_bytes()
 TAG = b'<script src="/.gpuportal/end.js"></script>'
 MOST_START_BYTES = 16 * 1024
 """How far the beginning of a page's head is searched."""
-_HEAD = re.compile(rb"<head(?:\s[^>]*)?>", re.IGNORECASE)
+_HEAD = re.compile(rb"<head(?=[\s>])", re.IGNORECASE)
+_TAG_NAME_BYTES = len(b"<head ")
 
 
 def opens_page(request: WorkspaceRequest) -> bool:
@@ -51,24 +52,41 @@ class PageStart:
     """The beginning of a page, kept until the place of the script is found."""
 
     headers: list[Header]
-    start: bytes = b""
+    start: bytearray = field(default_factory=bytearray)
+    _seen: int = 0
+    """Bytes in which no head begins."""
+    _inside: int | None = None
+    """Where the attributes of the head begin."""
 
     def add(
         self, data: bytes, *, whole: bool = False
     ) -> tuple[list[Header], bytes] | None:
         """Return headers and the beginning with the script. None: more is needed.
 
-        A page without a head is not changed.
+        A page without a head is not changed. Each byte is searched about once, however
+        the page is divided into parts.
         """
         self.start += data
-        found = _HEAD.search(self.start)
-        if found is not None:
-            at = found.end()
-            body = self.start[:at] + TAG + self.start[at:]
+        at = self._end_of_head()
+        if at is not None:
+            body = bytes(self.start[:at]) + TAG + bytes(self.start[at:])
             return [_lengthened(header) for header in self.headers], body
         if whole or len(self.start) > MOST_START_BYTES:
-            return self.headers, self.start
+            return self.headers, bytes(self.start)
         return None
+
+    def _end_of_head(self) -> int | None:
+        """Return where the head's tag ends. None: not in what was read."""
+        if self._inside is None:
+            found = _HEAD.search(self.start, self._seen, MOST_START_BYTES)
+            if found is None:
+                read = min(len(self.start), MOST_START_BYTES)
+                self._seen = max(0, read - _TAG_NAME_BYTES)
+                return None
+            self._inside = self._seen = found.end()
+        closed = self.start.find(b">", self._seen, MOST_START_BYTES)
+        self._seen = min(len(self.start), MOST_START_BYTES)
+        return None if closed < 0 else closed + 1
 
 
 def _lengthened(header: Header) -> Header:

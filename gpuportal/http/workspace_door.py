@@ -336,6 +336,11 @@ def _socket_work(
     return work
 
 
+def _bad_answer() -> RequestRefused:
+    words = sentence("The workspace’s answer cannot be read.")
+    return RequestRefused("bad-answer", words)
+
+
 class _Exchange:
     """One request and its answer over a stream."""
 
@@ -368,9 +373,7 @@ class _Exchange:
                 "no-answer", sentence("The workspace gave no answer in time.")
             ) from None
         except h11.ProtocolError:
-            raise RequestRefused(
-                "bad-answer", sentence("The workspace’s answer cannot be read.")
-            ) from None
+            raise _bad_answer() from None
 
     async def _send_request(self) -> None:
         """Send the request with its body. Returns when the browser has left.
@@ -420,10 +423,15 @@ class _Exchange:
         async with asyncio.timeout(ANSWER_SECONDS) as deadline:
             while True:
                 event = self.http.next_event()
+                # A part in memory awaits nothing, and others must get a turn.
+                await asyncio.sleep(0)
                 if event is h11.NEED_DATA:
                     piece = await self._read()
                     self.http.receive_data(piece)
                 elif isinstance(event, h11.Response):
+                    if event.status_code >= 600:
+                        # HTTP does not define it (RFC 9110, 15).
+                        raise _bad_answer()
                     deadline.reschedule(None)
                     headers = to_browser(event.headers.raw_items())
                     if self.with_banner and is_page(event.status_code, headers):

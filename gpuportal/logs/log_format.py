@@ -21,9 +21,10 @@ JSON_FIELDS = {
 }
 """Attributes of a record, and their names in an object. The message and, with an
 error, `exc_info` have their own names."""
-NOT_WRITTEN = ("request_words", "data")
+NOT_WRITTEN = ("request_words", "data", "request", "server")
 """Attributes that no object gets. In `data` Celery adds a task's arguments to its
-lines, such as the script of a job."""
+lines, such as the script of a job. In `request` and `server` Django adds a request with
+its query string."""
 
 
 class RequestIdFilter(logging.Filter):

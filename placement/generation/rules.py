@@ -4,6 +4,8 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import msgspec
+
 from placement.planner.search.memory_savings import PlanLimits
 from placement.planner.values.plan import Plan, PlanSet
 from placement.planner.values.strategies import SINGLE, TENSOR
@@ -75,7 +77,8 @@ def component_bytes(plan: Plan, name: str) -> int:
 def checked_body(data: bytes, *, name: str, path: str) -> dict[str, Any]:
     """Return a request for text, with the name of the model.
 
-    The server checks everything else.
+    Its messages have only text, because a server opens the addresses of images, videos
+    and sounds, and files on its node. The server checks everything else.
 
     Args:
         data: the request's body.
@@ -83,12 +86,13 @@ def checked_body(data: bytes, *, name: str, path: str) -> dict[str, Any]:
         path: CHAT or COMPLETION.
 
     Raises:
-        CallRefused: it is no JSON object, it asks for another model, or it has neither
-            messages nor a prompt.
+        CallRefused: it is no JSON object, it asks for another model, it has neither
+            messages nor a prompt, "stream" is no boolean, or a message has more than
+            text.
     """
     try:
-        body = json.loads(data)
-    except (ValueError, RecursionError):
+        body = msgspec.json.decode(data)
+    except (msgspec.DecodeError, ValueError, RecursionError):
         raise CallRefused("bad-request", sentence("The body is not JSON.")) from None
     if not isinstance(body, dict):
         raise CallRefused("bad-request", sentence("The body must be a JSON object."))
@@ -104,49 +108,93 @@ def checked_body(data: bytes, *, name: str, path: str) -> dict[str, Any]:
     if field not in body:
         words = sentence("The request needs “{field}”.", field=field)
         raise CallRefused("bad-request", words, fields={field: sentence("is missing")})
+    if not isinstance(body.get("stream"), bool | None):
+        raise _bad_field("stream", sentence("must be true or false"))
+    if path == CHAT:
+        _check_messages(body["messages"])
     return body
 
 
-def asked_tokens(data: bytes) -> int:
-    """Return the likely tokens of a request that its server does not count."""
-    return -(-len(data) // BYTES_PER_TOKEN)
+def _check_messages(messages: object) -> None:
+    """Raise CallRefused unless they are a list of messages with only text."""
+    if not isinstance(messages, list):
+        raise _bad_field("messages", sentence("must be a list of objects"))
+    for message in messages:
+        if not isinstance(message, dict):
+            raise _bad_field("messages", sentence("must be a list of objects"))
+        content = message.get("content")
+        if isinstance(content, str | None):
+            continue
+        if not isinstance(content, list) or not all(map(_is_text, content)):
+            words = sentence("may have only text, no images, videos, sounds or files")
+            raise _bad_field("messages", words)
+
+
+def _is_text(part: object) -> bool:
+    """Return whether a part of a message is text and nothing else."""
+    return (
+        isinstance(part, dict)
+        and part.keys() == {"type", "text"}
+        and part["type"] == "text"
+        and isinstance(part["text"], str)
+    )
+
+
+def _bad_field(field: str, fault: str) -> CallRefused:
+    words = sentence("The field “{field}” {fault}.", field=field, fault=fault)
+    return CallRefused("bad-request", words, fields={field: fault})
 
 
 class AnswerTokens:
-    """Counts the tokens of one answer while it passes.
+    """Counts the tokens of one request and its answer while they pass.
 
-    The figure is ``usage.total_tokens`` of the answer. A stream without it counts one
-    token for each event with a choice, and the request by its length.
+    The figure is ``usage.total_tokens`` of the answer, but at most the tokens of the
+    request by its length, and one for each byte of the answer. An answer without
+    ``usage`` counts one token for each event with a choice, and the request by its
+    length.
     """
 
     MOST_KEPT_BYTES = 2**20
     """A longer answer or event is not read."""
 
-    def __init__(self, request: bytes, *, is_stream: bool) -> None:
-        self.is_stream = is_stream
-        self._request_tokens = asked_tokens(request)
-        self._events = 0
+    def __init__(self, request_bytes: int = 0, *, is_stream: bool = False) -> None:
+        self.request_bytes, self.is_stream = request_bytes, is_stream
+        self._answer_bytes = self._events = 0
         self._reported: int | None = None
-        self._rest = b""
+        self._kept = bytearray()
+        self._is_too_long = False
 
     def feed(self, data: bytes) -> None:
-        """Read the next part of the answer's body."""
-        self._rest += data
-        if self.is_stream:
-            *lines, self._rest = self._rest.split(b"\n")
-            for line in lines:
-                self._read_event(line)
-        if len(self._rest) > self.MOST_KEPT_BYTES:
-            self._rest = b""
+        """Read the next part of the answer's body. Each byte is copied once."""
+        self._answer_bytes += len(data)
+        if not self.is_stream:
+            self._keep(data)
+            return
+        *lines, rest = data.split(b"\n")
+        for line in lines:
+            self._keep(line)
+            self._read_event(bytes(self._kept))
+            self._kept.clear()
+            self._is_too_long = False
+        self._keep(rest)
+
+    def _keep(self, data: bytes) -> None:
+        """Keep a part of a line. A line that is too long is dropped to its end."""
+        if len(self._kept) + len(data) > self.MOST_KEPT_BYTES:
+            self._kept.clear()
+            self._is_too_long = True
+        if not self._is_too_long:
+            self._kept += data
 
     @property
     def total(self) -> int:
         """Return the tokens so far."""
+        asked = -(-self.request_bytes // BYTES_PER_TOKEN)
         if not self.is_stream:
-            self._read(self._rest)
+            self._read(bytes(self._kept))
         if self._reported is not None:
-            return self._reported
-        return self._request_tokens + self._events
+            return min(self._reported, asked + self._answer_bytes)
+        return asked + self._events
 
     def _read_event(self, line: bytes) -> None:
         if line.startswith(b"data:") and (event := self._read(line[5:])):

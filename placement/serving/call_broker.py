@@ -92,9 +92,15 @@ class CallBroker:
 
     @asynccontextmanager
     async def place(
-        self, target: CallTarget, size_bytes: int, seconds: float
+        self, job: int, user: int, size_bytes: int, seconds: float
     ) -> AsyncIterator[str]:
         """Hold a place for one call of this many bytes. Yields the call's name.
+
+        Args:
+            job: primary key of the called Job.
+            user: primary key of the caller.
+            size_bytes: of its body.
+            seconds: after which a lost call leaves its place.
 
         Raises:
             CallRefused: 429 if the person has too many in flight, 503 if the Job or the
@@ -110,8 +116,8 @@ class CallBroker:
                 now + seconds + 2 * GRACE_SECONDS,
                 call,
                 size_bytes,
-                target.job,
-                target.user,
+                job,
+                user,
                 MOST_BYTES,
                 MOST_OF_JOB,
                 MOST_OF_USER,
@@ -123,7 +129,7 @@ class CallBroker:
         try:
             yield call
         finally:
-            member = f"{call}|{size_bytes}|{target.job}|{target.user}"
+            member = f"{call}|{size_bytes}|{job}|{user}"
             with contextlib.suppress(*OUTAGES):
                 await asyncio.shield(self.redis.zrem(FLIGHT, member))
 

@@ -25,6 +25,8 @@ HEAD_SECONDS = 30.0
 READY_SECONDS = 60.0
 """How long a connection waits for a program that starts."""
 LOOK_SECONDS = 0.1
+MOST_WAITING = 64
+"""Connections that wait for a program that starts. More of them are closed at once."""
 PIECE_BYTES = 64 * 1024
 OURS = ("PYTHONPATH", "OMP_NUM_THREADS")
 """Variables of the portal's own programs, which a student's program must not get."""
@@ -65,6 +67,7 @@ class ProgramHost:
         """
         self.socket_path, self.authorization = socket_path, authorization
         self.ready_seconds = ready_seconds
+        self._waiting = 0
 
     async def pass_on(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -78,7 +81,7 @@ class ProgramHost:
         ):
             async with asyncio.timeout(HEAD_SECONDS):
                 head = await reader.readuntil(b"\r\n\r\n")
-            there, to_there = await self._connect()
+            there, to_there = await self._connect(reader)
             try:
                 changed = with_token(head.removesuffix(b"\r\n\r\n"), self.authorization)
                 to_there.write(changed + b"\r\n\r\n")
@@ -87,14 +90,28 @@ class ProgramHost:
                 to_there.close()
         writer.close()
 
-    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Connect to the program, which may still be starting. Raises OSError."""
-        async with asyncio.timeout(self.ready_seconds):
-            while True:
-                try:
-                    return await asyncio.open_unix_connection(self.socket_path)
-                except (FileNotFoundError, ConnectionRefusedError):
-                    await asyncio.sleep(LOOK_SECONDS)
+    async def _connect(
+        self, peer: asyncio.StreamReader
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Connect to the program, which may still be starting.
+
+        Raises:
+            OSError: there is no connection, the peer has gone, or too many wait.
+            TimeoutError: the program did not start in time.
+        """
+        if self._waiting >= MOST_WAITING:
+            raise ConnectionRefusedError("too many connections wait for the program")
+        self._waiting += 1
+        try:
+            async with asyncio.timeout(self.ready_seconds):
+                while not peer.at_eof():
+                    try:
+                        return await asyncio.open_unix_connection(self.socket_path)
+                    except (FileNotFoundError, ConnectionRefusedError):
+                        await asyncio.sleep(LOOK_SECONDS)
+            raise ConnectionAbortedError("the peer has gone")
+        finally:
+            self._waiting -= 1
 
 
 async def _splice(

@@ -6,7 +6,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from django.utils import translation
 
+from gpuportal.http import workspace_banner
 from gpuportal.http.workspace_banner import (
+    _HEAD,
     MOST_START_BYTES,
     SCRIPT,
     TAG,
@@ -43,6 +45,28 @@ def test_the_script_is_the_first_of_the_head(pieces, wanted):
         assert TAG not in body and length == b"100"
     else:
         assert wanted % TAG in body and length == str(100 + len(TAG)).encode()
+
+
+@pytest.mark.parametrize("cut_bytes", (1, 7, 5000))
+def test_a_hostile_page_is_searched_once_however_it_is_divided(cut_bytes, monkeypatch):
+    text = (b"<head <head " * MOST_START_BYTES)[: MOST_START_BYTES + 1]
+    searched = []
+
+    class Counted:
+        def search(self, start, seen, most):
+            searched.append(min(len(start), most) - seen)
+            return _HEAD.search(start, seen, most)
+
+    monkeypatch.setattr(workspace_banner, "_HEAD", Counted())
+    page, found = PageStart([HTML]), None
+    for at in range(0, len(text), cut_bytes):
+        assert found is None
+        found = page.add(text[at : at + cut_bytes])
+    assert found == ([HTML], text), "nothing closes the tag"
+    plain = PageStart([HTML])
+    for _ in range(0, MOST_START_BYTES, cut_bytes):
+        plain.add(b"<" * cut_bytes)
+    assert max(searched) <= cut_bytes + 6
 
 
 @pytest.mark.parametrize(

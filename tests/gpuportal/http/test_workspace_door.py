@@ -1,22 +1,27 @@
 """The hosts of workspaces: who gets in, what passes, and what is refused."""
 
+import asyncio
 import http.client
 import json
 import socket
 from datetime import timedelta
 from urllib.parse import urlsplit
 
+import h11
 import pytest
 from django.utils import timezone
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
 from gpuportal.http.workspace_banner import SCRIPT, TAG
-from gpuportal.http.workspace_headers import COOKIE
+from gpuportal.http.workspace_door import _Exchange
+from gpuportal.http.workspace_headers import COOKIE, checked_request
 from placement.access.frame_lists import NODE
 from placement.models import Job, Workspace, WorkspaceEntry
+from placement.protocol.stream_state import StreamPiece
 from reservations.models import Allocation, CoUser
 from reservations.rules.lifecycle import State
+from telemetry.protocol.request_refusal import RequestRefused
 from tests.factories import make_gpus, make_node, make_reservation
 from tests.placement.access.stream_nodes import streams_of
 from tests.placement.lab import signed_in
@@ -122,6 +127,39 @@ def lab(tmp_path, live_asgi, redis_client, valkey_url, alice, settings):
         until(lambda: redis_client.exists(NODE + "node1"), what="the node")
         made.orders = service.orders
         yield made
+
+
+@pytest.mark.parametrize(
+    ("status", "passed"), ((302, True), (600, False), (799, False))
+)
+def test_a_status_that_http_does_not_define_is_a_bad_answer(status, passed):
+    begun = []
+
+    class Browser:
+        begun = False
+
+        async def begin(self, code, headers):
+            begun.append(code)
+
+        async def finish(self, body=b""):
+            pass
+
+    class Program:
+        async def read(self):
+            return StreamPiece(b"HTTP/1.1 %d x\r\nContent-Length: 0\r\n\r\n" % status)
+
+    host = [(b"host", b"w")]
+    request = checked_request("GET", b"/", b"", host)
+    exchange = _Exchange(request, host, Browser(), Program())
+    exchange.http.send(h11.Request(method="GET", target="/", headers=host))
+    exchange.http.send(h11.EndOfMessage())
+    if passed:
+        asyncio.run(exchange._pass_answer())
+    else:
+        with pytest.raises(RequestRefused) as refused:
+            asyncio.run(exchange._pass_answer())
+        assert refused.value.status == 502
+    assert begun == [status] * passed
 
 
 def seen(body):

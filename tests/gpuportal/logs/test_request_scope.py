@@ -6,6 +6,7 @@ import json
 import logging
 
 import pytest
+from django.test import RequestFactory
 
 from gpuportal.celery import app
 from gpuportal.logs import log_format, task_request
@@ -110,6 +111,15 @@ def test_a_json_line_is_one_object_even_with_an_error_in_it():
         "request_id": GIVEN,
         "job": 7,
     }
+
+
+def test_a_json_line_has_no_request_with_its_query_string():
+    def warn(logger: logging.Logger) -> None:
+        request = RequestFactory().get("/a/?code=secret")
+        logger.warning("Not Found", extra={"request": request, "server": ("a", 1)})
+
+    said = line_of("json", warn)
+    assert "secret" not in said and not {"request", "server"} & json.loads(said).keys()
 
 
 def test_another_form_is_refused():

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from placement.agent.access import workspace_host
+from placement.agent.access import program_host, workspace_host
 from placement.agent.access.program_host import ProgramHost, with_token
 from placement.agent.access.workspace_host import ProgramMissing, app_command
 from placement.agent.access.workspace_service import connect_workspace
@@ -160,6 +160,37 @@ def test_a_request_gets_the_token_and_loses_every_other(tmp_path):
     heard, answer = asyncio.run(asyncio.wait_for(exchange(), PATIENCE_SECONDS))
     assert heard[0] == b"POST / HTTP/1.1\r\nA: b\r\nAuthorization: token t\r\n\r\n"
     assert (heard[1], answer) == (b"body", b"answer")
+
+
+def test_few_connections_wait_for_a_program_and_none_whose_peer_has_gone(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(program_host, "MOST_WAITING", 2)
+    outer = str(tmp_path / "outer.sock")
+    host = ProgramHost(str(tmp_path / "app.sock"), ready_seconds=PATIENCE_SECONDS)
+
+    async def ask():
+        reader, writer = await asyncio.open_unix_connection(outer)
+        writer.write(b"GET / HTTP/1.1\r\n\r\n")
+        return reader, writer
+
+    async def until_waiting(count):
+        while host._waiting != count:
+            await asyncio.sleep(0.01)
+
+    async def exchange():
+        async with await asyncio.start_unix_server(host.pass_on, outer):
+            waiting = [await ask(), await ask()]
+            await until_waiting(2)
+            reader, writer = await ask()
+            assert await reader.read() == b"", "the third is closed at once"
+            writer.close()
+            assert host._waiting == 2
+            for _, writer in waiting:
+                writer.close()
+            await until_waiting(0)
+
+    asyncio.run(asyncio.wait_for(exchange(), PATIENCE_SECONDS))
 
 
 def test_a_workspace_never_runs_without_isolation(monkeypatch):

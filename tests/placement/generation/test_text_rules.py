@@ -89,17 +89,67 @@ def test_a_request_that_the_server_must_not_get_is_refused(data, code):
     assert refused.value.code == code
 
 
+def chat(**more):
+    messages = [{"role": "user", "content": [{"type": "text", "text": "a"}]}]
+    return json.dumps({"model": "m", "messages": messages} | more).encode()
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "image_url", "image_url": {"url": "http://169.254.169.254/"}},
+        {"type": "video_url", "video_url": {"url": "file:///etc/passwd"}},
+        {"type": "audio_url", "audio_url": {"url": "http://a"}},
+        {"type": "input_audio", "input_audio": {"data": ""}},
+        {"image_url": "http://a"},
+        {"type": "text", "text": "a", "image_url": "http://a"},
+        {"type": "text", "text": {"image_url": "http://a"}},
+        {"type": ["text"], "text": "a"},
+        "a",
+        None,
+    ],
+)
+def test_a_message_has_only_text(part):
+    text = {"type": "text", "text": "a"}
+    for content in ([part], [text, part], {"0": part}):
+        messages = [{"role": "user", "content": content}]
+        with pytest.raises(CallRefused) as refused:
+            checked_body(chat(messages=messages), name="m", path=CHAT)
+        assert list(refused.value.fields) == ["messages"]
+    assert "may have only text" in str(refused.value)
+    spoken = [{"role": "assistant", "content": None, "tool_calls": []}]
+    checked_body(chat(messages=spoken), name="m", path=CHAT)
+
+
+@pytest.mark.parametrize(
+    "messages", ({"content": "a"}, "text", [[{"type": "text", "text": "a"}]], ["a"], 1)
+)
+def test_messages_are_a_list_of_objects(messages):
+    with pytest.raises(CallRefused) as refused:
+        checked_body(chat(messages=messages), name="m", path=CHAT)
+    assert list(refused.value.fields) == ["messages"]
+
+
+def test_stream_is_a_boolean():
+    for stream in (1, 0, "true", [], 1.0):
+        with pytest.raises(CallRefused) as refused:
+            checked_body(chat(stream=stream), name="m", path=CHAT)
+        assert str(refused.value) == "The field “stream” must be true or false."
+    for stream in (True, False, None):
+        checked_body(chat(stream=stream), name="m", path=CHAT)
+
+
 def test_a_request_without_a_model_gets_the_one_that_is_served():
     body = checked_body(b'{"prompt": "a"}', name="m", path=COMPLETION)
     assert body == {"prompt": "a", "model": "m"}
 
 
 def test_tokens_are_those_that_the_server_reports():
-    whole = AnswerTokens(b"x" * 40, is_stream=False)
+    whole = AnswerTokens(40)
     whole.feed(b'{"usage": {"total')
     whole.feed(b'_tokens": 7}}')
     assert whole.total == 7
-    parts = AnswerTokens(b"x" * 40, is_stream=True)
+    parts = AnswerTokens(40, is_stream=True)
     parts.feed(b'data: {"choices": [{}]}\n\ndata: {"choi')
     parts.feed(b'ces": [{}]}\n\n')
     assert parts.total == 10 + 2, "40 bytes are 10 tokens, and there are two events"
@@ -118,12 +168,32 @@ def test_tokens_are_those_that_the_server_reports():
     ],
 )
 def test_a_server_cannot_report_what_is_no_number_of_tokens(answer):
-    counted = AnswerTokens(b"x" * 40, is_stream=False)
+    counted = AnswerTokens(40)
     counted.feed(answer)
     assert counted.total == 10
-    events = AnswerTokens(b"x" * 40, is_stream=True)
+    events = AnswerTokens(40, is_stream=True)
     events.feed(b"data: " + answer + b"\n" + b"y" * (AnswerTokens.MOST_KEPT_BYTES + 1))
-    assert events.total in (10, 11) and not events._rest
+    assert events.total in (10, 11) and not events._kept
+
+
+def test_a_server_cannot_report_more_tokens_than_bytes():
+    answer = b'{"usage": {"total_tokens": 2147483647}}'
+    counted = AnswerTokens(40)
+    counted.feed(answer)
+    assert counted.total == 10 + len(answer)
+
+
+def test_a_long_line_in_small_parts_is_copied_once_and_dropped_to_its_end():
+    counted = AnswerTokens(40, is_stream=True)
+    kept = counted._kept
+    for _ in range(AnswerTokens.MOST_KEPT_BYTES // 4):
+        counted.feed(b"xxxx")
+    assert counted._kept is kept and len(kept) == AnswerTokens.MOST_KEPT_BYTES
+    counted.feed(b"y")
+    counted.feed(b'data: {"choices": [1]}')
+    assert not kept
+    counted.feed(b'\ndata: {"choices": [1]}\n')
+    assert counted.total == 10 + 1
 
 
 def settings_of(**given):
