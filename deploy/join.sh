@@ -1,8 +1,11 @@
 #!/bin/sh
 # Makes this machine a GPU node of the portal from which this file came:
-#     curl -fsS https://gpu.example.org/join.sh | sudo sh -s -- TOKEN
-# TOKEN comes from Manage, Pools, Add a machine. It works once, for 15 minutes.
+#     curl -fsS https://gpu.example.org/join.sh | sudo sh
+# It asks for the token of Manage, Pools, Add a machine. The token works once, for 15
+# minutes. It is no argument, because all users of a machine can read the arguments of
+# its processes. Options come after `sudo sh -s --`.
 #
+#     --token-file F  reads the token from a file (mode 600) and asks nothing
 #     --print         only checks, and prints what would be done
 #     --ca FILE       certificates (PEM) of the authority of the portal, or of a proxy
 #     --no-driver     join although no NVIDIA driver answers
@@ -25,34 +28,34 @@ warn() { printf 'note: %s\n' "$*"; }
 
 # Everything is in functions: a download that was cut off does nothing.
 main() {
-    token='' ca='' driver=yes only_print='' update='' venv=''
+    token='' token_file='' ca='' driver=yes only_print='' update='' venv=''
     folder=/opt/gpuportal settings=/etc/gpuportal
     while [ $# -gt 0 ]; do
         case $1 in
         --print) only_print=yes ;;
         --no-driver) driver='' ;;
         --update) update=yes ;;
-        --ca | --folder | --settings | --venv)
+        --ca | --folder | --settings | --token-file | --venv)
             [ $# -ge 2 ] || fail "$1 needs a value"
             case $1 in
             --ca) ca=$2 ;;
             --folder) folder=$2 ;;
             --settings) settings=$2 ;;
+            --token-file) token_file=$2 ;;
             --venv) venv=$2 ;;
             esac
             shift
             ;;
         -*) fail "unknown option: $1" ;;
-        *)
-            [ -z "$token" ] || fail "one token is needed, not several"
-            token=$1
-            ;;
+        *) fail "the token is no argument, because all users of this machine can read the arguments of its processes. If this was a token, make another one. Then type the line without it: it asks for the token. A program uses --token-file FILE" ;;
         esac
         shift
     done
     umask 077
     work=$(mktemp -d)
-    trap 'rm -rf "$work"' EXIT
+    terminal=''
+    trap clean_up EXIT
+    trap 'exit 130' HUP INT TERM
     check_token
     check_machine
     greet
@@ -60,9 +63,21 @@ main() {
         print_steps
         exit 0
     fi
+    [ -n "$update" ] || bind_token
     install_code
     [ -z "$update" ] || { restart_updated; exit 0; }
     become_node
+}
+
+clean_up() {
+    show_typing
+    rm -rf "$work"
+}
+
+# The terminal shows what is typed, as it did before.
+show_typing() {
+    [ -z "$terminal" ] || stty "$terminal" </dev/tty
+    terminal=''
 }
 
 # --- checks: nothing is changed ---------------------------------------------------
@@ -80,14 +95,42 @@ check_token() {
         credential="Node $name:$(cat "$settings/node.token")"
         return
     fi
-    [ -n "$token" ] || fail "give the token of Manage, Pools, Add a machine"
+    if [ -n "$token_file" ]; then
+        read_token_file
+    else
+        ask_token
+    fi
     # Exactly gpj1_ID.SECRET.PIN
     printf '%s\n' "$token" |
         grep -qE '^gpj1_[0-9a-f]{16}\.[A-Za-z0-9_-]{32}\.[0-9a-f]{40}$' ||
-        fail "this is no join token. Copy the whole line from Manage, Pools, Add a machine"
+        fail "this is no join token. Copy the whole token from Manage, Pools, Add a machine"
     pin=${token##*.}
     credential=${token%.*}
     credential="Join ${credential#gpj1_}"
+}
+
+read_token_file() {
+    [ -f "$token_file" ] && [ -r "$token_file" ] || fail "cannot read $token_file"
+    mode=$(stat -L -c %a "$token_file")
+    owner=$(stat -L -c %u "$token_file")
+    [ "$owner" = "$(id -u)" ] || [ "$owner" = "${SUDO_UID:-}" ] ||
+        fail "$token_file belongs to another user. Make another token, and write it to a file of your own"
+    case $mode in
+    [46]00) ;;
+    *) fail "other users may read $token_file (mode $mode). Make another token, and write it to a file of mode 600" ;;
+    esac
+    IFS= read -r token <"$token_file" || [ -n "$token" ] || fail "$token_file is empty"
+}
+
+ask_token() {
+    # The standard input is this script.
+    terminal=$( (stty -g </dev/tty) 2>/dev/null) ||
+        fail "there is no terminal that could ask for the token: use --token-file FILE"
+    stty -echo </dev/tty
+    printf 'Token of Manage, Pools, Add a machine (it is not shown): ' >/dev/tty
+    IFS= read -r token </dev/tty || true
+    show_typing
+    printf '\n' >/dev/tty
 }
 
 check_machine() {
@@ -137,7 +180,7 @@ check_machine() {
     [ -z "$venv" ] || need_mib=100
     [ "$free_mib" -ge "$need_mib" ] || fail "the disk is full: $free_mib MiB free in $at, $need_mib MiB needed"
     say "ok    $free_mib MiB free in $at"
-    if [ -e "$folder" ] && [ ! -f "$folder/deploy/gpuportal-node" ]; then
+    if [ -e "$folder" ] && [ ! -f "$folder/deploy/gpuportal-node" ] && [ ! -d "$folder/.old" ]; then
         fail "$folder exists and has something else: move it away, or use --folder"
     fi
     [ ! -e "$folder/.git" ] || fail "$folder is a checkout: use git there, and deploy/enroll and deploy/join (docs/operations.md)"
@@ -186,13 +229,17 @@ open_signed() {
         fail "the portal's key did not sign its answer. Nothing was installed"
 }
 
-greet() {
-    nonce=$(openssl rand -hex 16)
-    fetch "/join/v1/greeting?nonce=$nonce" "$work/signed"
+# ask_portal NONCE MORE: the portal's signed greeting, as $work/text.
+ask_portal() {
+    fetch "/join/v1/greeting?nonce=$1$2" "$work/signed"
     open_signed "$work/signed"
     [ "$(head -n 1 "$work/text")" = "gpuportal-join-v1 greeting" ] &&
-        [ "$(sed -n 's/^nonce //p' "$work/text")" = "$nonce" ] ||
+        [ "$(sed -n 's/^nonce //p' "$work/text")" = "$1" ] ||
         fail "the portal sent an older answer. Nothing was installed"
+}
+
+greet() {
+    ask_portal "$(openssl rand -hex 16)" ''
     name=$(sed -n 's/^node //p' "$work/text")
     sum=$(sed -n 's/^code //p' "$work/text")
     there=$(sed -n 's/^time //p' "$work/text")
@@ -207,18 +254,70 @@ greet() {
 print_steps() {
     say
     say "Without --print this would"
-    say "  1. download $portal/join/v1/code/$sum.tar.gz, compare its SHA-256, unpack it into $folder"
+    [ -n "$update" ] ||
+        say "  - make the key $settings/node_key. The token works with this key only from then on"
+    say "  - download $portal/join/v1/code/$sum.tar.gz, compare its SHA-256, unpack it into $folder"
     if [ -n "$venv" ]; then
-        say "  2. use the packages of $venv"
+        say "  - use the packages of $venv"
     else
-        say "  2. make $folder/.venv and install the pinned packages of requirements.txt with pip (1 to 5 GB)"
+        say "  - make $folder/.venv and install the pinned packages of requirements.txt with pip (1 to 5 GB)"
     fi
-    [ -z "$update" ] || { say "  3. restart gpuportal-node. Running jobs continue"; return; }
-    say "  3. make the key $settings/node_key, and send its public part, a hash of /etc/machine-id,"
-    say "     the names of the GPUs, and versions of kernel, driver, Python and torch"
-    say "  4. write node.env, node.token and order_key.pub into $settings, mode 600"
-    say "  5. install, enable and start the unit gpuportal-node, which runs as root"
-    say "  6. send the portal what gpuportal-node doctor finds"
+    [ -z "$update" ] || { say "  - restart gpuportal-node. Running jobs continue"; return; }
+    say "  - send the public part of the key, a hash of /etc/machine-id,"
+    say "    the names of the GPUs, and versions of kernel, driver, Python and torch"
+    say "  - write node.env, node.token and order_key.pub into $settings, mode 600"
+    say "  - install, enable and start the unit gpuportal-node, which runs as root"
+    say "  - send the portal what gpuportal-node doctor finds"
+}
+
+# From here on the token works with this machine's key only. The packages take minutes.
+bind_token() {
+    mkdir -p -m 755 "$settings"
+    key=$settings/node_key
+    if [ ! -e "$key" ]; then
+        openssl genpkey -algorithm ed25519 -out "$work/node_key" 2>/dev/null ||
+            fail "openssl could not make a key"
+        install -m 600 "$work/node_key" "$key"
+    fi
+    openssl pkey -in "$key" -pubout -outform DER -out "$work/public.der" 2>/dev/null ||
+        fail "$key has no key: delete it, and join again"
+    # An Ed25519 key: 12 bytes that name its kind, and 32 of its own.
+    [ "$(wc -c <"$work/public.der")" = 44 ] || fail "$key has a key of another kind"
+    public=$(tail -c 32 "$work/public.der" | openssl base64 -A |
+        sed 's/+/%2B/g; s|/|%2F|g; s/=/%3D/g')
+    ask_portal "$(openssl rand -hex 16)" "&key=$public"
+    say "ok    the token works with this machine's key only"
+}
+
+# The tree is unpacked beside the old one, so that no module of the old one is left.
+# Packages, logs and locks stay where they are. The old tree stays in .old until the
+# packages are installed.
+unpack() {
+    rm -rf .new &&
+        mkdir -p .new .old &&
+        tar -C .new -xzf "$1" --no-same-owner &&
+        ls .new >"$work/parts" || return 1
+    { cat "$work/parts" .parts 2>/dev/null || true; } | sort -u >"$work/all"
+    while read -r part; do
+        rm -rf ".old/$part" || return 1
+        [ ! -e "$part" ] || mv "$part" .old/ || return 1
+        [ ! -e ".new/$part" ] || mv ".new/$part" . || return 1
+    done <"$work/all"
+}
+
+# Undoes what `unpack` did, as far as it went.
+put_back() {
+    for part in $(ls .old 2>/dev/null); do
+        rm -rf "./$part" && mv ".old/$part" . || return 1
+    done
+}
+
+install_packages() {
+    if [ -n "$venv" ]; then
+        [ -e .venv ] || ln -s "$venv" .venv
+    else
+        PYTHON=$python sh deploy/setup.sh node </dev/null
+    fi
 }
 
 install_code() {
@@ -229,26 +328,32 @@ install_code() {
     # Folders and files of the code are readable by the users whose jobs run.
     (
         umask 022
-        mkdir -p "$folder"
-        tar -C "$folder" -xzf "$work/code.tar.gz" --no-same-owner
-        cd "$folder"
-        if [ -n "$venv" ]; then
-            [ -e .venv ] || ln -s "$venv" .venv
-        else
-            PYTHON=$python sh deploy/setup.sh node </dev/null
-        fi
+        mkdir -p "$folder" && cd "$folder" || exit 1
+        unpack "$work/code.tar.gz" && install_packages || {
+            put_back
+            exit 1
+        }
+        cp "$work/parts" .parts && rm -rf .new .old
     ) || fail "the code could not be installed in $folder"
     say "ok    the code is in $folder"
 }
 
 restart_updated() {
-    [ -d /run/systemd/system ] || { say "Now start the worker again."; return; }
+    units=${GPUPORTAL_UNIT_DIR:-/etc/systemd/system}
+    unit=$units/gpuportal-node.service
+    [ -f "$unit" ] || { say "Now start the worker again."; return; }
+    top=$(readlink -f "$folder")
+    sed "s|/opt/gpuportal|$top|g" "$top/deploy/systemd/gpuportal-node.service" >"$work/unit"
+    if [ "$(cat "$work/unit")" != "$(cat "$unit")" ]; then
+        install -m 644 "$work/unit" "$unit"
+        systemctl daemon-reload
+        say "ok    $unit is the present one"
+    fi
     systemctl restart gpuportal-node || fail "see: journalctl -u gpuportal-node -n 20"
     say "$name runs the portal's present code."
 }
 
 become_node() {
-    mkdir -p -m 755 "$settings"
     cd "$folder"
     said=$(printf '%s\n' "$token" | .venv/bin/python -m gpuportal.node_join.join_client \
         --portal "$portal" --settings "$settings" --write "$work/node.tar" ${ca:+--ca "$ca"}) ||

@@ -1,5 +1,6 @@
 """The addresses that a machine calls while it joins, and `join.sh` itself."""
 
+import re
 from collections.abc import Callable
 from functools import wraps
 from http import HTTPStatus
@@ -26,6 +27,7 @@ from gpuportal.node_join.rules import (
 from placement.jobs.nodes.node_channel import body_of, for_nodes, length_of, node_with
 from placement.protocol.join_messages import (
     MOST_REQUEST_BYTES,
+    PUBLIC_KEY,
     JoinUntrusted,
     read_credential,
     read_request,
@@ -76,7 +78,8 @@ def _plain_address(origin: str) -> bool:
 def for_machines(view: View) -> View:
     """Admit a machine with a join token. ``view(request, join, ...)``.
 
-    Refusals are counted for each address.
+    Wrong secrets are counted for each address. A right one is never refused for what
+    others behind the same address did.
     """
 
     @csrf_exempt
@@ -86,21 +89,26 @@ def for_machines(view: View) -> View:
     def admitted(request: HttpRequest, **kwargs: object) -> HttpResponse:
         address = get_client_ip_address(request) or ""
         try:
-            _refuse_many(address)
-            credential = read_credential(request.headers.get("Authorization", ""))
-            if credential is None:
-                raise JoinRefused(JoinFault.MISTYPED)
-            public_id, secret = credential
-            join = service.admitted(
-                public_id=public_id, secret=secret, now=timezone.now()
-            )
+            join = _join_of(request.headers.get("Authorization", ""), address)
             return view(request, join, **kwargs)
         except CodedError as error:
-            if isinstance(error, JoinRefused):
-                _count_failure(address)
             return problem_response(error)
 
     return admitted
+
+
+def _join_of(header: str, address: str) -> NodeJoin:
+    credential = read_credential(header)
+    try:
+        if credential is None:
+            raise JoinRefused(JoinFault.MISTYPED)
+        public_id, secret = credential
+        return service.admitted(public_id=public_id, secret=secret, now=timezone.now())
+    except JoinRefused as error:
+        if error.fault in (JoinFault.MISTYPED, JoinFault.UNKNOWN):
+            _refuse_many(address)
+            _count_failure(address)
+        raise
 
 
 def _key(address: str) -> str:
@@ -150,10 +158,20 @@ def _for_machine_or_node(view: View) -> View:
 @require_safe
 @_for_machine_or_node
 def greeting(request: HttpRequest, join: NodeJoin) -> HttpResponse:
-    """Send time, node and the sum of the code, signed."""
+    """Send time, node and the sum of the code, signed.
+
+    ``key`` is the machine's public key. The token is bound to the first one.
+    """
     nonce = request.GET.get("nonce", "")
     if len(nonce) != NONCE_LENGTH or set(nonce) - set("0123456789abcdef"):
         raise RequestRefused("bad-text", sentence("The request has no valid nonce."))
+    public_key = request.GET.get("key", "")
+    if public_key:
+        if not re.fullmatch(PUBLIC_KEY, public_key):
+            raise RequestRefused("bad-text", sentence("The machine's key is invalid."))
+        # A node that updates its code has no row of a token.
+        if join.pk is not None:
+            service.bind_key(join=join, public_key=public_key)
     text = service.greeting(
         join=join, nonce=nonce, code_sum=code_archive().sha256, now=timezone.now()
     )

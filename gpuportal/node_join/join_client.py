@@ -1,8 +1,9 @@
 """The machine's side of joining: `python -m gpuportal.node_join.join_client`.
 
-`deploy/join.sh` calls it once the portal's code is installed. It makes the machine's
-key, sends the request, checks the answer against the pin of the token before it reads
-anything in it, and writes a bundle for `deploy/join`. No Django here.
+`deploy/join.sh` calls it once the portal's code is installed. It sends the request,
+signed with the machine's key that the script made. It checks the answer against the pin
+of the token before it reads anything in it, and writes a bundle for `deploy/join`. No
+Django here.
 """
 
 import argparse
@@ -24,8 +25,6 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
-    NoEncryption,
-    PrivateFormat,
     PublicFormat,
     load_der_public_key,
     load_pem_private_key,
@@ -94,18 +93,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def machine_key(path: Path) -> Ed25519PrivateKey:
-    """Return the machine's key. It is made at its first use, mode 600.
+    """Return the machine's key. `deploy/join.sh` makes it.
 
     Raises:
         JoinFailed: the file has something else.
+        OSError: it cannot be read.
     """
-    if not path.exists():
-        made = Ed25519PrivateKey.generate().private_bytes(
-            Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()
-        )
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(handle, "wb") as file:
-            file.write(made)
     try:
         key = load_pem_private_key(path.read_bytes(), password=None)
     except ValueError as error:

@@ -22,10 +22,11 @@ class JoinFault(StrEnum):
     TRIED = "tried"
     NAME = "name"
     UNSIGNED = "unsigned"
+    OTHER_KEY = "other-key"
 
 
 _ANOTHER = sentence("Make another one under Manage, Pools, Add a machine.")
-_COPY = sentence("Copy the whole line from Manage, Pools, Add a machine.")
+_COPY = sentence("Copy the whole token from Manage, Pools, Add a machine.")
 _WORDS = {
     JoinFault.MISTYPED: joined((sentence("This is no join token."), _COPY)),
     JoinFault.UNKNOWN: joined(
@@ -51,6 +52,15 @@ _WORDS = {
     ),
     JoinFault.UNSIGNED: sentence(
         "The machine's key did not sign its request. Type the line again."
+    ),
+    JoinFault.OTHER_KEY: joined(
+        (
+            sentence(
+                "A machine with another key used this token first. If you do not know "
+                "that machine, withdraw the token."
+            ),
+            _ANOTHER,
+        )
     ),
 }
 

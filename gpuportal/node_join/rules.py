@@ -15,7 +15,7 @@ LIFE = timedelta(minutes=15)
 MOST_WRONG = 10
 """Wrong secrets after which a token ends."""
 MOST_FAILURES = 20
-"""Refused requests of one address within `FAILURE_SECONDS`."""
+"""Wrong secrets of one address within `FAILURE_SECONDS`."""
 FAILURE_SECONDS = 600
 
 

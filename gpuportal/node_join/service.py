@@ -34,6 +34,7 @@ from telemetry.protocol.codec import encode, to_plain
 from telemetry.protocol.coded_error import FieldsRefused
 from telemetry.protocol.errors import NodeExists
 from telemetry.protocol.hardware import NODE_NAME
+from telemetry.protocol.request_refusal import RequestRefused
 from telemetry.protocol.sentences import sentence
 
 PORTAL_CA = Path("/etc/gpuportal/tls/ca.pem")
@@ -56,6 +57,11 @@ def make_token(
     if not NODE_NAME.fullmatch(name):
         raise FieldsRefused(
             {"name": sentence("Use at most 63 letters, digits, - and _.")}
+        )
+    # The broker's user would be refused (deploy/acl.sh).
+    if name.startswith("_"):
+        raise FieldsRefused(
+            {"name": sentence("The name begins with a letter or a digit.")}
         )
     node = Node.objects.filter(name=name).first()
     if node is not None and node.engine != Node.Engine.PORTAL:
@@ -132,6 +138,21 @@ def admitted(*, public_id: str, secret: str, now: datetime) -> NodeJoin:
     return row
 
 
+def bind_key(*, join: NodeJoin, public_key: str) -> None:
+    """Bind a token to the key of the first machine that uses it.
+
+    The machine proves that it has the key when it joins.
+
+    Raises:
+        JoinRefused: the token is bound to another key.
+    """
+    free = NodeJoin.objects.filter(pk=join.pk, public_key="")
+    if free.update(public_key=public_key):
+        return
+    if not NodeJoin.objects.filter(pk=join.pk, public_key=public_key).exists():
+        raise JoinRefused(JoinFault.OTHER_KEY)
+
+
 def greeting(*, join: NodeJoin, nonce: str, code_sum: str, now: datetime) -> str:
     """Return what a machine needs before it installs anything, signed."""
     lines = [
@@ -152,8 +173,14 @@ def let_join(
     the page shows the command for an operator.
 
     Raises:
-        JoinRefused: the token was used meanwhile, or the name was enrolled.
+        JoinRefused: the token was used meanwhile or is bound to another key, or the
+            name was enrolled.
+        RequestRefused: the portal cannot read its certificates. The token is unused.
     """
+    ca_pem = _certificates(PORTAL_CA, needed=False)
+    broker_ca_pem = ""
+    if settings.BROKER_CA_FILE:
+        broker_ca_pem = _certificates(Path(settings.BROKER_CA_FILE), needed=True)
     password = secrets.token_hex(24)
     password_hash = hashlib.sha256(password.encode()).hexdigest()
     token = _enrol(
@@ -167,7 +194,6 @@ def let_join(
     NodeJoin.objects.filter(pk=join.pk).update(
         broker_set=not problem, broker_problem=problem
     )
-    broker_ca = settings.BROKER_CA_FILE
     answer = JoinAnswer(
         nonce=request.nonce,
         node=join.name,
@@ -178,11 +204,27 @@ def let_join(
         ),
         broker_plain=is_unencrypted(settings.REDIS_URL),
         broker_ready=not problem,
-        ca_pem=PORTAL_CA.read_text() if PORTAL_CA.is_file() else "",
-        broker_ca_pem=Path(broker_ca).read_text() if broker_ca else "",
+        ca_pem=ca_pem,
+        broker_ca_pem=broker_ca_pem,
     )
     lines = [f"nonce {request.nonce}", f"answer {encode(answer).decode()}"]
     return sign_lines(ANSWER, lines, signing.private_key())
+
+
+def _certificates(path: Path, *, needed: bool) -> str:
+    try:
+        return path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        if isinstance(error, FileNotFoundError) and not needed:
+            return ""
+        raise RequestRefused(
+            "unavailable",
+            sentence(
+                "The portal cannot read {path}. Make it readable for the portal's "
+                "user, then type the line again. The token is still valid.",
+                path=str(path),
+            ),
+        ) from error
 
 
 @transaction.atomic(durable=True)
@@ -198,6 +240,7 @@ def _enrol(
     rows = NodeJoin.objects.filter(pk=join.pk, used_at=None, withdrawn_at=None)
     if not rows.update(used_at=now):
         raise JoinRefused(JoinFault.USED)
+    bind_key(join=join, public_key=request.public_key)
     try:
         if join.again:
             node, token = replace_token(name=join.name)

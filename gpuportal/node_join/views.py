@@ -51,7 +51,7 @@ class MachineForm(PlainForm):
 @operator_required
 @never_cache
 def machine_add(request: HttpRequest) -> HttpResponseBase:
-    """List the latest join tokens; make one and show its line once."""
+    """List the latest join tokens; make one and show it once."""
     if request.method != "POST":
         name = request.GET.get("name", "")[:63]
         initial = {"name": name, "again": bool(name)}
@@ -71,12 +71,10 @@ def machine_add(request: HttpRequest) -> HttpResponseBase:
     except FieldsRefused as error:
         return _page(request, form, status=add_errors(form, error))
     origin = portal_origin(request)
-    line = f"curl -fsS {origin}/join.sh | sudo sh -s -- {token.text()}"
-    line_ca = (
-        f"curl -fsS --cacert ca.pem {origin}/join.sh | sudo sh -s -- {token.text()} "
-        "--ca ca.pem"
-    )
-    return _join_page(request, join, line=line, line_ca=line_ca)
+    # The token is no part of the line: all users of a machine see its arguments.
+    line = f"curl -fsS {origin}/join.sh | sudo sh"
+    line_ca = f"curl -fsS --cacert ca.pem {origin}/join.sh | sudo sh -s -- --ca ca.pem"
+    return _join_page(request, join, line=line, line_ca=line_ca, token=token.text())
 
 
 @require_safe
@@ -99,7 +97,7 @@ def withdraw(request: HttpRequest, pk: int) -> HttpResponseBase:
     return redirect("manage-machine-add")
 
 
-def _join_page(request: HttpRequest, join: NodeJoin, **line: str) -> HttpResponse:
+def _join_page(request: HttpRequest, join: NodeJoin, **shown: str) -> HttpResponse:
     now = timezone.now()
     state = join.state(now)
     page: dict[str, Any] = {
@@ -111,7 +109,7 @@ def _join_page(request: HttpRequest, join: NodeJoin, **line: str) -> HttpRespons
         or is_complete(join),
         "rows": join_rows(join, now),
         "plain_http": portal_origin(request).startswith("http:"),
-        **line,
+        **shown,
     }
     return render(request, "gpuportal/node_join/machine_join.html", page)
 

@@ -46,6 +46,7 @@ _CREDENTIAL = re.compile(r"Join ([0-9a-f]{16})\.([A-Za-z0-9_-]{32})")
 
 Nonce = Annotated[str, Meta(pattern=r"^[0-9a-f]{32}$")]
 Short = Annotated[Line, Meta(max_length=120)]
+PUBLIC_KEY = r"^[A-Za-z0-9+/]{43}=$"
 
 
 class TokenParts(NamedTuple):
@@ -81,7 +82,7 @@ class JoinRequest(Struct, frozen=True, kw_only=True):
 
     nonce: Nonce
     """Random. The answer repeats it, so that an older answer is refused."""
-    public_key: Annotated[str, Meta(pattern=r"^[A-Za-z0-9+/]{43}=$")]
+    public_key: Annotated[str, Meta(pattern=PUBLIC_KEY)]
     """The machine's Ed25519 key (32 bytes, base64). It signs the request."""
     machine_hash: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]
     """Of /etc/machine-id. Cloned disks have the same one."""

@@ -42,6 +42,7 @@ class Migration(migrations.Migration):
                 ('withdrawn_at', models.DateTimeField(blank=True, null=True)),
                 ('used_at', models.DateTimeField(blank=True, null=True)),
                 ('wrong_count', models.PositiveIntegerField(default=0, help_text='How often a wrong secret was tried.')),
+                ('public_key', models.CharField(blank=True, help_text='The first key that used the token. No other key may join.', max_length=44)),
                 ('address', models.GenericIPAddressField(blank=True, null=True)),
                 ('request', models.JSONField(blank=True, default=dict, help_text='What the machine sent about itself.')),
                 ('broker_hash', models.CharField(blank=True, help_text="SHA-256 of the broker's password.", max_length=64)),

@@ -33,6 +33,11 @@ class NodeJoin(models.Model):
     wrong_count = models.PositiveIntegerField(
         default=0, help_text="How often a wrong secret was tried."
     )
+    public_key = models.CharField(
+        max_length=44,
+        blank=True,
+        help_text="The first key that used the token. No other key may join.",
+    )
     node = models.ForeignKey(
         Node, null=True, blank=True, on_delete=models.CASCADE, related_name="node_joins"
     )

@@ -320,7 +320,8 @@ def test_one_command_enrols_a_node_on_the_running_broker(enroll, tmp_path):
     again = run("atlas")
     assert again.returncode == 2
     assert "already" in again.stderr
-    redis.Redis.from_url(node.redis_url).xadd("raw.atlas", {"m": "{}"})
+    open_before = redis.Redis.from_url(node.redis_url, single_connection_client=True)
+    open_before.xadd("raw.atlas", {"m": "{}"})
 
     assert run("--renew", "atlas").returncode == 0
     fresh = unpacked(bundle, tmp_path / "second")
@@ -328,6 +329,9 @@ def test_one_command_enrols_a_node_on_the_running_broker(enroll, tmp_path):
     redis.Redis.from_url(fresh.redis_url).xadd("raw.atlas", {"m": "{}"})
     with pytest.raises(redis.exceptions.AuthenticationError):
         redis.Redis.from_url(node.redis_url).ping()
+    # A connection that was open already ended, too.
+    with pytest.raises(redis.exceptions.ConnectionError):
+        open_before.xadd("raw.atlas", {"m": "{}"})
 
 
 def test_enrolling_says_in_one_line_what_is_wrong(enroll, tmp_path):

@@ -1,10 +1,14 @@
 """deploy/join.sh against a real portal and a real broker, in a scratch folder."""
 
+import contextlib
 import os
+import pty
 import shutil
 import socket
 import subprocess
 import sys
+import tempfile
+import termios
 import threading
 import time
 from pathlib import Path
@@ -39,16 +43,25 @@ class Site:
     def script(
         self, *arguments: str, path: str = "", **more: str
     ) -> subprocess.CompletedProcess[str]:
-        """Fetch join.sh and run it, as the line on the page does."""
+        """Fetch join.sh and run it without a terminal, as a program does."""
         line = f'curl -fsS {self.url}/join.sh | sh -s -- "$@"'
         return subprocess.run(
             ["sh", "-c", line, "join", *arguments],
             cwd=self.folder,
             env={"PATH": path + os.environ["PATH"], "HOME": str(self.folder)} | more,
+            start_new_session=True,
             capture_output=True,
             text=True,
             check=False,
         )
+
+    def token_file(self, text: str, mode: int = 0o600) -> str:
+        """Write a token to a file of its own. Return its path."""
+        handle, path = tempfile.mkstemp(dir=self.folder, text=True)
+        os.write(handle, f"{text}\n".encode())
+        os.fchmod(handle, mode)
+        os.close(handle)
+        return path
 
     def options(self, *more: str) -> list[str]:
         """Return options for scratch folders and the packages of these tests."""
@@ -77,7 +90,13 @@ def one_line(done: subprocess.CompletedProcess[str]) -> str:
 
 def test_a_machine_that_cannot_join_is_told_why_and_is_left_as_it_was(site):
     token = site.token()
+    given = ["--token-file", site.token_file(token.text())]
+
+    def other(text: str, mode: int = 0o600) -> list[str]:
+        return ["--token-file", site.token_file(text, mode)]
+
     wrong_pin = token._replace(pin="0" * 40).text()
+    wrong_secret = token._replace(secret="x" * 32).text()
     # A clock that is an hour slow, for this script only.
     programs = site.folder / "programs"
     programs.mkdir()
@@ -90,36 +109,70 @@ def test_a_machine_that_cannot_join_is_told_why_and_is_left_as_it_was(site):
     (site.folder / "ca").write_text("no certificate")
     (site.folder / "taken").mkdir()
     for arguments, path, said in (
-        ([], "", "give the token"),
-        (["gpj1_x"], "", "no join token"),
+        ([], "", "there is no terminal"),
+        (site.options(token.text()), "", "the token is no argument, because"),
+        (["--token-file", "nowhere"], "", "cannot read nowhere"),
+        (other(token.text(), 0o640), "", "(mode 640). Make another token"),
+        (other(""), "", "no join token"),
+        (other("gpj1_x"), "", "no join token"),
         (["--frobnicate"], "", "unknown option: --frobnicate"),
-        ([token.text(), "--ca"], "", "--ca needs a value"),
-        (site.options(token.text(), "--ca", "ca"), "", "ca is no certificate"),
+        ([*given, "--ca"], "", "--ca needs a value"),
+        (site.options(*given, "--ca", "ca"), "", "ca is no certificate"),
         (
-            site.options(token.text(), "--folder", str(site.folder / "taken")),
+            site.options(*given, "--folder", str(site.folder / "taken")),
             "",
             "has something else",
         ),
-        (site.options(wrong_pin), "", "not the one of the token. Nothing was"),
-        (
-            site.options(token._replace(secret="x" * 32).text()),
-            "",
-            "does not know this token",
-        ),
-        (site.options(token.text()), f"{programs}:", "the clock is wrong: here it is"),
+        (site.options(*other(wrong_pin)), "", "not the one of the token. Nothing was"),
+        (site.options(*other(wrong_secret)), "", "does not know this token"),
+        (site.options(*given), f"{programs}:", "the clock is wrong: here it is"),
     ):
         line = one_line(site.script(*arguments, path=path))
         assert said in line, (arguments, line)
     # Both times, an hour apart.
     assert line.count(" UTC") == 2
-    shown = site.script(*site.options(token.text(), "--print"))
+    shown = site.script(*site.options(*given, "--print"))
     assert shown.returncode == 0, shown.stderr
     assert "would" in shown.stdout
     assert str(site.folder / "opt") in shown.stdout
     assert not (site.folder / "opt").exists()
     assert not (site.folder / "etc").exists()
     assert not Node.objects.exists()
-    assert NodeJoin.objects.get().used_at is None
+    row = NodeJoin.objects.get()
+    assert (row.used_at, row.public_key) == (None, "")
+
+
+def typed(site: Site, text: str) -> tuple[int, str]:
+    """Type a text at the question of join.sh. Return its status, and what was shown."""
+    line = f'curl -fsS {site.url}/join.sh | sh -s -- "$@"'
+    child, terminal = pty.fork()
+    if child == 0:
+        words = ["join", *site.options("--print")]
+        os.execvp("sh", ["sh", "-c", line, *words])
+    shown = b""
+    while not shown.endswith(b"(it is not shown): "):
+        shown += os.read(terminal, 1000)
+    assert not termios.tcgetattr(terminal)[3] & termios.ECHO
+    os.write(terminal, text.encode())
+    # Linux ends the reading with an error when the last process closes the terminal.
+    with contextlib.suppress(OSError):
+        while piece := os.read(terminal, 1000):
+            shown += piece
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert termios.tcgetattr(terminal)[3] & termios.ECHO
+    os.close(terminal)
+    return status, shown.decode()
+
+
+def test_the_script_asks_for_the_token_and_the_terminal_does_not_show_it(site):
+    token = site.token()
+    status, shown = typed(site, f"{token.text()}\n")
+    assert status == 0, shown
+    assert "Without --print this would" in shown
+    assert token.secret not in shown
+    # Interrupted: the terminal shows again what is typed.
+    status, _ = typed(site, "\x03")
+    assert status
 
 
 def serve_broker_users(path: Path, stop: threading.Event, environ: dict[str, str]):
@@ -182,13 +235,16 @@ def test_one_line_makes_a_machine_a_node_that_works(site, settings, tmp_path):
 
 def _join_and_work(site: Site, broker: brokers.Broker, tmp_path: Path) -> None:
     token = site.token()
-    done = site.script(*site.options(token.text()))
+    options = site.options("--token-file", site.token_file(token.text()))
+    done = site.script(*options)
     assert done.returncode == 0, done.stderr
+    assert "works with this machine's key only" in done.stdout
     assert "atlas has joined" in done.stdout
     # The broker keeps the user over a restart.
     assert "user node-atlas on" in broker.users_file.read_text()
     row = NodeJoin.objects.get()
     assert row.broker_set, row.broker_problem
+    assert row.public_key == row.request["public_key"] != ""
     assert row.facts["channel"] == row.facts["broker"] == ""
     for name in ("node.env", "node.token", "node_key"):
         assert (tmp_path / "etc" / name).stat().st_mode & 0o077 == 0
@@ -225,10 +281,55 @@ def _join_and_work(site: Site, broker: brokers.Broker, tmp_path: Path) -> None:
 
     # A second use of the same line changes nothing.
     before = (tmp_path / "etc" / "node.token").read_text()
-    assert "used already" in one_line(site.script(*site.options(token.text())))
+    assert "used already" in one_line(site.script(*options))
     assert (tmp_path / "etc" / "node.token").read_text() == before
-    # Newer code, without a token.
-    (tmp_path / "opt" / "LICENSE").write_text("old")
-    done = site.script(*site.options("--update"))
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "opt" / "LICENSE").read_text() != "old"
+    _update(site, tmp_path)
+
+
+def _update(site: Site, tmp_path: Path) -> None:
+    """Newer code without a token: modules and units of the old one are gone."""
+    opt = tmp_path / "opt"
+    (opt / "LICENSE").write_text("old")
+    (opt / "gpuportal" / "removed.py").write_text("")
+    (opt / "dropped").mkdir()
+    with (opt / ".parts").open("a") as parts:
+        parts.write("dropped\n")
+    (opt / "notes.txt").write_text("of an operator")
+    packages = (opt / ".venv").readlink()
+    units, programs = tmp_path / "units", tmp_path / "fake"
+    units.mkdir()
+    unit = units / "gpuportal-node.service"
+    unit.write_text("old")
+    programs.mkdir()
+    systemctl = programs / "systemctl"
+    systemctl.write_text(f'#!/bin/sh\necho "$*" >>{tmp_path}/systemctl.log\n')
+    systemctl.chmod(0o755)
+    for asked in (
+        ["daemon-reload", "restart gpuportal-node"],
+        ["restart gpuportal-node"],
+    ):
+        done = site.script(
+            *site.options("--update"),
+            path=f"{programs}:",
+            GPUPORTAL_UNIT_DIR=str(units),
+        )
+        assert done.returncode == 0, done.stderr
+        log = tmp_path / "systemctl.log"
+        assert log.read_text().splitlines() == asked
+        log.unlink()
+    assert f"ExecStart={opt}/.venv/bin/python" in unit.read_text()
+    assert (opt / "LICENSE").read_text() != "old"
+    assert (opt / ".venv").readlink() == packages
+    names = {path.name for path in opt.iterdir()}
+    assert "notes.txt" in names
+    assert not names & {"dropped", ".old", ".new"}
+    assert not (opt / "gpuportal" / "removed.py").exists()
+    # Packages that cannot be installed: the code is the one of before.
+    (opt / "LICENSE").write_text("kept")
+    (opt / ".venv").unlink()
+    failing = programs / "ln"
+    failing.write_text("#!/bin/sh\nexit 1\n")
+    failing.chmod(0o755)
+    done = site.script(*site.options("--update"), path=f"{programs}:")
+    assert "could not be installed" in one_line(done)
+    assert (opt / "LICENSE").read_text() == "kept"

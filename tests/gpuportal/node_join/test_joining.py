@@ -143,11 +143,63 @@ def test_a_token_ends_after_wrong_secrets_and_an_address_is_slowed_down(client, 
     NodeJoin.objects.update(wrong_count=MOST_WRONG)
     assert "too often" in join(client, token).json()["detail"]
     wrong = token._replace(public_id="0" * 16)
-    for _ in range(MOST_FAILURES - 1):
+    for _ in range(MOST_FAILURES):
         assert join(client, wrong).status_code == 403
     slowed = join(client, wrong)
     assert slowed.status_code == 429
     assert int(slowed["Retry-After"]) > 0
+    # Machines of a lab share an address. A right token still works.
+    _, right = made()
+    answer_of(join(client, right), right)
+
+
+def key_of(key) -> str:
+    raw = key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
+    return base64.b64encode(raw).decode()
+
+
+def test_a_token_works_with_the_first_key_only(client, made):
+    row, token = made()
+
+    def greet(key: str):
+        shown = {"Authorization": token.credential()}
+        asked = {"nonce": NONCE, "key": key}
+        return client.get("/join/v1/greeting", asked, headers=shown)
+
+    assert greet("").status_code == 200
+    for bad in ("x", "A" * 44, key_of(KEY) + "\n"):
+        assert greet(bad).status_code == 400
+    row.refresh_from_db()
+    assert row.public_key == ""
+    for _ in range(2):
+        assert greet(key_of(KEY)).status_code == 200
+    thief = Ed25519PrivateKey.generate()
+    for refused in (greet(key_of(thief)), join(client, token, request_of(thief))):
+        assert (refused.status_code, refused.json()["code"]) == (403, "join-refused")
+        assert "another key used this token first" in refused.json()["detail"]
+    row.refresh_from_db()
+    assert row.used_at is None
+    assert not Node.objects.exists()
+    answer_of(join(client, token), token)
+    row.refresh_from_db()
+    assert row.public_key == key_of(KEY)
+
+
+@pytest.mark.parametrize("which", ["portal", "broker"])
+def test_certificates_that_cannot_be_read_leave_the_token_unused(
+    client, made, settings, monkeypatch, tmp_path, which
+):
+    row, token = made()
+    if which == "portal":
+        monkeypatch.setattr(service, "PORTAL_CA", tmp_path)
+    else:
+        settings.BROKER_CA_FILE = str(tmp_path / "missing.pem")
+    refused = join(client, token)
+    assert (refused.status_code, refused.json()["code"]) == (503, "unavailable")
+    assert f"cannot read {tmp_path}" in refused.json()["detail"]
+    row.refresh_from_db()
+    assert row.used_at is None
+    assert not Node.objects.exists()
 
 
 @pytest.mark.parametrize(
@@ -391,7 +443,9 @@ def test_a_portal_of_one_machine_lets_no_machine_join(client, made, settings, op
 def test_the_line_is_shown_once_and_can_be_withdrawn(client, operator):
     client.force_login(operator)
     page = client.post("/manage/machines/add/", {"name": "atlas"}).content.decode()
-    assert "curl -fsS https://gpu.example.org/join.sh | sudo sh -s -- gpj1_" in page
+    assert 'value="curl -fsS https://gpu.example.org/join.sh | sudo sh"' in page
+    assert page.count('value="gpj1_') == 1
+    assert page.count("gpj1_") == 1
     row = NodeJoin.objects.get()
     watch = client.get(f"/manage/machines/{row.pk}/").content.decode()
     assert "gpj1_" not in watch
@@ -413,6 +467,7 @@ def test_the_line_is_shown_once_and_can_be_withdrawn(client, operator):
     [
         ("a/b", "", "letters, digits"),
         ("-a", "", "letters, digits"),
+        ("_a", "", "begins with a letter"),
         ("a" * 64, "", "63"),
         ("borg", "", "enrolled already"),
         ("none", "on", "No node is enrolled"),
