@@ -29,8 +29,7 @@ from ninja.security import HttpBearer, SessionAuth
 from gpuportal.http import problems
 from gpuportal.http.openapi import ApiSchema, with_names, with_problems
 from gpuportal.http.token_auth import scopes_needed, usable_token
-from reservations.accounts.second_factors.rules import Demand
-from reservations.accounts.second_factors.sign_in import demand_of
+from reservations.accounts.second_factors.sign_in import check_demand
 from reservations.models import User
 from reservations.web.rate_limits import with_rate_headers
 from telemetry.protocol.request_refusal import RequestRefused
@@ -122,10 +121,8 @@ class PageAuth(SessionAuth):
         if "Authorization" in request.headers:
             return None
         user = super().__call__(request)
-        if isinstance(user, User) and demand_of(request, user, timezone.now()) is (
-            Demand.REQUIRED
-        ):
-            raise problems.second_factor_missing()
+        if isinstance(user, User):
+            check_demand(request.session, user, timezone.now())
         return user
 
 

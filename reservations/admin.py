@@ -8,6 +8,7 @@ read-only: the database refuses every change.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from django import forms
@@ -16,14 +17,16 @@ from django.contrib.admin.helpers import ActionForm
 from django.contrib.admin.widgets import AutocompleteSelect
 from django.contrib.auth.admin import UserAdmin as DjangoUserAdmin
 from django.contrib.auth.forms import UserChangeForm
-from django.db import models
+from django.db import models, transaction
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 from django.utils.translation import gettext, gettext_lazy
 from simple_history.admin import SimpleHistoryAdmin
 
+from reservations.accounts import tasks
 from reservations.accounts.api_tokens import revoke_token
+from reservations.accounts.second_factors.sign_in import proof_needed, to_proof
 from reservations.accounts.tree import admin_changes
 from reservations.booking.release import cancel, release
 from reservations.models import (
@@ -190,6 +193,39 @@ class UserAdmin(DjangoUserAdmin, AuditedAdmin):  # type: ignore[type-arg]
         *DjangoUserAdmin.fieldsets,  # type: ignore[misc]
         ("GPU Portal", {"fields": ("display_name", "unix_user", "hue")}),
     )
+
+    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Operators who proved their second factor lately, if they have one."""
+        return super().has_add_permission(request) and not proof_needed(request)
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Operators who proved their second factor lately, if they have one."""
+        allowed = super().has_change_permission(request, obj)
+        return allowed and not proof_needed(request)
+
+    def add_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        """Ask for the second factor before the form is shown."""
+        if request.method == "GET" and proof_needed(request):
+            return to_proof(request.get_full_path())
+        return super().add_view(request, *args, **kwargs)
+
+    def change_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        """Ask for the second factor before the form is shown."""
+        if request.method == "GET" and proof_needed(request):
+            return to_proof(request.get_full_path())
+        return super().change_view(request, *args, **kwargs)
+
+    def save_model(
+        self, request: HttpRequest, obj: Any, form: Any, change: bool
+    ) -> None:
+        """Save, and tell the previous mail address that it was changed."""
+        before = form.initial.get("email", "")
+        super().save_model(request, obj, form, change)
+        if change and before and before != obj.email:
+            send = partial(
+                tasks.queue_notice, tasks.mail_address_notice, obj.pk, before
+            )
+            transaction.on_commit(send)
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Nobody: a login is deactivated, and its ledger stays."""

@@ -8,6 +8,8 @@ from django.utils import timezone
 from reservations import tick as tick_service
 from reservations.accounts.tasks import (
     invite,
+    mail_address_notice,
+    mail_lock_notice,
     mail_password_link,
     mail_password_notice,
 )
@@ -26,6 +28,8 @@ from telemetry.live.broker_client import BROKER
 __all__ = [
     "deliver",
     "invite",
+    "mail_address_notice",
+    "mail_lock_notice",
     "mail_password_link",
     "mail_password_notice",
     "place",

@@ -18,7 +18,10 @@ from django.utils.http import url_has_allowed_host_and_scheme
 
 from gpuportal.http import problems
 from reservations.accounts.second_factors.rules import Demand
-from reservations.accounts.second_factors.sign_in import demand_of
+from reservations.accounts.second_factors.sign_in import (
+    demand_of,
+    second_factor_missing,
+)
 from reservations.models import User
 from reservations.notifications.reader_locale import chosen_language, zone_of
 from telemetry.protocol.request_refusal import RequestRefused
@@ -198,7 +201,7 @@ class SecondFactorMiddleware(MiddlewareMixin):
             user = request.user
             if not isinstance(user, User):
                 return None
-            demand = demand_of(request, user, timezone.now())
+            demand = demand_of(request.session, user, timezone.now())
         except problems.OUTAGES:
             return None  # the view handles the outage
         request.second_factor_demand = demand  # type: ignore[attr-defined]
@@ -208,7 +211,7 @@ class SecondFactorMiddleware(MiddlewareMixin):
         ):
             return None
         if problems.wants_problem(request):
-            return problem_response(problems.second_factor_missing())
+            return problem_response(second_factor_missing())
         return HttpResponseRedirect(resolve_url("second-factors"))
 
 

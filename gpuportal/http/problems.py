@@ -90,14 +90,6 @@ def page_expired() -> RequestRefused:
     )
 
 
-def second_factor_missing() -> RequestRefused:
-    """Return the refusal of an operator who has to set up a second factor first."""
-    return RequestRefused(
-        "second-factor-needed",
-        sentence("Set up a second factor on the page Settings first."),
-    )
-
-
 def too_large(most_bytes: int) -> RequestRefused:
     """Return the refusal of a body of more than so many bytes."""
     return RequestRefused(

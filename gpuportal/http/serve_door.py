@@ -43,6 +43,7 @@ from placement.serving.call_access import (
     stats_target,
 )
 from placement.serving.call_broker import call_broker
+from reservations.accounts.second_factors.sign_in import check_demand
 from reservations.models import User
 from reservations.web.rate_limits import check_rate
 from telemetry.protocol.request_refusal import RequestRefused
@@ -122,6 +123,10 @@ def authenticated_user(request: HttpRequest, job_id: int) -> User:
         raise CallRefused("signed-out", "Sign in, or send a token that is valid.")
     if request.method == "POST" and check_csrf(request) is not None:
         raise CallRefused("page-expired", "The page's CSRF token is missing or old.")
+    try:
+        check_demand(request.session, request.user, timezone.now())
+    except RequestRefused as missing:
+        raise CallRefused(missing.code, missing.detail) from None
     return request.user
 
 

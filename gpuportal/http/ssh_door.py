@@ -35,8 +35,8 @@ from placement.protocol.byte_stream import ByteStream
 from placement.protocol.end_notice import due_warning
 from placement.protocol.stream_frames import PIECE_BYTES
 from placement.protocol.stream_refusal import ENDED, StreamRefused
+from reservations.accounts.second_factors.sign_in import door_user
 from reservations.models import User
-from reservations.web.session_consumer import user_of_session
 from telemetry.protocol.coded_error import PROBLEM_TYPE, CodedError
 from telemetry.protocol.request_refusal import RequestRefused
 from telemetry.protocol.sentences import sentence
@@ -79,7 +79,7 @@ class _Visit:
                     "signed-out", sentence("Send a token that is valid.")
                 )
             return user
-        user = user_of_session(self.session_key)
+        user = door_user(self.session_key, timezone.now())
         if user is None:
             raise RequestRefused(
                 "signed-out", sentence("Sign in, or send a token that is valid.")

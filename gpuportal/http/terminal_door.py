@@ -45,7 +45,7 @@ from placement.protocol.terminal_messages import (
     pack_size,
 )
 from placement.workspace.service import VisitTarget, terminal_target
-from reservations.web.session_consumer import user_of_session
+from reservations.accounts.second_factors.sign_in import door_user
 from telemetry.protocol.codec import Malformed, decode
 from telemetry.protocol.coded_error import CodedError
 from telemetry.protocol.request_refusal import RequestRefused
@@ -117,10 +117,11 @@ def _visit(session_key: str | None, pk: int) -> VisitTarget:
     Raises:
         CodedError: the user is signed out or has no terminal that runs.
     """
-    user = user_of_session(session_key)
+    now = timezone.now()
+    user = door_user(session_key, now)
     if user is None:
         raise RequestRefused("signed-out", sentence("Sign in again."))
-    return terminal_target(user, pk, timezone.now())
+    return terminal_target(user, pk, now)
 
 
 @dataclass(slots=True)

@@ -116,7 +116,7 @@ SENTENCES = {
     "invitation.accepted": noop("chose a password as {what}"),
     "invitation.mail-failed": noop("could not mail the sign-in link of {what}"),
     "password.reset-mailed": noop("mailed a link to a new password to {what}"),
-    "password.mail-failed": noop("could not mail {what} about the password"),
+    "password.mail-failed": noop("could not mail {what} about the sign-in"),
     "password.reset": noop("chose a new password by a mailed link as {what}"),
     "password.changed": noop("changed the password of {what}"),
     "second-factor.added": noop("added a second factor of {what}"),

@@ -17,7 +17,7 @@ from django.views.decorators.http import require_http_methods, require_safe
 
 from gpuportal.manage import erasure_of_person, person_links
 from gpuportal.manage.audit_text import rows_of
-from reservations.accounts import invitation_mail, offboarding
+from reservations.accounts import invitation_mail, offboarding, tasks
 from reservations.accounts import people as people_services
 from reservations.accounts.identities import service as identity_service
 from reservations.accounts.identities.queries import provider_name, providers
@@ -33,7 +33,6 @@ from reservations.models import (
     User,
     WaitingRequest,
 )
-from reservations.rules.errors import NotAllowed
 from reservations.store.access import operator_required, reader
 from reservations.store.booking_facts import site_policy
 from telemetry.protocol.coded_error import CodedError
@@ -188,9 +187,10 @@ class NewPersonForm(PersonForm):
 def person_new(request: HttpRequest) -> HttpResponseBase:
     """Make a person, who then gets a password link and groups."""
     form = NewPersonForm(request.POST if request.method == "POST" else None)
-    if request.method != "POST" or not form.is_valid():
-        status = 200 if request.method != "POST" else 422
-        page = {"tab": "people", "form": form}
+    needed = proof_needed(request)
+    if request.method != "POST" or needed or not form.is_valid():
+        status = 200 if request.method != "POST" else 403 if needed else 422
+        page = {"tab": "people", "form": form, "proof_needed": needed}
         return render(request, "gpuportal/manage/person_new.html", page, status=status)
     values = dict(form.cleaned_data)
     made = people_services.make(
@@ -211,12 +211,20 @@ def person_new(request: HttpRequest) -> HttpResponseBase:
 @operator_required
 @never_cache
 def person(request: HttpRequest, pk: int) -> HttpResponseBase:
-    """Show a person; change the account, make a password link, end sessions."""
+    """Show a person; change the account, make a password link, end sessions.
+
+    Only the end of sessions needs no second factor again, because it is urgent.
+    """
     found = get_object_or_404(User, pk=pk)
     if request.method != "POST":
         return _person_page(request, found, PersonForm(instance=found))
     act = request.POST.get("act", "save")
     now, actor = timezone.now(), reader(request)
+    if act != "sign-out" and proof_needed(request):
+        # The form keeps what was typed.
+        kept = request.POST if act == "save" else None
+        form = PersonForm(kept, instance=User.objects.get(pk=pk))
+        return _person_page(request, found, form, status=403)
     try:
         if act == "link":
             text = people_services.password_link(user_id=pk, actor=actor, now=now)
@@ -245,12 +253,6 @@ def person(request: HttpRequest, pk: int) -> HttpResponseBase:
             )
             return redirect("manage-person", pk)
         if act == "factors":
-            if proof_needed(request):
-                raise NotAllowed(
-                    act=sentence(
-                        "remove them before you confirm your own second factor"
-                    )
-                )
             factor_service.reset(user=found, actor=actor, now=now)
             people_services.sign_out(user_id=pk, actor=actor, now=now)
             messages.success(
@@ -280,6 +282,8 @@ def person(request: HttpRequest, pk: int) -> HttpResponseBase:
         text = message_of(error)
         form = PersonForm(instance=found)
         return _person_page(request, found, form, error=text, status=409)
+    if "email" in changed and changed["email"][0]:
+        tasks.queue_notice(tasks.mail_address_notice, pk, changed["email"][0])
     messages.success(
         request, gettext("Saved.") if changed else gettext("Nothing was changed.")
     )

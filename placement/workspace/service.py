@@ -27,10 +27,10 @@ from placement.planner.values.errors import LaunchInvalid
 from placement.protocol.launchers import environment_problem
 from placement.protocol.stream_refusal import StreamRefused
 from placement.workspace.queries import may_use, title_of, workspace_origin
+from reservations.accounts.second_factors.sign_in import door_user
 from reservations.models import ApiToken, User
 from reservations.rules.errors import NotAllowed, NotFound
 from reservations.store.audit_log import audit_act
-from reservations.web.session_consumer import user_of_session
 from telemetry.protocol.sentences import sentence
 
 CODE_SECONDS = 60
@@ -244,6 +244,7 @@ def visit_target(cookie: str, label: str, *, now: datetime) -> VisitTarget:
     Raises:
         NotFound: the cookie opens nothing here: unknown, of another workspace, of a
             session that has ended, or of a User who may no longer use it.
+        RequestRefused: an operator has to set up a second factor first.
         StreamRefused: it does not run, or the Reservation is over.
     """
     entry = (
@@ -263,7 +264,7 @@ def _user_of_entry(key: str, now: datetime) -> User | None:
     None: it has ended. A session's key has letters and digits only.
     """
     if not key.startswith(BY_TOKEN):
-        return user_of_session(key)
+        return door_user(key, now)
     tokens = ApiToken.objects.select_related("user").filter(
         pk=int(key.removeprefix(BY_TOKEN)), revoked_at=None, expires_at__gt=now
     )

@@ -11,6 +11,7 @@ from channels.db import database_sync_to_async
 from channels.generic.websocket import AsyncJsonWebsocketConsumer
 from django.conf import settings
 from django.contrib.auth import get_user
+from django.contrib.sessions.backends.base import SessionBase
 
 from reservations.models import User
 
@@ -22,8 +23,8 @@ SOCKETS_PER_USER = 60
 """Per web process. A person with sixty open pages probably runs a broken script."""
 
 
-def user_of_session(session_key: str | None) -> User | None:
-    """Return the User of a session, read from the store again.
+def signed_in(session_key: str | None) -> tuple[User, SessionBase] | None:
+    """Return the User of a session and the session, read from the store again.
 
     This needs a new SessionStore, because the one in the socket's scope caches what it
     read when the socket was opened. None: signed out, expired, password changed, or
@@ -33,7 +34,16 @@ def user_of_session(session_key: str | None) -> User | None:
         return None
     fresh = importlib.import_module(settings.SESSION_ENGINE).SessionStore(session_key)
     user = get_user(SimpleNamespace(session=fresh))  # type: ignore[arg-type]
-    return user if isinstance(user, User) and user.is_active else None
+    return (user, fresh) if isinstance(user, User) and user.is_active else None
+
+
+def user_of_session(session_key: str | None) -> User | None:
+    """Return the User of `signed_in`.
+
+    For pages that only show. What runs code uses `door_user` of the second factors.
+    """
+    found = signed_in(session_key)
+    return None if found is None else found[0]
 
 
 class SessionConsumer(AsyncJsonWebsocketConsumer):  # type: ignore[misc]

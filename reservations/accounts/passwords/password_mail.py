@@ -1,4 +1,7 @@
-"""Mails about passwords: a link to a new one, and the news that it was changed.
+"""Mails about sign-ins: a link to a new password, and news that a person should know.
+
+The news are that the password or the mail address was changed, and that wrong codes
+locked the authenticator app.
 
 The link is Django's: a signature over the password, the last sign-in and the time. So
 it works once, ends with the next sign-in, and no row stores it.
@@ -10,12 +13,14 @@ from datetime import datetime, timedelta
 from django.conf import settings
 from django.contrib.auth.forms import PasswordResetForm
 from django.contrib.auth.tokens import default_token_generator
+from django.db import transaction
 from django.urls import reverse
 from django.utils.encoding import force_bytes
 from django.utils.http import urlsafe_base64_encode
 from django.utils.translation import gettext
 
 from reservations.accounts import invitation_mail
+from reservations.accounts.second_factors.rules import LOCKED
 from reservations.models import AuditEntry, User
 from reservations.notifications import mail
 from reservations.notifications.reader_locale import with_language_of
@@ -46,9 +51,8 @@ def send_links(*, address: str, now: datetime) -> int:
     sent = 0
     for found in PasswordResetForm().get_users(address):
         user = User.objects.get(pk=found.pk)
-        if user.erased_at is not None or _mailed_lately(user, now):
+        if not _may_mail(user, now):
             continue
-        audit_act(verb=MAILED, subject=f"user:{user.pk}", actor=None, now=now)
         link = reverse(
             "password-reset-choose",
             args=[
@@ -89,18 +93,70 @@ def send_notice(*, user_pk: int, now: datetime) -> bool:
     return _send(user, subject, text, f"password-{user.pk}-{unix(now)}", now)
 
 
-def _mailed_lately(user: User, now: datetime) -> bool:
-    rows = AuditEntry.objects.filter(
-        verb=MAILED, subject=f"user:{user.pk}", at__gt=now - WINDOW
-    )
-    return rows.count() >= MOST_MAILS
+def send_lock_notice(*, user_pk: int, now: datetime) -> bool:
+    """Tell a person that wrong codes locked their authenticator app."""
+    user = User.objects.filter(pk=user_pk, erased_at=None).first()
+    if user is None or not user.email or not mail.configured():
+        return False
+    with with_language_of(user):
+        words = gettext(
+            "Somebody entered wrong codes for the user name %(user)s at the GPU "
+            "Portal. The authenticator app is locked for %(minutes)s minutes. A "
+            "passkey or a recovery code still works.\n\nIf this was not you, somebody "
+            "knows your password. Change it, and tell the lab admin.\n"
+        )
+        text = words % {"user": user.username, "minutes": LOCKED.seconds // 60}
+        subject = gettext("Wrong codes for your sign-in at the GPU Portal")
+    return _send(user, subject, text, f"locked-{user.pk}-{unix(now)}", now)
 
 
-def _send(user: User, subject: str, text: str, message_id: str, now: datetime) -> bool:
+def send_address_notice(*, user_pk: int, address: str, now: datetime) -> bool:
+    """Tell a person at their previous address that the lab admin changed it."""
+    user = User.objects.filter(pk=user_pk, erased_at=None).first()
+    if user is None or not address or not mail.configured():
+        return False
+    with with_language_of(user):
+        words = gettext(
+            "The lab admin changed the mail address of the user name %(user)s at the "
+            "GPU Portal. Mail no longer goes to this address.\n\nIf you did not ask "
+            "for it, tell the lab admin at once.\n"
+        )
+        text = words % {"user": user.username}
+        subject = gettext("Your mail address at the GPU Portal was changed")
+    message_id = f"address-{user.pk}-{unix(now)}"
+    return _send(user, subject, text, message_id, now, to=address)
+
+
+def _may_mail(user: User, now: datetime) -> bool:
+    """Count a link, unless the person has got enough of them. One at a time."""
+    with transaction.atomic(durable=True):
+        people = User.objects.select_for_update(no_key=True, of=("self",))
+        if people.filter(pk=user.pk, erased_at=None).first() is None:
+            return False
+        rows = AuditEntry.objects.filter(
+            verb=MAILED, subject=f"user:{user.pk}", at__gt=now - WINDOW
+        )
+        if rows.count() >= MOST_MAILS:
+            return False
+        audit_act(verb=MAILED, subject=f"user:{user.pk}", actor=None, now=now)
+    return True
+
+
+def _send(
+    user: User,
+    subject: str,
+    text: str,
+    message_id: str,
+    now: datetime,
+    *,
+    to: str = "",
+) -> bool:
     try:
-        mail.send(to=user.email, subject=subject, text=text, message_id=message_id)
+        mail.send(
+            to=to or user.email, subject=subject, text=text, message_id=message_id
+        )
     except mail.MailFailed as error:
-        log.warning("no mail about the password of user %s: %s", user.pk, error.why)
+        log.warning("no mail about the sign-in of user %s: %s", user.pk, error.why)
         audit_act(
             verb="password.mail-failed",
             subject=f"user:{user.pk}",

@@ -35,6 +35,8 @@ from reservations.models import User
 from reservations.rules.errors import NotFound
 from reservations.store.access import reader
 from reservations.web.rate_limits import check_address_rate, check_rate
+from telemetry.protocol.request_refusal import RequestRefused
+from telemetry.protocol.sentences import sentence
 
 REQUESTS_PER_MINUTE = 10
 """Most requests for a link from one address."""
@@ -73,8 +75,19 @@ class ForgottenPassword(PasswordResetView):
         return super().post(request, *args, **kwargs)
 
     def form_valid(self, form: Any) -> HttpResponse:
-        """Queue the mail."""
-        tasks.mail_password_link.delay(form.cleaned_data["email"])
+        """Queue the mail.
+
+        Raises:
+            RequestRefused: the broker is away.
+        """
+        try:
+            tasks.mail_password_link.delay(form.cleaned_data["email"])
+        except OperationalError as error:
+            raise RequestRefused(
+                "unavailable",
+                sentence("No mail was sent. Try again in a moment."),
+                title=sentence("The portal cannot send mail at the moment"),
+            ) from error
         return redirect(str(self.success_url))
 
     def form_invalid(self, form: Any) -> HttpResponse:
@@ -119,7 +132,7 @@ class PasswordByLink(PasswordResetConfirmView):
             self.validlink = False
             return self.render_to_response(self.get_context_data())
         self.request.session.flush()
-        _tell(self.user)
+        tasks.queue_notice(tasks.mail_password_notice, self.user.pk)
         messages.success(
             self.request,
             gettext("Your password was changed. Sign in with the new one."),
@@ -179,7 +192,7 @@ class OwnPassword(PasswordChangeView):
             form.add_error("old_password", ValidationError(wrong))
             return self.form_invalid(form)
         update_session_auth_hash(self.request, user)
-        _tell(user)
+        tasks.queue_notice(tasks.mail_password_notice, user.pk)
         messages.success(
             self.request,
             gettext("Your password was changed. All other browsers were signed out."),
@@ -189,11 +202,3 @@ class OwnPassword(PasswordChangeView):
     def form_invalid(self, form: Any) -> HttpResponse:
         """Show the faults by the fields."""
         return self.render_to_response(self.get_context_data(form=form), status=422)
-
-
-def _tell(user: User) -> None:
-    """Queue the mail about the change. Without the broker there is none."""
-    try:
-        tasks.mail_password_notice.delay(user.pk)
-    except OperationalError:
-        password_mail.log.warning("no mail to user %s: no broker", user.pk)

@@ -36,8 +36,8 @@ log = logging.getLogger(__name__)
 class ProofRefused(Exception):
     """A code or passkey proves nothing. The text is for the person."""
 
-    def __init__(self, why: Sentence) -> None:
-        self.why = why
+    def __init__(self, why: Sentence, *, locks: bool = False) -> None:
+        self.why, self.locks = why, locks
         super().__init__(why)
 
 
@@ -184,32 +184,36 @@ def check_code(*, user: User, code: str, now: datetime) -> bool:
         if used:
             _audit("second-factor.code-used", user, user, now)
             return True
-        refusal = _check_app(user, typed, now)
+        refused = _check_app(user, typed, now)
     # Outside, so that the count of wrong codes is stored.
-    if refusal is not None:
-        raise ProofRefused(refusal)
+    if refused is not None:
+        raise refused
     return False
 
 
-def _check_app(user: User, code: str, now: datetime) -> Sentence | None:
+def _check_app(user: User, code: str, now: datetime) -> ProofRefused | None:
     """Accept a code of the app; return why not."""
     wrong = sentence("This code is wrong or was used already. Enter the next one.")
     app = app_of(user)
     if app is None:
-        return wrong
+        return ProofRefused(wrong)
     until = locked_until(app.wrong_codes, app.wrong_at, now)
     if until is not None:
         minutes = -(-(until - now).seconds // 60)
-        return sentence(
-            "Too many wrong codes. Try again in {minutes} minutes, or use a passkey or "
-            "a recovery code.",
-            minutes=minutes,
+        return ProofRefused(
+            sentence(
+                "Too many wrong codes. Try again in {minutes} minutes, or use a "
+                "passkey or a recovery code.",
+                minutes=minutes,
+            )
         )
     secret = unseal(app.secret)
     if secret is None:
-        return sentence(
-            "The portal's secret key was changed, so it cannot check this app. Use a "
-            "passkey or a recovery code, or ask the lab admin."
+        return ProofRefused(
+            sentence(
+                "The portal's secret key was changed, so it cannot check this app. Use "
+                "a passkey or a recovery code, or ask the lab admin."
+            )
         )
     step = matching_step(secret, code, now_seconds=unix(now), last_step=app.counter)
     if step is not None:
@@ -220,9 +224,10 @@ def _check_app(user: User, code: str, now: datetime) -> Sentence | None:
     app.wrong_codes = app.wrong_codes % MOST_WRONG + 1
     app.wrong_at = now
     app.save(update_fields=["wrong_codes", "wrong_at"])
-    if app.wrong_codes == MOST_WRONG:
+    locks = app.wrong_codes == MOST_WRONG
+    if locks:
         _audit("second-factor.locked", user, None, now)
-    return wrong
+    return ProofRefused(wrong, locks=locks)
 
 
 def check_passkey(

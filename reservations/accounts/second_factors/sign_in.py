@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from django.contrib.auth import REDIRECT_FIELD_NAME, login
+from django.contrib.sessions.backends.base import SessionBase
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect
 from django.urls import reverse
@@ -21,6 +22,7 @@ from reservations.accounts.second_factors.rules import Demand, is_fresh
 from reservations.models import User
 from reservations.rules.window import unix
 from reservations.store.access import reader
+from reservations.web.session_consumer import signed_in
 from telemetry.protocol.request_refusal import RequestRefused
 from telemetry.protocol.sentences import sentence
 
@@ -109,6 +111,12 @@ def proof_needed(request: HttpRequest) -> bool:
     return has_factor(reader(request))
 
 
+def to_proof(back: str) -> HttpResponse:
+    """Redirect to the page that asks for the second factor, which leads back."""
+    query = urlencode({REDIRECT_FIELD_NAME: back}, safe="/")
+    return redirect(f"{reverse('second-factor')}?{query}")
+
+
 def proof_required(
     *, back: str
 ) -> Callable[[Callable[..., HttpResponseBase]], Callable[..., HttpResponseBase]]:
@@ -126,8 +134,7 @@ def proof_required(
             request: HttpRequest, *args: Any, **kwargs: Any
         ) -> HttpResponseBase:
             if proof_needed(request):
-                query = urlencode({REDIRECT_FIELD_NAME: reverse(back)}, safe="/")
-                return redirect(f"{reverse('second-factor')}?{query}")
+                return to_proof(reverse(back))
             return view(request, *args, **kwargs)
 
         return checked
@@ -148,17 +155,51 @@ def check_proof(request: HttpRequest) -> None:
         )
 
 
-def demand_of(request: HttpRequest, user: User, now: datetime) -> Demand:
+def second_factor_missing() -> RequestRefused:
+    """Return the refusal of an operator who has to set up a second factor first."""
+    return RequestRefused(
+        "second-factor-needed",
+        sentence("Set up a second factor on the page Settings first."),
+    )
+
+
+def check_demand(session: SessionBase, user: User, now: datetime) -> None:
+    """Refuse an operator who needs a second factor and has none.
+
+    Raises:
+        RequestRefused: the grace is over.
+    """
+    if demand_of(session, user, now) is Demand.REQUIRED:
+        raise second_factor_missing()
+
+
+def door_user(session_key: str | None, now: datetime) -> User | None:
+    """Return the User of a session that asks for a terminal, ssh or a workspace.
+
+    None: signed out, expired, password changed, or deactivated.
+
+    Raises:
+        RequestRefused: an operator has to set up a second factor first.
+    """
+    found = signed_in(session_key)
+    if found is None:
+        return None
+    user, session = found
+    check_demand(session, user, now)
+    return user
+
+
+def demand_of(session: SessionBase, user: User, now: datetime) -> Demand:
     """Return what the portal asks of a signed-in person.
 
     The first answer other than none is stored, because a grace begins with it. Cost:
     one query for operators who signed in without a second factor, none for others.
     """
-    if not user.is_operator or PROVED_AT in request.session:
+    if not user.is_operator or PROVED_AT in session:
         return Demand.NONE
     found = policy().demand(
         operator=True,
-        by_provider=PROVIDER_KEY in request.session,
+        by_provider=PROVIDER_KEY in session,
         asked_at=user.second_factor_asked_at,
         now=now,
     )

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any
 
 import segno
+from axes.helpers import get_client_ip_address
 from django.conf import settings
 from django.contrib import messages
 from django.contrib.auth import REDIRECT_FIELD_NAME
@@ -17,7 +18,7 @@ from django.utils.translation import gettext, ngettext
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
 
-from reservations.accounts import people
+from reservations.accounts import people, tasks
 from reservations.accounts.second_factors import passkeys, service, sign_in
 from reservations.accounts.second_factors.forms import (
     AppForm,
@@ -32,12 +33,17 @@ from reservations.accounts.second_factors.queries import (
     policy,
     recovery_codes_left,
 )
-from reservations.accounts.second_factors.rules import SECRET_BYTES, totp
+from reservations.accounts.second_factors.rules import (
+    SECRET_BYTES,
+    is_fresh,
+    totp,
+)
 from reservations.accounts.second_factors.sealed_text import seal, unseal
 from reservations.models import User
 from reservations.rules.errors import NotFound
+from reservations.rules.window import unix
 from reservations.store.access import reader
-from reservations.web.rate_limits import check_rate
+from reservations.web.rate_limits import check_address_rate, check_rate
 from telemetry.protocol.sentences import sentence
 from telemetry.web.query_filters import whole_number
 from telemetry.web.translation import translated
@@ -46,7 +52,9 @@ FOLDER = "reservations/accounts/second_factors"
 PROOF_STATE = "second-factor-challenge"
 NEW_STATE = "second-factor-new-passkey"
 NEW_SECRET = "second-factor-new-app"
-"""In the session: the challenges that a browser signs, and the secret of a new app."""
+NEW_SECRET_AT = "second-factor-new-app-at"
+"""In the session: the challenges that a browser signs, and the secret of a new app with
+the time at which it was made, in Unix seconds."""
 PROOFS_PER_MINUTE = 20
 PASSWORDS_PER_MINUTE = 5
 
@@ -68,13 +76,20 @@ def prove(request: HttpRequest) -> HttpResponseBase:
     form = ProofForm(request.POST if request.method == "POST" else None)
     error = ""
     if request.method == "POST":
-        check_rate(
-            "second-factor", user_pk=user.pk, per_minute=PROOFS_PER_MINUTE, now=now
+        # By address too, so that nobody else uses up the tries of a person.
+        caller = get_client_ip_address(request) or "unknown"
+        check_address_rate(
+            "second-factor",
+            address=f"{user.pk}.{caller}",
+            per_minute=PROOFS_PER_MINUTE,
+            now=now,
         )
         try:
             _check(request, user, form, now)
         except service.ProofRefused as refused:
             error = translated(refused.why)
+            if refused.locks:
+                tasks.queue_notice(tasks.mail_lock_notice, user.pk)
         else:
             if signed_in:
                 sign_in.note_proof(request, now)
@@ -149,6 +164,7 @@ def show(request: HttpRequest) -> HttpResponseBase:
         return _page(request, user)
     if act == "app":
         request.session[NEW_SECRET] = seal(secrets.token_bytes(SECRET_BYTES))
+        request.session[NEW_SECRET_AT] = unix(now)
         return _page(request, user)
     if act == "remove":
         number = whole_number(request.POST.get("factor", ""))
@@ -172,6 +188,12 @@ def _add(request: HttpRequest, user: User, act: str, now: datetime) -> HttpRespo
     shown = {"app_form" if act == "app-add" else "passkey_form": form}
     first = not has_factor(user)
     state = request.session.pop(NEW_STATE, None)
+    if first and not _own_password(user) and not _signed_in_lately(user, now):
+        words = gettext(
+            "Sign out and sign in again first. The first second factor needs a sign-in "
+            "of the last ten minutes."
+        )
+        return _page(request, user, error=words, status=422, **shown)
     if form.is_valid() and first:
         _check_password(user, form, now)
     if not form.is_valid():
@@ -179,9 +201,11 @@ def _add(request: HttpRequest, user: User, act: str, now: datetime) -> HttpRespo
     values = form.cleaned_data
     try:
         if act == "app-add":
-            secret = unseal(request.session.get(NEW_SECRET, ""))
+            secret = _new_secret(request, now)
             if secret is None:
-                raise service.ProofRefused(sentence("This page is too old. Try again."))
+                # The form with the code is shown for a secret only.
+                words = gettext("This page is too old. Try again.")
+                return _page(request, user, error=words, status=422)
             service.add_app(
                 user=user,
                 secret=secret,
@@ -189,7 +213,7 @@ def _add(request: HttpRequest, user: User, act: str, now: datetime) -> HttpRespo
                 name=values["name"] or gettext("Authenticator app"),
                 now=now,
             )
-            del request.session[NEW_SECRET]
+            _drop_new_secret(request)
         else:
             if state is None:
                 raise service.ProofRefused(sentence("This page is too old. Try again."))
@@ -220,6 +244,11 @@ def _own_password(user: User) -> bool:
     return bool(settings.LOGIN_SETTINGS.passwords) and user.has_usable_password()
 
 
+def _signed_in_lately(user: User, now: datetime) -> bool:
+    last = user.last_login
+    return last is not None and is_fresh(unix(last), unix(now))
+
+
 def _check_password(user: User, form: FactorForm, now: datetime) -> None:
     """Let nobody lock a person out who only found their browser open."""
     if not _own_password(user):
@@ -236,7 +265,7 @@ def _page(
 ) -> HttpResponse:
     origin = passkeys.origin_of(request)
     factors = list(user.second_factors.all())
-    secret = unseal(request.session.get(NEW_SECRET, ""))
+    secret = _new_secret(request, timezone.now())
     options = ""
     if origin.possible:
         own = passkeys_of(user, origin.rp_id)
@@ -262,6 +291,19 @@ def _page(
         **more,
     }
     return render(request, f"{FOLDER}/factors.html", page, status=status)
+
+
+def _new_secret(request: HttpRequest, now: datetime) -> bytes | None:
+    """Return the secret of an app that is being set up; drop it after ten minutes."""
+    if not is_fresh(request.session.get(NEW_SECRET_AT), unix(now)):
+        _drop_new_secret(request)
+        return None
+    return unseal(request.session.get(NEW_SECRET, ""))
+
+
+def _drop_new_secret(request: HttpRequest) -> None:
+    for key in (NEW_SECRET, NEW_SECRET_AT):
+        request.session.pop(key, None)
 
 
 def _app_secret(user: User, secret: bytes) -> dict[str, str]:

@@ -1,5 +1,6 @@
 """A passkey of Chromium's own authenticator is added, and then signs in."""
 
+import pytest
 from playwright.sync_api import Page, expect
 
 from reservations.models import SecondFactor
@@ -14,6 +15,7 @@ AUTHENTICATOR = {
 }
 
 
+@pytest.mark.timeout(400)
 def test_a_passkey_is_added_and_signs_in(page: Page, live_asgi: str, console, axe):
     make_user("ada")
     # No browser takes a passkey for an IP address.

@@ -5,13 +5,16 @@ import re
 from datetime import timedelta
 
 import pytest
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 from kombu.exceptions import OperationalError
 
 from reservations.accounts import tasks
 from reservations.accounts.api_tokens import create_token
 from reservations.accounts.identities.provider_settings import LoginSettings
+from reservations.accounts.passwords import password_mail
 from reservations.accounts.people import password_link
 from reservations.accounts.ssh_keys.service import add_key
 from reservations.models import ApiToken, AuditEntry, Invitation, SshKey, User
@@ -60,8 +63,8 @@ def test_a_mailed_link_sets_a_password_once_and_signs_out_every_browser(ada, set
     browser = Client()
     browser.force_login(ada)
     now = timezone.now()
-    # A link holds the second of the last sign-in.
-    User.objects.filter(pk=ada.pk).update(last_login=now - timedelta(hours=1))
+    # A link knows the second of the last sign-in.
+    User.objects.update(last_login=now - timedelta(minutes=1))
     create_token(user=ada, label="x", scopes=["read"], days=9, now=now)
     password_link(user_id=ada.pk, actor=ada, now=now)
     with smtp(settings) as postman:
@@ -153,6 +156,29 @@ def test_a_link_ends_if_the_person_is_switched_off(ada, settings):
     assert visitor.post(form, CHOSEN).status_code == 404
     ada.refresh_from_db()
     assert ada.check_password(PASSWORD)
+
+
+def test_a_link_is_counted_under_a_lock_of_the_person(ada, settings):
+    with smtp(settings), CaptureQueriesContext(connection) as asked:
+        assert password_mail.send_links(address=ada.email, now=timezone.now()) == 1
+    texts = [one["sql"] for one in asked.captured_queries]
+    (count,) = [at for at, text in enumerate(texts) if "COUNT(*)" in text]
+    assert any(text.startswith("BEGIN") for text in texts[:count])
+    if connection.features.has_select_for_update:
+        assert any("FOR NO KEY UPDATE" in text for text in texts[:count])
+
+
+def test_without_the_broker_the_page_says_that_no_mail_was_sent(
+    ada, settings, monkeypatch
+):
+    def away(_address):
+        raise OperationalError
+
+    monkeypatch.setattr(tasks.mail_password_link, "delay", away)
+    settings.MAIL_CONFIGURED, settings.PORTAL_URL = True, "https://gpu.example.org"
+    answer = ask(ada.email)
+    assert answer.status_code == 503
+    assert "No mail was sent. Try again in a moment." in answer.content.decode()
 
 
 def test_requests_from_one_address_are_limited(settings, redis_client, time_machine):

@@ -10,6 +10,7 @@ from django.core.management import CommandError, call_command
 from django.test import Client
 from django.utils import timezone
 
+from reservations.accounts import tasks
 from reservations.accounts.second_factors import service
 from reservations.accounts.second_factors.rules import (
     LOCKED,
@@ -21,6 +22,7 @@ from reservations.accounts.second_factors.sealed_text import seal, unseal
 from reservations.models import (
     ApiToken,
     AuditEntry,
+    Invitation,
     RecoveryCode,
     SecondFactor,
     SshKey,
@@ -266,12 +268,145 @@ def test_a_lost_factor_is_removed_by_an_operator_or_a_command(ada, omar_in, caps
         call_command("reset_second_factor", "nobody")
 
 
-def test_an_operator_with_a_factor_confirms_it_before_removing_another_ones(
-    ada, omar_in
+@pytest.fixture
+def omar_with_factor(omar_in):
+    """An operator with an app, signed in without a fresh proof."""
+    omar, now = User.objects.get(username="omar"), timezone.now()
+    before = now - timedelta(minutes=10)
+    service.add_app(
+        user=omar, secret=SECRET, code=code_at(before), name="key", now=before
+    )
+    return omar_in
+
+
+def test_an_operator_confirms_a_factor_before_any_change_of_a_person(
+    ada, omar_with_factor
 ):
-    omar = User.objects.get(username="omar")
-    now = timezone.now()
-    service.add_app(user=omar, secret=SECRET, code=code(), name="key", now=now)
-    address = f"/manage/people/{ada.pk}/"
-    assert omar_in.post(address, {"act": "factors"}).status_code == 409
+    here, address = omar_with_factor, f"/manage/people/{ada.pk}/"
+    link = f"{PROVE}?next={address}"
+    assert link in here.get(address).content.decode()
+    typed = {"display_name": "Typed", "email": "x@evil.example", "is_superuser": "on"}
+    save = {"act": "save", "is_active": "on", "unix_user": "", **typed}
+    acts = [{"act": act} for act in ("link", "mail", "factors", "disconnect", "?")]
+    before = User.objects.values().get(pk=ada.pk)
+    for sent in (save, *acts):
+        refused = here.post(address, sent)
+        assert refused.status_code == 403, sent
+        assert f'{link}" target="_blank"' in refused.content.decode()
+    assert User.objects.values().get(pk=ada.pk) == before
     assert SecondFactor.objects.filter(user=ada).exists()
+    assert not Invitation.objects.exists()
+    # The form keeps what was typed.
+    assert 'value="x@evil.example"' in here.post(address, save).content.decode()
+    new = {"username": "eve", "email": "", "unix_user": "", "display_name": "Eve"}
+    refused = here.post("/manage/people/new/", new)
+    assert refused.status_code == 403
+    assert 'value="eve"' in refused.content.decode()
+    assert not User.objects.filter(username="eve").exists()
+    # The end of sessions is urgent.
+    assert here.post(address, {"act": "sign-out"}).status_code == 302
+    here.post(f"{PROVE}?next={address}", {"code": code()})
+    assert here.post(address, save | {"is_superuser": ""}).status_code == 302
+    assert here.post("/manage/people/new/", new).status_code == 302
+
+
+def test_the_admin_pages_of_people_need_the_factor_too(ada, omar_with_factor):
+    here, pages = omar_with_factor, "/admin/reservations/user/"
+    own = f"{pages}{ada.pk}/"
+    for page in (f"{own}change/", f"{pages}add/"):
+        assert here.get(page).url == f"{PROVE}?next={page}"
+    for page in (f"{own}change/", f"{pages}add/", f"{own}password/"):
+        assert here.post(page, {"username": "eve"}).status_code == 403
+    assert here.get(pages).status_code == 200
+    here.post(PROVE, {"code": code()})
+    assert here.get(f"{own}change/").status_code == 200
+    assert here.get(f"{pages}add/").status_code == 200
+
+
+@pytest.fixture
+def in_the_worker(monkeypatch):
+    for task in (tasks.mail_lock_notice, tasks.mail_address_notice):
+        monkeypatch.setattr(task, "delay", task.run)
+
+
+def test_a_changed_address_is_told_to_the_previous_one(
+    ada, settings, mailoutbox, in_the_worker, client
+):
+    settings.MAIL_CONFIGURED = True
+    User.objects.filter(pk=ada.pk).update(email="ada@example.org")
+    client.force_login(make_user("omar", is_superuser=True, is_staff=True))
+    sent = {"display_name": "Ada", "unix_user": "", "is_active": "on"}
+    address = f"/manage/people/{ada.pk}/"
+    for email in ("new@example.org", "new@example.org"):
+        assert client.post(address, {**sent, "email": email}).status_code == 302
+    (mail,) = mailoutbox
+    assert (mail.to, "was changed" in mail.subject) == (["ada@example.org"], True)
+    assert "new@example.org" not in mail.body
+    page = f"/admin/reservations/user/{ada.pk}/change/"
+    form = client.get(page).context["adminform"].form
+    values = {
+        name: form[name].value()
+        for name in ("username", "display_name", "unix_user", "hue", "is_active")
+    }
+    joined = timezone.localtime(ada.date_joined)
+    values |= {
+        "email": "third@example.org",
+        "date_joined_0": f"{joined:%Y-%m-%d}",
+        "date_joined_1": f"{joined:%H:%M:%S}",
+    }
+    answer = client.post(page, values)
+    assert answer.status_code == 302, answer.context["adminform"].form.errors
+    assert [one.to for one in mailoutbox[1:]] == [["new@example.org"]]
+
+
+def test_a_locked_app_is_told_by_mail_once(
+    ada, settings, mailoutbox, in_the_worker, redis_client
+):
+    settings.MAIL_CONFIGURED = True
+    User.objects.update(email="ada@example.org")
+    here = Client()
+    password(here)
+    for _ in range(MOST_WRONG + 2):
+        here.post(PROVE, {"code": "000000"})
+    (mail,) = mailoutbox
+    assert "locked for 15 minutes" in mail.body
+
+
+def test_tries_are_counted_for_each_address(ada, redis_client):
+    here, there = Client(REMOTE_ADDR="192.0.2.1"), Client(REMOTE_ADDR="192.0.2.2")
+    for client in (here, there):
+        password(client)
+    answers = [here.post(PROVE, {"passkey": "{}"}).status_code for _ in range(21)]
+    assert answers == [422] * 20 + [429]
+    assert there.post(PROVE, {"code": code()}).status_code == 302
+
+
+def test_the_secret_of_a_new_app_is_dropped_after_ten_minutes(clock):
+    here = Client()
+    here.force_login(make_user("bo"))
+    secret = shown_secret(here.post(FACTORS, {"act": "app"}).content.decode())
+    clock.shift(timedelta(minutes=10))
+    assert shown_secret(here.get(FACTORS).content.decode()) == secret
+    clock.shift(timedelta(seconds=1))
+    assert "app_secret" not in here.get(FACTORS).context
+    sent = {"act": "app-add", "code": code(secret), "password": PASSWORD}
+    assert "too old" in here.post(FACTORS, sent).content.decode()
+    assert not SecondFactor.objects.exists()
+
+
+def test_the_first_factor_without_a_password_needs_a_late_sign_in(clock):
+    bo, here = make_user("bo"), Client()
+    bo.set_unusable_password()
+    bo.save()
+    here.force_login(bo)
+    clock.shift(timedelta(minutes=10, seconds=1))
+    secret = shown_secret(here.post(FACTORS, {"act": "app"}).content.decode())
+    refused = here.post(FACTORS, {"act": "app-add", "code": code(secret)})
+    assert refused.status_code == 422
+    assert "Sign out and sign in again first." in refused.content.decode()
+    assert not SecondFactor.objects.exists()
+    here.force_login(bo)
+    secret = shown_secret(here.post(FACTORS, {"act": "app"}).content.decode())
+    done = here.post(FACTORS, {"act": "app-add", "code": code(secret)})
+    assert done.status_code == 200
+    assert SecondFactor.objects.get().user == bo
