@@ -281,7 +281,7 @@ bind_token() {
     fi
     openssl pkey -in "$key" -pubout -outform DER -out "$work/public.der" 2>/dev/null ||
         fail "$key has no key: delete it, and join again"
-    # An Ed25519 key: 12 bytes that name its kind, and 32 of its own.
+    # An Ed25519 key in DER: 12 bytes that name the algorithm, then the 32 bytes of the key.
     [ "$(wc -c <"$work/public.der")" = 44 ] || fail "$key has a key of another kind"
     public=$(tail -c 32 "$work/public.der" | openssl base64 -A |
         sed 's/+/%2B/g; s|/|%2F|g; s/=/%3D/g')
@@ -363,7 +363,7 @@ become_node() {
     GPUPORTAL_SETTINGS_DIR=$settings sh deploy/join $wait "$work/node.tar" >/dev/null ||
         fail "$name has joined and did not start. See: journalctl -u gpuportal-node -n 20"
     say "ok    $name has joined. Its settings are in $settings"
-    [ -z "$wait" ] || warn "the broker does not know $name yet. The page Manage, Pools, Add a machine shows the command that an admin types on the portal. $name starts by itself then"
+    [ -z "$wait" ] || warn "the broker has no user for $name yet. The page Manage, Pools, Add a machine shows the command that an admin types on the portal. $name starts by itself then"
     GPUPORTAL_NODE_ENV_FILE=$settings/node.env deploy/gpuportal-node doctor --report || true
 }
 

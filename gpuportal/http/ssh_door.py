@@ -132,8 +132,8 @@ async def _carry(
 class _EndWarnings:
     """The warnings before the end, as text messages that ``gp`` prints.
 
-    Where the portal knows the user's name on the node, the node writes the warning to
-    the terminal (``placement/access/end_messages.py``), and there is none here.
+    If the portal knows the user's name on the node, the node writes the warning to the
+    terminal (``placement/access/end_messages.py``). Otherwise this class sends it.
     """
 
     def __init__(self, send: Any) -> None:

@@ -1,6 +1,6 @@
 """The warning before the end of a reservation, in the page of a workspace's program.
 
-The portal adds one script to pages that a browser opens in a tab of its own. The script
+The portal adds one script to pages that a browser opens in a separate tab. The script
 comes from the workspace's own origin, asks that origin how long the reservation still
 runs, and shows a bar ten minutes and one minute before the end.
 """

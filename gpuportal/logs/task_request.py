@@ -12,7 +12,7 @@ from celery.signals import before_task_publish, task_postrun, task_prerun
 from telemetry import request_id
 
 _running: dict[str, Token[str]] = {}
-"""What was set before each running task of this process, by the task's id."""
+"""Tokens that restore the id from before each running task, by the task's id."""
 
 
 @before_task_publish.connect(weak=False)

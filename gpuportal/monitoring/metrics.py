@@ -282,7 +282,7 @@ def read(*, names_visible: bool) -> Iterator[Metric]:
                 family.add_sample(measure.name, labels[gpu.pk], float(value))
         yield family
     yield _states(gpus, rows, labels)
-    yield from read_site(now, frame_at)
+    yield from read_site(now, frame_at, {gpu.node for gpu in gpus})
 
 
 def labels_of(

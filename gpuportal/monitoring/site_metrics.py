@@ -26,12 +26,15 @@ QUEUE_PRIORITIES = ("", "\x06\x163", "\x06\x166", "\x06\x169")
 Samples = Iterable[tuple[dict[str, str], float]]
 
 
-def read_site(now: datetime, frame_at: float | None) -> Iterator[Metric]:
+def read_site(
+    now: datetime, frame_at: float | None, nodes: Iterable[Node]
+) -> Iterator[Metric]:
     """Yield the metrics. What cannot be read is left out.
 
     Args:
         now: the present instant.
-        frame_at: Unix seconds of the newest live frame; None: there is none.
+        frame_at: Unix seconds of the newest live frame. None if no frame exists.
+        nodes: the nodes of the shown Gpus.
     """
     if frame_at is not None:
         yield _gauge(
@@ -40,7 +43,7 @@ def read_site(now: datetime, frame_at: float | None) -> Iterator[Metric]:
             [({}, max(0.0, time.time() - frame_at))],
         )
     yield from _backups()
-    nodes = list(Node.objects.in_service())
+    nodes = sorted(nodes, key=lambda node: node.name)
     yield _gauge(
         "gpuportal_node_age_seconds",
         "Time since a node last reported.",

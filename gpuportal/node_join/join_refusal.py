@@ -12,7 +12,7 @@ from telemetry.protocol.sentences import joined, sentence
 
 
 class JoinFault(StrEnum):
-    """What is wrong with a join token or a request."""
+    """Reasons to refuse a join token or a request."""
 
     MISTYPED = "mistyped"
     UNKNOWN = "unknown"

@@ -1,4 +1,4 @@
-"""What the page of a machine that joins shows: each check with its remedy."""
+"""Rows of the page of a joining machine: each check with its remedy."""
 
 from collections.abc import Iterator
 from datetime import datetime

@@ -45,7 +45,7 @@ class ServeText(Schema):
     environment_folder: str = ""
     """The environment on the node that has the server."""
     callers: str = "owner"
-    """Who may call it: owner, account or anybody."""
+    """Allowed callers: owner, account or anybody."""
     reservation: int | None = None
     hours: float | None = None
     gpus: int | None = None
@@ -54,7 +54,7 @@ class ServeText(Schema):
 
 
 class Callers(Schema):
-    """Who may call a served language model: owner, account or anybody."""
+    """Allowed callers of a served language model: owner, account or anybody."""
 
     callers: str
 

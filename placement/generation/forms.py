@@ -20,7 +20,7 @@ CALLERS = (
     (Admits.ACCOUNT, gettext_lazy("members of the group that pays")),
     (Admits.ANYBODY, gettext_lazy("everyone")),
 )
-"""Who may call a model, as its owner chooses."""
+"""The callers that an owner can allow."""
 STORED = "stored:"
 """How an estimated model is written: stored:<number>, or a well-known name."""
 

@@ -42,7 +42,7 @@ class TextEndpointAnswer(TypedDict):
     total_bytes: int
     """Estimated memory, of all GPUs together."""
     callers: str
-    """Who may call it: owner, account or anybody."""
+    """Allowed callers: owner, account or anybody."""
     ends_at: UtcInstant | None
     address: str
     """Path of the OpenAI-compatible API: base_url without the portal's address."""

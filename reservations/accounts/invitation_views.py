@@ -10,6 +10,7 @@ from django.contrib.auth.decorators import login_not_required
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect, render
+from django.urls import reverse
 from django.utils import timezone
 from django.utils.translation import gettext, gettext_lazy
 from django.views.decorators.cache import never_cache
@@ -90,7 +91,9 @@ def choose(request: HttpRequest) -> HttpResponseBase:
             return _page(request, status=404)
         else:
             request.session.flush()
-            return begin_session(request, user, backend=BACKEND, back="")
+            board = reverse("board")
+            answer = begin_session(request, user, backend=BACKEND, back=board)
+            return redirect(board) if request.user.is_authenticated else answer
     return _page(request, form, user_name=found.user.username, status=422)
 
 
