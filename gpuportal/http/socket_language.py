@@ -1,15 +1,12 @@
 """The language of a websocket, in which its consumer sends sentences."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.http import HttpRequest
 from django.http.cookie import parse_cookie
 from django.utils import translation
 
 from reservations.notifications.reader_locale import chosen_language
-
-if TYPE_CHECKING:
-    from gpuportal.http.bodies import Receive, Scope
 
 
 class SocketLanguage:
@@ -22,14 +19,14 @@ class SocketLanguage:
     def __init__(self, application: Any) -> None:
         self.application = application
 
-    async def __call__(self, scope: "Scope", receive: "Receive", send: Any) -> None:
+    async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
         """Activate the language in this connection's context only."""
         found = chosen_language(scope.get("user")) or language_of_browser(scope)
         with translation.override(found):
             await self.application(scope, receive, send)
 
 
-def language_of_browser(scope: "Scope") -> str:
+def language_of_browser(scope: dict[str, Any]) -> str:
     """Return the code of the language that a connection's headers request."""
     request = HttpRequest()
     for name, value in scope.get("headers", []):

@@ -16,8 +16,8 @@ from reservations.notifications import live
 from reservations.notifications.text.closure_text import check_times
 from reservations.operations import evacuation
 from reservations.operations.evacuation_plan import EvacuationOutcome, relieve
-from reservations.rules.calendar import CalendarGpu
-from reservations.rules.closed_time import TEACHING, ClosureInfo
+from reservations.rules.calendar import CalendarGpu, ClosureInfo
+from reservations.rules.closed_time import TEACHING
 from reservations.rules.errors import NotFound, StaleVersion
 from reservations.rules.policy import Policy
 from reservations.rules.review import FieldsInvalid, PreviewStale, mark_of

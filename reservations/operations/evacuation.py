@@ -23,8 +23,7 @@ from reservations.operations.evacuation_plan import (
     EvacuationOutcome,
     GpuTimetable,
 )
-from reservations.rules.calendar import CalendarGpu
-from reservations.rules.closed_time import ClosureInfo
+from reservations.rules.calendar import CalendarGpu, ClosureInfo
 from reservations.rules.lifecycle import Kind, State
 from reservations.rules.policy import Policy
 from reservations.rules.prices import cost_gpu_seconds

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from reservations.rules.calendar import CalendarGpu
-from reservations.rules.closed_time import ClosureInfo
+from reservations.rules.calendar import CalendarGpu, ClosureInfo
 from reservations.rules.prices import Rate, tariff_of
 from reservations.rules.window import Window, unix
 

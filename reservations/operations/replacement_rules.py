@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from reservations.operations.evacuation_plan import EvacuatedBooking, by_right
-from reservations.rules.calendar import CalendarGpu
-from reservations.rules.closed_time import ClosureInfo
+from reservations.rules.calendar import CalendarGpu, ClosureInfo
 from reservations.rules.prices import Tariff
 from reservations.rules.window import Window
 from telemetry.protocol.sentences import sentence

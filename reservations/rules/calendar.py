@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, TypedDict
+from typing import TypedDict
 
 from reservations.rules.lifecycle import Kind
+from reservations.rules.prices import PeakHours, Tariff
 from reservations.rules.window import (
     HOUR_SECONDS,
     Window,
@@ -24,12 +25,6 @@ from reservations.rules.window import (
     unix,
     window_from,
 )
-
-if TYPE_CHECKING:
-    from reservations.rules.closed_time import ClosureInfo
-from typing import TYPE_CHECKING
-
-from reservations.rules.prices import PeakHours, Tariff
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +99,50 @@ class PlannedStart:
     user_pk: int
     gpu_pks: frozenset[int]
     window: Window
+
+
+@dataclass(frozen=True, slots=True)
+class ClosureInfo:
+    """One closure, with the values that a decision needs."""
+
+    pk: int
+    kind: str
+    reason: str
+    start: datetime
+    end: datetime
+    scope: str = "gpus"
+    gpu_pks: frozenset[int] = frozenset()
+    node: str = ""
+    """Name of the Node, if it closes a whole one."""
+    pool_pk: int = 0
+    account_pk: int | None = None
+    account: str = ""
+    """The title of the Account whose teaching slot it is."""
+    account_name: str = ""
+    """The name of that Account."""
+
+    @property
+    def window(self) -> Window:
+        """Return its half-open Window."""
+        return Window(self.start, self.end)
+
+    def closes(self, gpu: CalendarGpu) -> bool:
+        """Return whether it covers a Gpu, including one that joins its pool or node
+        later.
+        """
+        if self.scope == "site":
+            return True
+        if self.scope == "node":
+            return gpu.node == self.node
+        if self.scope == "pool":
+            return gpu.pool_pk == self.pool_pk
+        return gpu.pk in self.gpu_pks
+
+    def admits(self, account_pks: Collection[int]) -> bool:
+        """Return whether it admits bookings under these Accounts (a path to the
+        root).
+        """
+        return self.account_pk is not None and self.account_pk in account_pks
 
 
 @dataclass(frozen=True, slots=True)

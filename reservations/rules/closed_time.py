@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, tzinfo
 from typing import ClassVar
 
-from reservations.rules.calendar import BusySpan, CalendarGpu
+from reservations.rules.calendar import BusySpan, CalendarGpu, ClosureInfo
 from reservations.rules.errors import GpuNotBookable, GpuTaken, QuotaExceeded
 from reservations.rules.figures import time_text
 from reservations.rules.window import Window, instant, merged, unix, without
@@ -46,50 +46,6 @@ _SHUT_FOR: dict[str, Sentence] = {
         "{gpu} is kept for teaching by {account} from {start} to {end}: {reason}."
     ),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class ClosureInfo:
-    """One closure, with the values that a decision needs."""
-
-    pk: int
-    kind: str
-    reason: str
-    start: datetime
-    end: datetime
-    scope: str = "gpus"
-    gpu_pks: frozenset[int] = frozenset()
-    node: str = ""
-    """Name of the Node, if it closes a whole one."""
-    pool_pk: int = 0
-    account_pk: int | None = None
-    account: str = ""
-    """The title of the Account whose teaching slot it is."""
-    account_name: str = ""
-    """The name of that Account."""
-
-    @property
-    def window(self) -> Window:
-        """Return its half-open Window."""
-        return Window(self.start, self.end)
-
-    def closes(self, gpu: CalendarGpu) -> bool:
-        """Return whether it covers a Gpu, including one that joins its pool or node
-        later.
-        """
-        if self.scope == "site":
-            return True
-        if self.scope == "node":
-            return gpu.node == self.node
-        if self.scope == "pool":
-            return gpu.pool_pk == self.pool_pk
-        return gpu.pk in self.gpu_pks
-
-    def admits(self, account_pks: Collection[int]) -> bool:
-        """Return whether it admits bookings under these Accounts (a path to the
-        root).
-        """
-        return self.account_pk is not None and self.account_pk in account_pks
 
 
 def closed_spans(

@@ -27,10 +27,10 @@ from reservations.rules.calendar import (
     BusySpan,
     Calendar,
     CalendarGpu,
+    ClosureInfo,
     FlexInfo,
     PlannedStart,
 )
-from reservations.rules.closed_time import ClosureInfo
 from reservations.rules.decision import Decision, decide
 from reservations.rules.errors import Refusal
 from reservations.rules.fairness.early_returns import EarlyReturns

@@ -14,7 +14,6 @@ from reservations.models import Offer, User
 from reservations.sharing import co_use, inquiry, offers
 from reservations.store.booking_facts import site_policy
 from reservations.store.calendar_queries import CalendarCoUser, Reader, iso
-from reservations.store.co_users import taker_name
 from reservations.web.api_parts import (
     BookingDecision,
     count_request,
@@ -296,7 +295,7 @@ def _offer(row: Offer, user: User) -> OfferAnswer:
         "swap": row.wanted_id is not None,
         "to_me": to_me,
         "from": str(row.made_by) if to_me or reader.names else None,
-        "to": taker_name(row, reader),
+        "to": offers.taker_name(row, reader),
         "account": row.taker.account.name,
         "reservation": row.reservation_id,
         "wanted": row.wanted_id,

@@ -34,6 +34,7 @@ from reservations.sharing.swap import SwapSides
 from reservations.store import locks
 from reservations.store.audit_log import audit_act
 from reservations.store.booking_facts import site_policy
+from reservations.store.calendar_queries import Reader
 from telemetry.protocol.sentences import sentence
 from telemetry.rules.isolated_steps import RowSteps
 
@@ -338,3 +339,14 @@ def audit_offer(verb: str, row: Offer, *, actor: User | None, at: datetime) -> N
         reservation=row.reservation_id,
         wanted=row.wanted_id,
     )
+
+
+def taker_name(row: Offer, reader: Reader) -> str:
+    """Return the recipient of an Offer as a reader may see them.
+
+    The maker of a gift named the recipient. The maker of a swap may know only the group
+    that holds the wanted Reservation.
+    """
+    taker = row.taker
+    known = row.wanted_id is None or reader.sees_name(taker.user_id, taker.account_id)
+    return str(taker.user if known else taker.account)

@@ -36,7 +36,6 @@ from reservations.sharing.forms import (
 from reservations.store.access import reader
 from reservations.store.booking_facts import site_policy
 from reservations.store.calendar_queries import Reader
-from reservations.store.co_users import taker_name
 from reservations.web.api_parts import count_request
 from telemetry.protocol.coded_error import CodedError
 from telemetry.protocol.sentences import known, sentence
@@ -183,7 +182,7 @@ def offer(request: HttpRequest, pk: int) -> HttpResponse:
         message=data["message"],
         now=now,
     )
-    name = taker_name(made, Reader.of(user, site_policy()))
+    name = offers.taker_name(made, Reader.of(user, site_policy()))
     messages.success(
         request, gettext("Offered to %(name)s, who has been notified.") % {"name": name}
     )
@@ -266,7 +265,10 @@ def _open_offer(row: Reservation, user: User, policy: Policy) -> dict[str, Any]:
     found = rows.select_related("taker__user", "taker__account").first()
     if found is None:
         return {}
-    return {"offer": found, "offered_to": taker_name(found, Reader.of(user, policy))}
+    return {
+        "offer": found,
+        "offered_to": offers.taker_name(found, Reader.of(user, policy)),
+    }
 
 
 def _was_handed_on(row: Reservation) -> bool:
@@ -375,7 +377,7 @@ def offer_row(row: Offer, user: User, eyes: Reader) -> dict[str, Any]:
     return {
         "offer": row,
         "to_me": to_me,
-        "taker": taker_name(row, eyes),
+        "taker": offers.taker_name(row, eyes),
         "what": reservation_line(row.reservation, eyes),
         "wanted": reservation_line(row.wanted, eyes) if row.wanted else "",
         "mine_now": (row.given if to_me else row.given_back),

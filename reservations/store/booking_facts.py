@@ -25,8 +25,7 @@ from reservations.models import (
     SitePolicy,
     WaitingRequest,
 )
-from reservations.rules.calendar import PlannedStart
-from reservations.rules.closed_time import ClosureInfo
+from reservations.rules.calendar import ClosureInfo, PlannedStart
 from reservations.rules.fairness.early_returns import WINDOW_SECONDS, EarlyReturns
 from reservations.rules.fairness.no_shows import Strike, strike_of
 from reservations.rules.fairness.preemption import Displacer

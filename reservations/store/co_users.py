@@ -5,14 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 from django.db.models import Q
 
-from reservations.models import CoUser, Occurrence, Offer, User
-
-if TYPE_CHECKING:
-    from reservations.store.calendar_queries import Reader
+from reservations.models import CoUser, Occurrence, User
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,17 +20,6 @@ class OwnExtras:
     co_users: tuple[tuple[int, str], ...] = ()
     """The people with whom the reader shares it: (User, name)."""
     series_pk: int | None = None
-
-
-def taker_name(row: Offer, eyes: Reader) -> str:
-    """Return the recipient of an Offer as a reader may see them.
-
-    The maker of a gift named the recipient. The maker of a swap may know only the group
-    that holds the wanted Reservation.
-    """
-    taker = row.taker
-    known = row.wanted_id is None or eyes.sees_name(taker.user_id, taker.account_id)
-    return str(taker.user if known else taker.account)
 
 
 def usable_by(user: User) -> Q:

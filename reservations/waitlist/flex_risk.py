@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from reservations.rules.calendar import CalendarFlexRisk, CalendarGpu
 from reservations.rules.fairness.preemption import FairTree, keys, ranks_above
 from reservations.rules.window import HOUR_SECONDS, Window, unix
-from reservations.waitlist.rules import WaitingRequestInfo
+from reservations.waitlist.openings import WaitingRequestInfo
 from telemetry.protocol.sentences import counted, joined, sentence
 
 MOST_RIVALS = 30

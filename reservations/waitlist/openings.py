@@ -4,15 +4,35 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING
 
-from reservations.rules.calendar import Calendar, SlotWish
+from reservations.rules.calendar import Calendar, PlannedStart, SlotWish
 from reservations.rules.policy import Policy
 from reservations.rules.window import HOUR_SECONDS, Window, instant, unix, window_from
 
-if TYPE_CHECKING:
-    from reservations.waitlist.rules import WaitingRequestInfo
+
+@dataclass(frozen=True, slots=True)
+class WaitingRequestInfo:
+    """ "Any 8 h between Tue and Thu, 2 Gpus of at least 24 GiB"."""
+
+    pk: int
+    member_pk: int
+    user_pk: int
+    wish: SlotWish
+    earliest: datetime
+    latest: datetime
+    """Last instant at which it must be over."""
+    asked_at: datetime
+    """The original time of the request, also after a displacement."""
+    consents: bool = False
+    """Accepted beforehand, or a Job waits with it: it needs no notice."""
+    quiet_until: datetime | None = None
+    """When its person's quiet hours end. None: it is not quiet."""
+    takes: bool = True
+    """Whether it may displace by rank (docs/design/fair-booking.md#rule-2)."""
+    plan: PlannedStart | None = None
+    """Its planned start."""
 
 
 def rooms(

@@ -27,8 +27,8 @@ from reservations.rules.lifecycle import Kind
 from reservations.rules.policy import MOST_LIVE_RESERVATIONS, Policy
 from reservations.rules.request import Holding, Request, Snapshot
 from reservations.rules.window import Window, grid_ceil, instant, unix, without
-from reservations.waitlist.openings import rooms
-from reservations.waitlist.rules import FactsOf, WaitingRequestInfo
+from reservations.waitlist.openings import WaitingRequestInfo, rooms
+from reservations.waitlist.rules import FactsOf
 
 MOST_TRIED = 300
 """Windows tried for one request. After that it has no estimate."""

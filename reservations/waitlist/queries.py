@@ -19,7 +19,8 @@ from reservations.store.calendar_queries import Reader, iso
 from reservations.store.gpu_rows import calendar_gpus
 from reservations.store.usage import fair_tree, usage_by_membership
 from reservations.waitlist.flex_risk import FlexRisk, chance_of
-from reservations.waitlist.rules import WaitingRequestInfo, in_order
+from reservations.waitlist.openings import WaitingRequestInfo
+from reservations.waitlist.rules import in_order
 from reservations.waitlist.waitlist_snapshot import MOST_LOOKED, waiting_request_info
 from telemetry.protocol.sentences import sentence
 from telemetry.web.answer_types import UtcInstant

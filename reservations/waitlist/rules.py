@@ -29,7 +29,6 @@ from typing import Any
 from reservations.rules.calendar import (
     Calendar,
     CalendarGpu,
-    PlannedStart,
     Slot,
     SlotWish,
 )
@@ -46,7 +45,7 @@ from reservations.rules.policy import Policy
 from reservations.rules.prices import Tariff
 from reservations.rules.request import Request, Snapshot
 from reservations.rules.window import Window, unix
-from reservations.waitlist.openings import has_room, rooms
+from reservations.waitlist.openings import WaitingRequestInfo, has_room, rooms
 
 MOST_ASKED = 400
 """How often the rules are checked for one request before it keeps waiting."""
@@ -54,29 +53,6 @@ MOST_TAKEN = 12
 """For how many Windows of one request displacing is considered: the earliest ones."""
 OFFER_SECONDS = 30 * 60
 """How long an offer is open. In quiet hours: this long after they end."""
-
-
-@dataclass(frozen=True, slots=True)
-class WaitingRequestInfo:
-    """ "Any 8 h between Tue and Thu, 2 Gpus of at least 24 GiB"."""
-
-    pk: int
-    member_pk: int
-    user_pk: int
-    wish: SlotWish
-    earliest: datetime
-    latest: datetime
-    """Last instant at which it must be over."""
-    asked_at: datetime
-    """The original time of the request, also after a displacement."""
-    consents: bool = False
-    """Accepted beforehand, or a Job waits with it: it needs no notice."""
-    quiet_until: datetime | None = None
-    """When its person's quiet hours end. None: it is not quiet."""
-    takes: bool = True
-    """Whether it may displace by rank (docs/design/fair-booking.md#rule-2)."""
-    plan: PlannedStart | None = None
-    """Its planned start."""
 
 
 @dataclass(frozen=True, slots=True)

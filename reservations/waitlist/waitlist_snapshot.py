@@ -20,7 +20,8 @@ from reservations.store.foreign_use import SOON_SECONDS, foreign_gpus
 from reservations.store.gpu_rows import barred_pools, calendar_gpus
 from reservations.store.usage import fair_tree, usage_by_membership
 from reservations.waitlist.bulk_holdings import BulkHoldings
-from reservations.waitlist.rules import WaitingRequestInfo, in_order
+from reservations.waitlist.openings import WaitingRequestInfo
+from reservations.waitlist.rules import in_order
 
 MOST_LOOKED = 200
 """Requests that one run considers, the oldest first."""

@@ -4,9 +4,11 @@ import ast
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
-from tests.house.walk import APPS, ROOT, imports, nodes, python_files, short
+from tests.house.walk import APPS, ROOT, imports, nodes, python_files, short, tree
 
 # Domain code gets these as arguments and never fetches them.
 NOT_PURE = {"os", "random", "secrets", "socket", "subprocess", "time", "threading"}
@@ -35,6 +37,44 @@ def test_the_import_contracts_hold():
         [program, "--no-cache"], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout[-3000:]
+
+
+def test_no_files_import_each_other_in_a_circle():
+    """Imports inside a function are left out, and types count."""
+    modules = {module_name(path): path for path in python_files(*APPS)}
+    graph = {
+        name: {one for one in imported_names(path) if one in modules}
+        for name, path in modules.items()
+    }
+    assert len(graph["reservations.rules.calendar"]) > 2
+    circle: list[str] = []
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        circle = error.args[1]
+    assert circle == []
+
+
+def module_name(path: Path) -> str:
+    return short(path).removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def imported_names(path: Path) -> Iterator[str]:
+    """Yield the modules that a file imports, and what it imports from packages."""
+    own = module_name(path)
+    blocks: list[ast.AST] = [tree(path)]
+    while blocks:
+        for node in ast.iter_child_nodes(blocks.pop()):
+            if isinstance(node, ast.Import):
+                yield from (alias.name for alias in node.names)
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                names = {f"{node.module}.{alias.name}" for alias in node.names}
+                # A file may import its neighbours through their package.
+                yield from (
+                    names if own.startswith(node.module) else names | {node.module}
+                )
+            elif not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                blocks.append(node)
 
 
 def test_only_the_runtime_and_the_symbolic_estimate_import_torch():

@@ -24,6 +24,8 @@ from placement.protocol.commands import JobLimits
 from placement.protocol.job_lifecycle import CANNOT_START
 from placement.protocol.launchers import Launcher, programs
 
+SCRIPT = "script"
+"""The file with a Job's own script in its folder."""
 CHECKPOINT = "checkpoint"
 """The checkpoint's folder in a Job's folder. The resuming Job copies it."""
 OURS = Path(__file__).resolve().parents[3]

@@ -11,12 +11,11 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from placement.agent.process.job_exec import SCRIPT
 from placement.agent.process.unix_user import UnixIdentity
 from placement.protocol.commands import Order
 from placement.protocol.launchers import FILES, PLAN
 from placement.protocol.node_refusals import OrderRefused
-
-SCRIPT = "script"
 
 
 def lay_out(

@@ -19,8 +19,7 @@ from typing import NoReturn
 
 from placement.agent.job_folder import RESULTS
 from placement.agent.process import rank_rendezvous
-from placement.agent.process.job_exec import JobStart, write_log
-from placement.agent.process.job_files import SCRIPT
+from placement.agent.process.job_exec import SCRIPT, JobStart, write_log
 from placement.agent.process.program_lookup import SYSTEM_PATH, free_port
 from placement.agent.process.unix_user import UnixIdentity
 from placement.agent.storage.results_reader import NotThere, open_inside

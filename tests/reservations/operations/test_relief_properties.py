@@ -12,8 +12,7 @@ from reservations.operations.evacuation_plan import (
     relieve,
     vacate,
 )
-from reservations.rules.calendar import CalendarGpu
-from reservations.rules.closed_time import ClosureInfo
+from reservations.rules.calendar import CalendarGpu, ClosureInfo
 from reservations.rules.window import Window
 from tests.factories import at
 

@@ -21,9 +21,9 @@ from reservations.rules.lifecycle import Kind
 from reservations.rules.policy import Policy
 from reservations.rules.request import Holding, Request, Snapshot
 from reservations.rules.window import Window, unix
+from reservations.waitlist.openings import WaitingRequestInfo
 from reservations.waitlist.planned_starts import expect
 from reservations.waitlist.rules import (
-    WaitingRequestInfo,
     WaitlistMatch,
     first_placed,
     in_order,
