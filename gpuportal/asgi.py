@@ -19,11 +19,11 @@ from channels.routing import ProtocolTypeRouter, URLRouter  # noqa: E402
 import gpuportal.celery  # noqa: E402, F401  (sockets send tasks)
 from gpuportal import systemd  # noqa: E402
 from gpuportal.http.handler import OneHopHandler  # noqa: E402
+from gpuportal.http.language_model_door import LanguageModelDoor  # noqa: E402
 from gpuportal.http.message_limit import MessageLimit  # noqa: E402
 from gpuportal.http.origin import SameOrigin  # noqa: E402
 from gpuportal.http.serve_door import ServeDoor  # noqa: E402
 from gpuportal.http.socket_language import SocketLanguage  # noqa: E402
-from gpuportal.http.text_door import TextDoor  # noqa: E402
 from gpuportal.http.workspace_door import WorkspaceDoor  # noqa: E402
 from gpuportal.logs.request_scope import RequestScope  # noqa: E402
 from gpuportal.routing import websocket_urlpatterns  # noqa: E402
@@ -33,7 +33,7 @@ application = RequestScope(
     WorkspaceDoor(
         ProtocolTypeRouter(
             {
-                "http": TextDoor(django_handler, ServeDoor(django_handler)),
+                "http": LanguageModelDoor(django_handler, ServeDoor(django_handler)),
                 "websocket": MessageLimit(
                     SameOrigin(
                         AuthMiddlewareStack(

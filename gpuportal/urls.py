@@ -10,8 +10,8 @@ from gpuportal.api import api
 from gpuportal.api_reference import api_reference
 from gpuportal.board import wall_views
 from gpuportal.board.free_hours import free_hours
+from gpuportal.http.language_model_door import admit_call
 from gpuportal.http.serve_door import admit
-from gpuportal.http.text_door import admit_text
 from gpuportal.manage import audit_views, people_views
 from gpuportal.manage import views as manage_home
 from gpuportal.monitoring.health import healthz, readyz
@@ -89,7 +89,7 @@ urlpatterns = [
     ),
     re_path(
         r"^serve/(?P<pk>[1-9][0-9]{0,17})/(?P<rest>v1(?:/.*)?)$",
-        admit_text,
+        admit_call,
         name="serve-v1",
     ),
     path("", include("telemetry.urls")),

@@ -9,7 +9,6 @@ from ninja import Query, Router, Status
 from placement.access.api import router as access
 from placement.backfill.api import QueuedGap, gap_create
 from placement.backfill.api import router as gaps
-from placement.generation.api import router as texts
 from placement.jobs import queries as snapshots
 from placement.jobs import service as jobs
 from placement.jobs.array_api import router as arrays
@@ -17,6 +16,7 @@ from placement.jobs.job_usage import job_usage
 from placement.jobs.nodes import log_store
 from placement.jobs.results_api import router as results
 from placement.jobs.schemas import NewJob, StopReason
+from placement.language_models.api import router as language_models
 from placement.models import Job
 from placement.plans.api import router as plans
 from placement.plans.next_plan import launch_of, plan_by_strategy, with_next_plan
@@ -39,7 +39,7 @@ router.add_router("", arrays)
 router.add_router("", gaps)
 router.add_router("", moves)
 router.add_router("", plans)
-router.add_router("", texts)
+router.add_router("", language_models)
 router.add_router("", serve)
 router.add_router("", results)
 router.add_router("", workspaces)

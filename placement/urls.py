@@ -3,10 +3,10 @@
 from django.urls import path
 
 from placement.access import ssh_channel
-from placement.generation import views as text
 from placement.job_pages import job_list, job_page, launch_page
 from placement.jobs.nodes import checkpoint_channel, node_channel, results_channel
 from placement.jobs.views import result_downloads, run_charts
+from placement.language_models import views as language_models
 from placement.plans.views import (
     measured_error_page,
     plan_choice,
@@ -72,9 +72,15 @@ urlpatterns = [
     path("serve/", serve.serve_list, name="serves"),
     path("serve/new/", serve.serve_new, name="serve-new"),
     path("serve/<int:pk>/", serve.serve_show, name="serve"),
-    path("serve/text/", text.text_list, name="texts"),
-    path("serve/text/new/", text.text_new, name="text-new"),
-    path("serve/text/<int:pk>/", text.text_show, name="text"),
+    path("serve/text/", language_models.language_model_list, name="language-models"),
+    path(
+        "serve/text/new/", language_models.language_model_new, name="language-model-new"
+    ),
+    path(
+        "serve/text/<int:pk>/",
+        language_models.language_model_show,
+        name="language-model",
+    ),
     path("node/v1/hello", node_channel.hello, name="node-hello"),
     path(
         "serve/<int:pk>/models/<int:model>/request.json",

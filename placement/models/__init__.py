@@ -9,6 +9,10 @@ from placement.models.jobs import (
     JobQuerySet,
     LogDropped,
 )
+from placement.models.language_model_endpoints import (
+    LanguageModelEndpoint,
+    LanguageModelEndpointQuerySet,
+)
 from placement.models.moves import MoveDecision, PlacementPolicy
 from placement.models.outcomes import PlanOutcome
 from placement.models.parts import CarriedCheckpoint, JobPart
@@ -20,7 +24,6 @@ from placement.models.plans import (
 )
 from placement.models.results import ResultFile
 from placement.models.serving import Admits, Endpoint, ModelFile, ServedModel
-from placement.models.text_endpoints import TextEndpoint, TextEndpointQuerySet
 from placement.models.waiting_launches import WaitingLaunch
 from placement.models.workspace import Workspace, WorkspaceEntry
 
@@ -36,6 +39,8 @@ __all__ = [
     "JobEvent",
     "JobPart",
     "JobQuerySet",
+    "LanguageModelEndpoint",
+    "LanguageModelEndpointQuerySet",
     "LogDropped",
     "ModelFile",
     "MoveDecision",
@@ -47,8 +52,6 @@ __all__ = [
     "ServedModel",
     "StoredPlan",
     "StoredPlanQuerySet",
-    "TextEndpoint",
-    "TextEndpointQuerySet",
     "WaitingLaunch",
     "Workspace",
     "WorkspaceEntry",

@@ -21,11 +21,14 @@ from reservations.rules.request import Request, Snapshot
 from reservations.rules.window import Window
 from reservations.store.audit_log import audit_act
 from reservations.waitlist.planned_starts import ExpectedStart, beside, expect
-from reservations.waitlist.rules import WaitlistMatch, choose, offer_until
+from reservations.waitlist.rules import (
+    PAUSE_SECONDS,
+    WaitlistMatch,
+    choose,
+    offer_until,
+)
 from reservations.waitlist.waitlist_snapshot import WaitlistSnapshot
 
-PAUSE_SECONDS = 2 * 3600
-"""For this long after an offer that was not accepted, a request gets no other."""
 URL = "/waiting/"
 
 

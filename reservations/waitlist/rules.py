@@ -53,6 +53,8 @@ MOST_TAKEN = 12
 """For how many Windows of one request displacing is considered: the earliest ones."""
 OFFER_SECONDS = 30 * 60
 """How long an offer is open. In quiet hours: this long after they end."""
+PAUSE_SECONDS = 2 * 3600
+"""For this long after an offer that was not accepted, a request gets no other."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -219,7 +219,7 @@ def _decline_offer(row: WaitingRequest, *, at: datetime) -> None:
         raise OfferLapsed
     with transaction.atomic(durable=True):
         # The end of the offer is the time of the answer: see
-        # ``estimates.PAUSE_SECONDS``.
+        # ``rules.PAUSE_SECONDS``.
         WaitingRequest.objects.waiting().filter(pk=row.pk).update(offer_until=at)
         _audit("offer-declined", row, actor=row.user, now=at)
 

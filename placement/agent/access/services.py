@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from placement.agent.access.ssh_service import connect_sshd
 from placement.agent.access.workspace_service import (
-    connect_text_server,
+    connect_language_model_server,
     connect_workspace,
 )
 from placement.agent.job_folder import NodeView
@@ -23,6 +23,6 @@ Service = Callable[[NodeView, StreamOrder, ByteStream], Awaitable[None]]
 SERVICES: Mapping[str, Service] = {
     "ssh": connect_sshd,
     "terminal": connect_workspace,
-    "text": connect_text_server,
+    "text": connect_language_model_server,
     "workspace": connect_workspace,
 }

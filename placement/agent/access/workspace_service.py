@@ -31,7 +31,7 @@ async def connect_workspace(
     await _connect(node, order, stream, serving_socket.WORKSPACE, away)
 
 
-async def connect_text_server(
+async def connect_language_model_server(
     node: NodeView, order: StreamOrder, stream: ByteStream
 ) -> None:
     """Carry one connection to a server of a language model.

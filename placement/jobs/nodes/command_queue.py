@@ -211,7 +211,7 @@ def planned_uuids(job: Job) -> list[str]:
     if job.kind == Job.Kind.SERVE:
         return [job.endpoint.gpu.uuid]
     if job.kind == Job.Kind.TEXT:
-        return list(job.text_endpoint.gpu_uuids)
+        return list(job.language_model_endpoint.gpu_uuids)
     if job.kind == Job.Kind.RECIPE and runs_by_plan(_plan_of(job)):
         return [uuid for _, own in gpus_by_node(_plan_of(job)) for uuid in own]
     if job.started_with and job.plan is not None:

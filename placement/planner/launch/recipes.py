@@ -20,7 +20,7 @@ from placement.planner.launch.backends import (
     why_not_deepspeed,
 )
 from placement.planner.launch.execution import RUNNABLE_STRATEGIES, why_not
-from placement.planner.launch.text_servers import AUTO, DTYPES, TEXT_SERVERS
+from placement.planner.launch.language_model_servers import AUTO, DTYPES, TEXT_SERVERS
 from placement.planner.launch.workspace_apps import (
     JUPYTER_LAB,
     TERMINAL,
@@ -739,7 +739,7 @@ def recipe_command(
     if name == SERVE.name:
         return [python, "-m", "placement.agent.serving.server_guard", text]
     if name == SERVE_TEXT.name:
-        return [python, "-m", "placement.agent.serving.text_host", text]
+        return [python, "-m", "placement.agent.serving.language_model_host", text]
     if name == WORKSPACE.name and checked["app"] == TERMINAL:
         return [python, "-m", "placement.agent.access.terminal_host"]
     if name == WORKSPACE.name:

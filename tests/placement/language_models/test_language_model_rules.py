@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from placement.agent.serving.text_host import (
+from placement.agent.serving.language_model_host import (
     ServerMissing,
     chosen_server,
     served_folder,
     server_command,
 )
-from placement.generation.call_examples import curl_example, python_example
-from placement.generation.rules import (
+from placement.language_models.call_examples import curl_example, python_example
+from placement.language_models.rules import (
     CHAT,
     COMPLETION,
     LIMITS,
@@ -25,9 +25,13 @@ from placement.generation.rules import (
     serving_workload,
     why_no_plan,
 )
-from placement.generation.token_budget import add_tokens, check_tokens
+from placement.language_models.token_rate_limit import add_tokens, check_tokens
+from placement.planner.launch.language_model_servers import (
+    TRANSFORMERS,
+    VLLM,
+    ServedText,
+)
 from placement.planner.launch.recipes import SERVE_TEXT, checked_settings
-from placement.planner.launch.text_servers import TRANSFORMERS, VLLM, ServedText
 from placement.planner.model.well_known import well_known_spec
 from placement.planner.search.planner import plan
 from placement.planner.values.errors import LaunchInvalid

@@ -5,7 +5,7 @@ from typing import TypedDict
 from django.urls import reverse
 
 from placement.jobs.queries import iso
-from placement.models import Job, TextEndpoint, TextEndpointQuerySet
+from placement.models import Job, LanguageModelEndpoint, LanguageModelEndpointQuerySet
 from placement.planner.launch.recipes import FINE_TUNE, PRE_TRAIN
 from reservations.models import User
 from telemetry.models import Gpu
@@ -14,7 +14,7 @@ from telemetry.web.answer_types import UtcInstant
 MOST_TRAINED = 20
 
 
-class TextEndpointAnswer(TypedDict):
+class LanguageModelEndpointAnswer(TypedDict):
     """A served language model."""
 
     job: int
@@ -48,17 +48,17 @@ class TextEndpointAnswer(TypedDict):
     """Path of the OpenAI-compatible API: base_url without the portal's address."""
 
 
-def text_endpoints(user: User) -> TextEndpointQuerySet:
+def language_model_endpoints(user: User) -> LanguageModelEndpointQuerySet:
     """Return the served models that a User may see, newest first."""
-    rows: TextEndpointQuerySet = (
-        TextEndpoint.objects.visible_to(user)
+    rows: LanguageModelEndpointQuerySet = (
+        LanguageModelEndpoint.objects.visible_to(user)
         .select_related("job__owner", "job__node", "job__reservation")
         .order_by("-job__created_at")
     )
     return rows
 
 
-def text_facts(row: TextEndpoint) -> TextEndpointAnswer:
+def endpoint_facts(row: LanguageModelEndpoint) -> LanguageModelEndpointAnswer:
     """Return a served model as JSON values."""
     job, given = row.job, row.job.recipe_settings
     trained = str(given.get("of_job") or "").partition("-")[0]
@@ -82,7 +82,7 @@ def text_facts(row: TextEndpoint) -> TextEndpointAnswer:
     }
 
 
-def gpu_labels(row: TextEndpoint) -> list[str]:
+def gpu_labels(row: LanguageModelEndpoint) -> list[str]:
     """Return its Gpus as node:index, in rank order."""
     found = Gpu.objects.filter(uuid__in=row.gpu_uuids).select_related("node")
     labels = {gpu.uuid: f"{gpu.node.name}:{gpu.index}" for gpu in found}

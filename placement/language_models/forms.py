@@ -7,7 +7,7 @@ from django.utils.translation import gettext_lazy
 
 from placement.jobs.number_fields import number, whole_number_field
 from placement.models import Admits
-from placement.planner.launch.text_servers import AUTO, DTYPES, TEXT_SERVERS
+from placement.planner.launch.language_model_servers import AUTO, DTYPES, TEXT_SERVERS
 from placement.protocol.launchers import MOST_FOLDER_CHARACTERS
 from telemetry.protocol.sentences import sentence
 from telemetry.web.plain_forms import PlainForm
@@ -25,7 +25,7 @@ STORED = "stored:"
 """How an estimated model is written: stored:<number>, or a well-known name."""
 
 
-class TextForm(PlainForm):
+class LanguageModelForm(PlainForm):
     """A language model, its place, and its settings."""
 
     model = forms.CharField(required=False, max_length=300)

@@ -10,11 +10,11 @@ from types import SimpleNamespace
 import pytest
 from django.utils import timezone
 
-from gpuportal.http import serve_door, text_door
-from gpuportal.http.text_door import MOST_TEXT_BYTES, AdmittedText, _TextCall
+from gpuportal.http import language_model_door, serve_door
+from gpuportal.http.language_model_door import MOST_TEXT_BYTES, AdmittedText, _TextCall
 from placement.access.access_target import AccessTarget
-from placement.generation.rules import CHAT, MODELS
-from placement.generation.text_target import TextTarget
+from placement.language_models.callable_model import CallableModel
+from placement.language_models.rules import CHAT, MODELS
 from placement.protocol.call_refusal import CallRefused
 from placement.protocol.stream_refusal import StreamRefused
 from placement.protocol.stream_state import StreamPiece
@@ -45,10 +45,12 @@ class Call:
         self.headers, self.full = list(headers), full
         brokers = {"stream_broker": self, "call_broker": self}
         for name, broker in brokers.items():
-            monkeypatch.setattr(text_door, name, lambda broker=broker: broker)
-        monkeypatch.setattr(text_door, "until_access_ends", self.never)
+            monkeypatch.setattr(language_model_door, name, lambda broker=broker: broker)
+        monkeypatch.setattr(language_model_door, "until_access_ends", self.never)
         monkeypatch.setattr(
-            text_door, "add_tokens", lambda _, count, now: self.tokens.append(count)
+            language_model_door,
+            "add_tokens",
+            lambda _, count, now: self.tokens.append(count),
         )
 
     async def never(self, *_words):
@@ -85,7 +87,7 @@ class Call:
 
     def run(self):
         access = AccessTarget("node1", 1, 7, "alice", "", NOW)
-        target = TextTarget(access, "5-1-ab", 5, "m", "alice", NOW)
+        target = CallableModel(access, "5-1-ab", 5, "m", "alice", NOW)
         user = SimpleNamespace(pk=7)
         admitted = AdmittedText(user, target, CHAT, token="")
         scope = {"headers": self.headers}
@@ -169,7 +171,7 @@ def test_a_chunk_that_cannot_be_read_ends_the_answer(monkeypatch):
 @pytest.mark.django_db
 def test_an_open_answer_ends_with_the_token_and_with_the_user(alice):
     def admitted(token):
-        target = TextTarget(None, "5-1-ab", 5, "m", "alice", NOW)
+        target = CallableModel(None, "5-1-ab", 5, "m", "alice", NOW)
         return AdmittedText(alice, target, CHAT, token=token)
 
     row, token = create_token(
@@ -189,14 +191,14 @@ def test_an_open_answer_ends_with_the_token_and_with_the_user(alice):
 
 @pytest.mark.django_db
 def test_the_list_of_models_counts_as_a_request(alice, rf, monkeypatch):
-    monkeypatch.setattr(text_door, "authenticated_user", lambda *_: alice)
-    monkeypatch.setattr(text_door, "text_target", lambda *_: None)
+    monkeypatch.setattr(language_model_door, "authenticated_user", lambda *_: alice)
+    monkeypatch.setattr(language_model_door, "callable_model", lambda *_: None)
 
     def too_fast(*_words, **_named):
         raise CallRefused("too-many", "too fast")
 
-    monkeypatch.setattr(text_door, "check_rate", too_fast)
-    assert text_door.admit_text(rf.get("/"), 5, MODELS).status_code == 429
+    monkeypatch.setattr(language_model_door, "check_rate", too_fast)
+    assert language_model_door.admit_call(rf.get("/"), 5, MODELS).status_code == 429
 
 
 @pytest.mark.django_db

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from placement.access.access_target import AccessTarget, access_target
-from placement.models import Job, TextEndpoint
+from placement.models import Job, LanguageModelEndpoint
 from placement.protocol.call_refusal import CallRefused
 from reservations.models import User
 from reservations.rules.errors import NotFound
@@ -12,7 +12,7 @@ from telemetry.protocol.sentences import sentence
 
 
 @dataclass(frozen=True, slots=True)
-class TextTarget:
+class CallableModel:
     """A served model that a User may call now."""
 
     access: AccessTarget
@@ -25,7 +25,7 @@ class TextTarget:
     started_at: datetime
 
 
-def text_target(user: User, job_id: int, now: datetime) -> TextTarget:
+def callable_model(user: User, job_id: int, now: datetime) -> CallableModel:
     """Return the served model of a Job that a User may call.
 
     Raises:
@@ -34,7 +34,7 @@ def text_target(user: User, job_id: int, now: datetime) -> TextTarget:
         StreamRefused: its reservation is not active.
     """
     found = (
-        TextEndpoint.objects.callable_by(user)
+        LanguageModelEndpoint.objects.callable_by(user)
         .select_related("job__node", "job__owner")
         .filter(job_id=job_id)
         .first()
@@ -52,7 +52,7 @@ def text_target(user: User, job_id: int, now: datetime) -> TextTarget:
         )
         raise CallRefused("not-ready", words)
     access = access_target(job.owner, job.reservation_id, now, node_name=job.node.name)
-    return TextTarget(
+    return CallableModel(
         # The connections are counted for the caller.
         access=replace(access, user_pk=user.pk),
         folder=f"{job.pk}-{job.attempt}-{job.key}",

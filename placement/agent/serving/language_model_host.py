@@ -1,9 +1,9 @@
 """The first process of a job that serves a language model.
 
-``python -m placement.agent.serving.text_host SETTINGS``. It runs as the student, finds
-the model and the server on this node, and passes the node's connections on to the
-server (``placement/agent/access/program_host.py``). What is missing is said in one
-line, with the command that installs it.
+``python -m placement.agent.serving.language_model_host SETTINGS``. It runs as the
+student, finds the model and the server on this node, and passes the node's connections
+on to the server (``placement/agent/access/program_host.py``). What is missing is said
+in one line, with the command that installs it.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from placement.agent.access.program_host import ProgramHost, run_program
 from placement.agent.job_folder import NAME, RESULTS
 from placement.agent.process.program_lookup import SYSTEM_PATH, checked_argv
 from placement.agent.runtime.fine_tune_inputs import MODEL, model_folder, model_problems
-from placement.planner.launch.text_servers import (
+from placement.planner.launch.language_model_servers import (
     AUTO,
     TEXT_SERVERS,
     TRANSFORMERS,
     VLLM,
+    LanguageModelServer,
     ServedText,
-    TextServer,
     transformers_words,
     vllm_words,
 )
@@ -104,7 +104,7 @@ def programs_folder(environ: Mapping[str, str]) -> str:
     return named or str(Path(sys.executable).parent)
 
 
-def chosen_server(wanted: str, folder: str, *, on_gpus: bool) -> TextServer:
+def chosen_server(wanted: str, folder: str, *, on_gpus: bool) -> LanguageModelServer:
     """Return the server that an environment has.
 
     Args:
@@ -136,7 +136,7 @@ def chosen_server(wanted: str, folder: str, *, on_gpus: bool) -> TextServer:
 
 
 def server_command(
-    server: TextServer, text: ServedText, socket_path: str, folder: str
+    server: LanguageModelServer, text: ServedText, socket_path: str, folder: str
 ) -> list[str]:
     """Return the argv of a server.
 
@@ -151,12 +151,12 @@ def server_command(
 
 
 def main(argv: Sequence[str]) -> int:
-    """Serve a model: ``text_host SETTINGS`` with the recipe's settings."""
+    """Serve a model: ``language_model_host SETTINGS`` with the recipe's settings."""
     try:
         settings = decode(dict[str, Any], argv[1])
         name, wanted = str(settings["name"]), str(settings["server"])
     except (IndexError, KeyError, Malformed):
-        sys.stderr.write("usage: text_host SETTINGS\n")
+        sys.stderr.write("usage: language_model_host SETTINGS\n")
         return 2
     environ = os.environ
     with tempfile.TemporaryDirectory(prefix="text-") as place:

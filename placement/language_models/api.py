@@ -9,9 +9,13 @@ from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 from ninja import Query, Router, Schema, Status
 
-from placement.generation import queries as show
-from placement.generation.service import TextRequest, serve_text, set_callers
-from placement.models import TextEndpoint
+from placement.language_models import queries as show
+from placement.language_models.service import (
+    LanguageModelRequest,
+    serve_language_model,
+    set_callers,
+)
+from placement.models import LanguageModelEndpoint
 from reservations.models import Membership, User
 from reservations.rules.errors import NotFound
 from reservations.web.request_keys import repeatable
@@ -21,7 +25,7 @@ from telemetry.web.cursor_page import CURSOR, NextPage, cursor_page, link_next
 router = Router(tags=["serving"])
 
 
-class ServeText(Schema):
+class ServeLanguageModel(Schema):
     """A language model to serve, in the caller's reservation or for hours from now."""
 
     model: str = ""
@@ -59,41 +63,43 @@ class Callers(Schema):
     callers: str
 
 
-class TextEndpointList(NextPage):
+class LanguageModelEndpointList(NextPage):
     """Served language models that the caller may see."""
 
     count: int
     """Of all pages."""
-    endpoints: list[show.TextEndpointAnswer]
+    endpoints: list[show.LanguageModelEndpointAnswer]
 
 
 @router.get("/serve/text")
-def text_list(
+def language_model_list(
     request: HttpRequest,
     response: HttpResponse,
     limit: int = Query(50, ge=1, le=200),
     offset: int = Query(0, ge=0, le=10**9),
     cursor: str = CURSOR,
-) -> TextEndpointList:
+) -> LanguageModelEndpointList:
     """Served language models that the caller may see, newest first."""
-    rows = show.text_endpoints(_user(request))
+    rows = show.language_model_endpoints(_user(request))
     page, following = cursor_page(
         rows, by="job__created_at", cursor=cursor, limit=limit, offset=offset
     )
     link_next(request, response, following)
     return {
         "count": rows.count(),
-        "endpoints": [show.text_facts(row) for row in page],
+        "endpoints": [show.endpoint_facts(row) for row in page],
         "next": following,
     }
 
 
 @router.post("/serve/text", response={201: dict[str, Any]})
 @repeatable
-def text_add(request: HttpRequest, body: ServeText) -> Status[show.TextEndpointAnswer]:
+def language_model_add(
+    request: HttpRequest, body: ServeLanguageModel
+) -> Status[show.LanguageModelEndpointAnswer]:
     """Serve a language model on the fewest GPUs that hold it."""
     user = _user(request)
-    asked = TextRequest(
+    asked = LanguageModelRequest(
         model=body.model,
         of_job=body.job,
         name=body.name,
@@ -109,30 +115,32 @@ def text_add(request: HttpRequest, body: ServeText) -> Status[show.TextEndpointA
         hours=body.hours,
         max_gpus=body.gpus,
     )
-    job = serve_text(
+    job = serve_language_model(
         user=user,
         asked=asked,
         membership=_membership(user, body.membership),
         now=timezone.now(),
     )
-    return Status(201, show.text_facts(_endpoint(request, job.pk)))
+    return Status(201, show.endpoint_facts(_endpoint(request, job.pk)))
 
 
 @router.get("/serve/text/{int:job_id}")
-def text_one(request: HttpRequest, job_id: int) -> show.TextEndpointAnswer:
+def language_model_one(
+    request: HttpRequest, job_id: int
+) -> show.LanguageModelEndpointAnswer:
     """One served language model."""
-    return show.text_facts(_endpoint(request, job_id))
+    return show.endpoint_facts(_endpoint(request, job_id))
 
 
 @router.patch("/serve/text/{int:job_id}")
-def text_callers(
+def language_model_callers(
     request: HttpRequest, job_id: int, body: Callers
-) -> show.TextEndpointAnswer:
+) -> show.LanguageModelEndpointAnswer:
     """Set who may call the caller's language model."""
     set_callers(
         user=_user(request), job_id=job_id, callers=body.callers, now=timezone.now()
     )
-    return show.text_facts(_endpoint(request, job_id))
+    return show.endpoint_facts(_endpoint(request, job_id))
 
 
 def _user(request: HttpRequest) -> User:
@@ -149,8 +157,8 @@ def _membership(user: User, pk: int | None) -> Membership | None:
     return row
 
 
-def _endpoint(request: HttpRequest, job_id: int) -> TextEndpoint:
-    row = show.text_endpoints(_user(request)).filter(job=job_id).first()
+def _endpoint(request: HttpRequest, job_id: int) -> LanguageModelEndpoint:
+    row = show.language_model_endpoints(_user(request)).filter(job=job_id).first()
     if row is None:
         raise NotFound(what=sentence("language model at job #{job_id}", job_id=job_id))
     return row

@@ -6,18 +6,22 @@ import pytest
 from django.utils import timezone
 from openai import NotFoundError, OpenAI, RateLimitError
 
-from gpuportal.http import text_door
-from placement.generation.service import TextRequest, serve_text, set_callers
+from gpuportal.http import language_model_door
 from placement.jobs import service as jobs
 from placement.jobs.nodes import command_queue
 from placement.jobs.tick import job_tick
+from placement.language_models.service import (
+    LanguageModelRequest,
+    serve_language_model,
+    set_callers,
+)
 from placement.protocol import signing
 from reservations.accounts.api_tokens import create_token
 from reservations.rules.lifecycle import State
 from tests.factories import make_gpus, make_node, make_reservation
 from tests.placement import nodes
-from tests.placement.generation.tiny_models import write_tiny_llama
 from tests.placement.lab import send_frame
+from tests.placement.language_models.tiny_models import write_tiny_llama
 from tests.placement.serving.kitchen import token_of
 from tests.placement.workspace.workspace_nodes import WorkspaceNode
 
@@ -83,13 +87,15 @@ def test_a_language_model_is_served_called_streamed_shared_and_stopped(
     folder, text_node, live_asgi, alice, bob, settings, monkeypatch
 ):
     counted = []
-    monkeypatch.setattr(text_door, "add_tokens", lambda *words: counted.append(words))
+    monkeypatch.setattr(
+        language_model_door, "add_tokens", lambda *words: counted.append(words)
+    )
     reservation = make_reservation(alice, text_node.gpus, state=State.ACTIVE)
     settings.ALLOW_UNISOLATED_SCRIPTS = True
     send_frame(text_node.redis)
-    job = serve_text(
+    job = serve_language_model(
         user=alice,
-        asked=TextRequest(
+        asked=LanguageModelRequest(
             model=str(folder),
             well_known="tiny-gpt",
             context_tokens=128,
@@ -99,7 +105,7 @@ def test_a_language_model_is_served_called_streamed_shared_and_stopped(
         ),
         now=timezone.now(),
     )
-    row = job.text_endpoint
+    row = job.language_model_endpoint
     assert (row.name, len(row.gpu_uuids), job.gpu_count) == ("tiny-llama", 1, 1)
     mine = client_of(live_asgi, alice, job)
     with pytest.raises(Exception, match="does not run yet"):

@@ -8,13 +8,23 @@ from django.utils import timezone
 from django.utils.translation import gettext
 from django.views.decorators.http import require_http_methods, require_safe
 
-from placement.generation import queries as show
-from placement.generation.call_examples import curl_example, python_example
-from placement.generation.forms import BOOK, CALLERS, RESERVATION, STORED, TextForm
-from placement.generation.service import TextRequest, serve_text, set_callers
 from placement.jobs import service as jobs
 from placement.jobs.queries import waiting_reason
 from placement.jobs.views.viewer import reader, usable_reservations
+from placement.language_models import queries as show
+from placement.language_models.call_examples import curl_example, python_example
+from placement.language_models.forms import (
+    BOOK,
+    CALLERS,
+    RESERVATION,
+    STORED,
+    LanguageModelForm,
+)
+from placement.language_models.service import (
+    LanguageModelRequest,
+    serve_language_model,
+    set_callers,
+)
 from placement.models import Job, RegisteredModel
 from placement.planner.model.well_known import WELL_KNOWN
 from reservations.models import User
@@ -28,21 +38,21 @@ MOST_STORED = 20
 
 
 @require_safe
-def text_list(request: HttpRequest) -> HttpResponse:
+def language_model_list(request: HttpRequest) -> HttpResponse:
     """Show the language models that the User may see."""
-    rows = show.text_endpoints(reader(request))
+    rows = show.language_model_endpoints(reader(request))
     page = Paginator(rows, PAGE_ROWS).get_page(request.GET.get("page"))
-    facts = [(row, show.text_facts(row)) for row in page]
+    facts = [(row, show.endpoint_facts(row)) for row in page]
     words = {"page": page, "rows": facts}
-    return render(request, "placement/generation/text_list.html", words)
+    return render(request, "placement/language_models/language_model_list.html", words)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
-def text_new(request: HttpRequest) -> HttpResponse:
+def language_model_new(request: HttpRequest) -> HttpResponse:
     """Show the form that serves a language model, or its errors."""
     user = reader(request)
     posted = request.method == "POST"
-    form = TextForm(
+    form = LanguageModelForm(
         request.POST if posted else None,
         jobs=[(str(job.pk), shown(job.name)) for job in show.trained_jobs(user)],
         known=_known(user),
@@ -55,18 +65,23 @@ def text_new(request: HttpRequest) -> HttpResponse:
         status = 422
         if form.is_valid():
             try:
-                return redirect("text", _serve(user, form).pk)
+                return redirect("language-model", _serve(user, form).pk)
             except CodedError as error:
                 status = add_errors(form, error)
     words = {"form": form}
-    return render(request, "placement/generation/text_new.html", words, status=status)
+    return render(
+        request,
+        "placement/language_models/language_model_new.html",
+        words,
+        status=status,
+    )
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
-def text_show(request: HttpRequest, pk: int) -> HttpResponse:
+def language_model_show(request: HttpRequest, pk: int) -> HttpResponse:
     """Show one language model; POST sets its callers, or stops it."""
     user, now = reader(request), timezone.now()
-    row = show.text_endpoints(user).filter(job_id=pk).first()
+    row = show.language_model_endpoints(user).filter(job_id=pk).first()
     if row is None:
         raise Http404("no such language model")
     if request.method == "POST":
@@ -75,12 +90,12 @@ def text_show(request: HttpRequest, pk: int) -> HttpResponse:
         else:
             callers = request.POST.get("callers", "")
             set_callers(user=user, job_id=pk, callers=callers, now=now)
-        return redirect("text", pk)
-    facts, job = show.text_facts(row), row.job
+        return redirect("language-model", pk)
+    facts, job = show.endpoint_facts(row), row.job
     base = request.build_absolute_uri(facts["address"])
     return render(
         request,
-        "placement/generation/text_show.html",
+        "placement/language_models/language_model_show.html",
         {
             "row": row,
             "job": job,
@@ -100,14 +115,14 @@ def text_show(request: HttpRequest, pk: int) -> HttpResponse:
     )
 
 
-def _serve(user: User, form: TextForm) -> Job:
+def _serve(user: User, form: LanguageModelForm) -> Job:
     """Serve what a valid form describes. Raises CodedError."""
     data = form.cleaned_data
     word, _, number = data["place"].partition(":")
     known, stored = data["well_known"], None
     if known.startswith(STORED):
         known, stored = "", int(known.removeprefix(STORED))
-    asked = TextRequest(
+    asked = LanguageModelRequest(
         model=data["model"],
         of_job=data["of_job"],
         name=data["name"],
@@ -124,7 +139,9 @@ def _serve(user: User, form: TextForm) -> Job:
     )
     memberships = user.memberships.filter(pk=data["membership"] or 0)
     payer = memberships.first() if word == BOOK else None
-    return serve_text(user=user, asked=asked, membership=payer, now=timezone.now())
+    return serve_language_model(
+        user=user, asked=asked, membership=payer, now=timezone.now()
+    )
 
 
 def _places(user: User) -> list[tuple[str, str]]:

@@ -7,7 +7,12 @@ from typing import Any
 
 from django.db import transaction
 
-from placement.generation.rules import (
+from placement.jobs.service import (
+    check_isolation,
+    locked_usable_reservation,
+    queue_job,
+)
+from placement.language_models.rules import (
     CACHE,
     LIMITS,
     WEIGHTS,
@@ -17,12 +22,7 @@ from placement.generation.rules import (
     serving_workload,
     why_no_plan,
 )
-from placement.jobs.service import (
-    check_isolation,
-    locked_usable_reservation,
-    queue_job,
-)
-from placement.models import Admits, Job, TextEndpoint
+from placement.models import Admits, Job, LanguageModelEndpoint
 from placement.planner.launch.recipes import (
     GIB,
     OF_LANGUAGE_MODELS,
@@ -53,7 +53,7 @@ TRAINED = "model"
 
 
 @dataclass(frozen=True)
-class TextRequest:
+class LanguageModelRequest:
     """A language model to serve, as a form or a program describes it."""
 
     model: str = ""
@@ -79,10 +79,10 @@ class TextRequest:
     max_gpus: int | None = None
 
 
-def serve_text(
+def serve_language_model(
     *,
     user: User,
-    asked: TextRequest,
+    asked: LanguageModelRequest,
     membership: Membership | None = None,
     now: datetime,
 ) -> Job:
@@ -142,7 +142,7 @@ def serve_text(
             node=node,
             created_at=now,
         )
-        TextEndpoint.objects.create(
+        LanguageModelEndpoint.objects.create(
             job=job,
             name=name,
             gpu_uuids=list(plan.gpu_uuids),
@@ -171,9 +171,9 @@ def set_callers(*, user: User, job_id: int, callers: str, now: datetime) -> None
     """
     _check_callers(callers)
     with transaction.atomic(durable=True):
-        done = TextEndpoint.objects.filter(job_id=job_id, job__owner=user).update(
-            callers=callers
-        )
+        done = LanguageModelEndpoint.objects.filter(
+            job_id=job_id, job__owner=user
+        ).update(callers=callers)
         if not done:
             raise NotFound(
                 what=sentence("language model at job #{job_id} of yours", job_id=job_id)
@@ -194,7 +194,7 @@ def _check_callers(callers: str) -> None:
         raise LaunchInvalid({"callers": words})
 
 
-def _check_place(asked: TextRequest) -> None:
+def _check_place(asked: LanguageModelRequest) -> None:
     """Raises LaunchInvalid by field."""
     _check_callers(asked.callers)
     problems: dict[str, str] = {}
@@ -235,7 +235,7 @@ def _tidy_name(model: str) -> str:
 
 
 def _model_of(
-    user: User, asked: TextRequest, now: datetime
+    user: User, asked: LanguageModelRequest, now: datetime
 ) -> tuple[str, str, ModelSpec | None]:
     """Return the model, or the folder of the Job that has it, and a known ModelSpec.
 
@@ -267,7 +267,7 @@ def _model_of(
 
 
 def _spec_of(
-    user: User, asked: TextRequest, model: str, own: ModelSpec | None
+    user: User, asked: LanguageModelRequest, model: str, own: ModelSpec | None
 ) -> ModelSpec:
     """Return the model whose memory is estimated. Raises SpecInvalid."""
     if asked.spec_id is not None or asked.well_known:
@@ -296,7 +296,7 @@ def _spec_of(
 
 
 def _plan_of(
-    user: User, asked: TextRequest, spec: ModelSpec, now: datetime
+    user: User, asked: LanguageModelRequest, spec: ModelSpec, now: datetime
 ) -> tuple[Plan, AvailableGpus]:
     """Return the plan of inference, and the offered Gpus.
 
@@ -340,7 +340,7 @@ def _book(
     user: User,
     membership: Membership | None,
     plan: Plan,
-    asked: TextRequest,
+    asked: LanguageModelRequest,
     name: str,
     now: datetime,
 ) -> Reservation:

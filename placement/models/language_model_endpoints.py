@@ -8,11 +8,11 @@ from placement.models.serving import Admits
 from reservations.models import Membership, User
 
 
-class TextEndpointQuerySet(models.QuerySet["TextEndpoint"]):
-    """Reads of TextEndpoints."""
+class LanguageModelEndpointQuerySet(models.QuerySet["LanguageModelEndpoint"]):
+    """Reads of LanguageModelEndpoints."""
 
-    def callable_by(self, user: User) -> "TextEndpointQuerySet":
-        """TextEndpoints whose model a User may call: own ones, and shared ones."""
+    def callable_by(self, user: User) -> "LanguageModelEndpointQuerySet":
+        """Endpoints whose model a User may call: own ones, and shared ones."""
         accounts = Membership.objects.filter(user=user, active=True).values("account")
         shared = models.Q(
             callers=Admits.ACCOUNT,
@@ -22,8 +22,8 @@ class TextEndpointQuerySet(models.QuerySet["TextEndpoint"]):
             models.Q(job__owner=user) | models.Q(callers=Admits.ANYBODY) | shared
         )
 
-    def visible_to(self, user: User) -> "TextEndpointQuerySet":
-        """TextEndpoints whose page a User may see: of Jobs they may see or call."""
+    def visible_to(self, user: User) -> "LanguageModelEndpointQuerySet":
+        """Endpoints whose page a User may see: of Jobs they may see or call."""
         if user.is_operator:
             return self.all()
         jobs: JobQuerySet = Job.objects.visible_to(user)
@@ -33,11 +33,11 @@ class TextEndpointQuerySet(models.QuerySet["TextEndpoint"]):
         )
 
 
-class TextEndpoint(models.Model):
+class LanguageModelEndpoint(models.Model):
     """The model of a Job of kind ``text``, its Gpus, and its callers."""
 
     job = models.OneToOneField(
-        Job, on_delete=models.CASCADE, related_name="text_endpoint"
+        Job, on_delete=models.CASCADE, related_name="language_model_endpoint"
     )
     name = models.CharField(max_length=63, help_text="Of the model, in requests.")
     gpu_uuids = models.JSONField(help_text="The GPUs of its plan, in rank order.")
@@ -51,7 +51,7 @@ class TextEndpoint(models.Model):
     )
     created_at = models.DateTimeField(default=timezone.now)
 
-    objects = TextEndpointQuerySet.as_manager()
+    objects = LanguageModelEndpointQuerySet.as_manager()
 
     class Meta:
         ordering = ["-created_at", "-pk"]

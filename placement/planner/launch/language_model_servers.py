@@ -23,7 +23,7 @@ MEMORY_RATIO = 0.9
 
 
 @dataclass(frozen=True, slots=True)
-class TextServer:
+class LanguageModelServer:
     """One program."""
 
     name: str
@@ -34,8 +34,8 @@ class TextServer:
     licence: str
 
 
-VLLM = TextServer("vllm", "vllm", "vllm", "Apache-2.0")
-TRANSFORMERS = TextServer(
+VLLM = LanguageModelServer("vllm", "vllm", "vllm", "Apache-2.0")
+TRANSFORMERS = LanguageModelServer(
     "transformers", "transformers", "'transformers[serving]'", "Apache-2.0"
 )
 TEXT_SERVERS = {one.name: one for one in (VLLM, TRANSFORMERS)}

@@ -39,15 +39,15 @@ from gpuportal.http.token_auth import bearer, user_of
 from placement.access.access_guard import until_access_ends
 from placement.access.access_target import AccessTarget
 from placement.access.stream_broker import stream_broker
-from placement.generation.rules import (
+from placement.language_models.callable_model import CallableModel, callable_model
+from placement.language_models.rules import (
     CHAT,
     COMPLETION,
     MODELS,
     AnswerTokens,
     checked_body,
 )
-from placement.generation.text_target import TextTarget, text_target
-from placement.generation.token_budget import add_tokens, check_tokens
+from placement.language_models.token_rate_limit import add_tokens, check_tokens
 from placement.protocol.byte_stream import ByteStream
 from placement.protocol.call_refusal import CallRefused
 from placement.protocol.stream_refusal import StreamRefused
@@ -80,7 +80,7 @@ class AdmittedText(HttpResponse):
     """Django's admission of a request, with its destination."""
 
     def __init__(
-        self, user: User, target: TextTarget, path: str, *, token: str
+        self, user: User, target: CallableModel, path: str, *, token: str
     ) -> None:
         # Reached only if Django is called without this application.
         super().__init__(b"Language models are answered by the ASGI door.", status=202)
@@ -104,7 +104,7 @@ class AdmittedText(HttpResponse):
 
 @csrf_exempt
 @login_not_required
-def admit_text(request: HttpRequest, pk: int, rest: str) -> HttpResponse:
+def admit_call(request: HttpRequest, pk: int, rest: str) -> HttpResponse:
     """Authenticate and resolve a request, without its body."""
     try:
         user = authenticated_user(request, pk)
@@ -118,7 +118,7 @@ def admit_text(request: HttpRequest, pk: int, rest: str) -> HttpResponse:
         if request.method != METHODS[path]:
             words = sentence("Only {method} is answered here.", method=METHODS[path])
             raise CallRefused("method", words)
-        target = text_target(user, pk, now)
+        target = callable_model(user, pk, now)
         limit = settings.SERVE_RATE_PER_MINUTE
         check_rate("infer", user_pk=user.pk, per_minute=limit, now=now)
         if path != MODELS:
@@ -130,7 +130,7 @@ def admit_text(request: HttpRequest, pk: int, rest: str) -> HttpResponse:
         return problem_response(error)
 
 
-class TextDoor:
+class LanguageModelDoor:
     """Answers calls to language models. ``others`` gets all other requests."""
 
     def __init__(self, django: OneHopHandler, others: Any) -> None:
@@ -351,7 +351,7 @@ class _TextCall:
         """Return the node, by the rows of now. Raises CodedError."""
         self.admitted.check_user()
         now = timezone.now()
-        return text_target(self.admitted.user, self.target.job, now).access
+        return callable_model(self.admitted.user, self.target.job, now).access
 
     async def _begin(self, status: int, kind: bytes) -> None:
         headers = {
