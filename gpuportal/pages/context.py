@@ -196,7 +196,7 @@ class SiteContext:
         """Whether the portal asks this operator to set up a second factor."""
         asked = getattr(self.request, "second_factor_demand", Demand.NONE)
         here = self.request.path == reverse("second-factors")
-        return asked is Demand.ASKED and not here
+        return asked is Demand.RECOMMENDED and not here
 
     @property
     def second_factor_until(self) -> datetime | None:

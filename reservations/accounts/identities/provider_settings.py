@@ -124,17 +124,17 @@ def _factor_policy(
 ) -> tuple[FactorPolicy, list[str]]:
     """Return what the site says about second factors, and its problems."""
     problems = []
-    default: Policy = "required" if production else "asked"
+    default: Policy = "required" if production else "recommended"
     operators: Policy = default
     asked = environ.get("SECOND_FACTOR", "").strip()
     if asked == "off":
         operators = "off"
-    elif asked == "asked":
-        operators = "asked"
+    elif asked == "recommended":
+        operators = "recommended"
     elif asked == "required":
         operators = "required"
     elif asked:
-        problems.append("SECOND_FACTOR: use one of off, asked, required")
+        problems.append("SECOND_FACTOR: use one of off, recommended, required")
     days = environ.get("SECOND_FACTOR_GRACE_DAYS", "").strip() or "14"
     if not (days.isascii() and days.isdigit() and int(days[:9]) <= MOST_GRACE_DAYS):
         problems.append(f"SECOND_FACTOR_GRACE_DAYS: use 0 to {MOST_GRACE_DAYS} days")

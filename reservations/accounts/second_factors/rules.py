@@ -31,7 +31,7 @@ FRESH_SECONDS = 600
 """A proof counts for so long where the portal asks for one again."""
 ALPHABET = "abcdefghijklmnopqrstuvwxyz234567"
 
-Policy = Literal["off", "asked", "required"]
+Policy = Literal["off", "recommended", "required"]
 
 
 def totp(secret: bytes) -> TOTP:
@@ -100,7 +100,7 @@ class Demand(StrEnum):
     """What the portal asks of a person without a second factor."""
 
     NONE = "none"
-    ASKED = "asked"
+    RECOMMENDED = "recommended"
     """To set one up. Nothing is refused yet."""
     REQUIRED = "required"
     """Every other page is refused until then."""
@@ -110,7 +110,7 @@ class Demand(StrEnum):
 class FactorPolicy:
     """What the site says about second factors (docs/logins.md)."""
 
-    operators: Policy = "asked"
+    operators: Policy = "recommended"
     """Whether operators need one."""
     grace_days: int = 14
     """With "required": days after the portal first asked."""
@@ -135,9 +135,9 @@ class FactorPolicy:
             return Demand.NONE
         if by_provider and not self.after_providers:
             return Demand.NONE
-        if self.operators == "asked" or asked_at is None:
-            return Demand.ASKED
-        return Demand.ASKED if now < self.ends_at(asked_at) else Demand.REQUIRED
+        if self.operators == "recommended" or asked_at is None:
+            return Demand.RECOMMENDED
+        return Demand.RECOMMENDED if now < self.ends_at(asked_at) else Demand.REQUIRED
 
     def ends_at(self, asked_at: datetime) -> datetime:
         """Return the end of the grace."""

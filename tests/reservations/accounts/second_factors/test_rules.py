@@ -63,12 +63,16 @@ def test_wrong_codes_lock_the_app_for_a_while():
     [
         (FactorPolicy(), {"operator": False}, Demand.NONE),
         (FactorPolicy("off"), {}, Demand.NONE),
-        (FactorPolicy("asked"), {"asked_at": NOW - timedelta(days=99)}, Demand.ASKED),
-        (FactorPolicy("required"), {"asked_at": None}, Demand.ASKED),
+        (
+            FactorPolicy("recommended"),
+            {"asked_at": NOW - timedelta(days=99)},
+            Demand.RECOMMENDED,
+        ),
+        (FactorPolicy("required"), {"asked_at": None}, Demand.RECOMMENDED),
         (
             FactorPolicy("required"),
             {"asked_at": NOW - timedelta(days=13)},
-            Demand.ASKED,
+            Demand.RECOMMENDED,
         ),
         (
             FactorPolicy("required"),
@@ -95,8 +99,8 @@ def test_operators_are_asked_first_and_refused_after_the_grace(policy, given, de
         ({}, FactorPolicy("required"), []),
         ({"SECOND_FACTOR": "off"}, FactorPolicy("off"), []),
         (
-            {"SECOND_FACTOR": "asked", "SECOND_FACTOR_GRACE_DAYS": "30"},
-            FactorPolicy("asked", 30),
+            {"SECOND_FACTOR": "recommended", "SECOND_FACTOR_GRACE_DAYS": "30"},
+            FactorPolicy("recommended", 30),
             [],
         ),
         (
@@ -127,4 +131,4 @@ def test_the_settings_of_a_site(environ, policy, problems):
 
 def test_a_development_site_never_forces_anybody():
     found = read_login_settings({}, str, production=False)
-    assert found.second_factor.operators == "asked"
+    assert found.second_factor.operators == "recommended"
