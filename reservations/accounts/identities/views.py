@@ -19,6 +19,7 @@ from reservations.accounts.identities.queries import (
     providers,
     seen_values,
 )
+from reservations.accounts.second_factors.sign_in import proof_needed
 from reservations.store.access import operator_required
 from reservations.web.review_page import Review, ReviewPage
 from telemetry.protocol.sentences import sentence
@@ -50,6 +51,13 @@ class MappingPage(ReviewPage):
     def __init__(self, request: HttpRequest, provider: Provider) -> None:
         super().__init__(request)
         self.provider = provider
+
+    def answer(self) -> HttpResponseBase:
+        """Save nothing without a fresh proof: a mapping may make operators."""
+        post = self.request.POST
+        if "save" in post and proof_needed(self.request):
+            return self.page(self.form_of(post), status=403)
+        return super().answer()
 
     def form_of(self, data: Any) -> Any:
         """Return the table."""
@@ -87,6 +95,7 @@ class MappingPage(ReviewPage):
         """Return the providers and the values seen as well."""
         seen = identities_at(self.provider.issuer)
         return {
+            "proof_needed": proof_needed(self.request),
             "provider": self.provider,
             "providers": providers(),
             "people": len(seen),

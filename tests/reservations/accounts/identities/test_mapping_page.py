@@ -6,7 +6,14 @@ from django.utils import timezone
 from reservations.accounts.identities import service
 from reservations.accounts.identities.provider_settings import LoginSettings, Provider
 from reservations.accounts.identities.rules import Claims
-from reservations.models import AuditEntry, ClaimMapping, Identity, Membership
+from reservations.accounts.second_factors.sign_in import PROVED_AT
+from reservations.models import (
+    AuditEntry,
+    ClaimMapping,
+    Identity,
+    Membership,
+    SecondFactor,
+)
 from tests.factories import make_account
 
 pytestmark = pytest.mark.django_db
@@ -147,3 +154,21 @@ def test_people_with_a_login_can_sign_in(desk):
     ada_signs_in()
     assert "ada" not in desk.get("/manage/people/?kind=new").content.decode()
     assert "cannot sign in yet" not in desk.get("/manage/").content.decode()
+
+
+@pytest.mark.once
+def test_an_admin_with_a_second_factor_confirms_it_before_a_role_is_given(desk, omar):
+    SecondFactor.objects.create(user=omar, kind=SecondFactor.Kind.TOTP, name="phone")
+    sent = form(("gpu", "operator", ""))
+    shown = desk.post(PAGE, sent)
+    assert "Confirm your second factor" in shown.content.decode()
+    kept = sent | {"save": "1", "mark": shown.context["review"].mark}
+    refused = desk.post(PAGE, kept)
+    assert refused.status_code == 403
+    assert 'value="gpu"' in refused.content.decode()
+    assert not ClaimMapping.objects.exists()
+    session = desk.session
+    session[PROVED_AT] = int(timezone.now().timestamp())
+    session.save()
+    assert desk.post(PAGE, kept).status_code == 302
+    assert ClaimMapping.objects.exists()
