@@ -9,6 +9,7 @@ it works once, ends with the next sign-in, and no row stores it.
 
 import logging
 from datetime import datetime, timedelta
+from typing import Any
 
 from django.conf import settings
 from django.contrib.auth.forms import PasswordResetForm
@@ -17,7 +18,7 @@ from django.db import transaction
 from django.urls import reverse
 from django.utils.encoding import force_bytes
 from django.utils.http import urlsafe_base64_encode
-from django.utils.translation import gettext
+from django.utils.translation import gettext, gettext_lazy
 
 from reservations.accounts import invitation_mail
 from reservations.accounts.second_factors.rules import LOCKED
@@ -79,52 +80,63 @@ def send_links(*, address: str, now: datetime) -> int:
 
 def send_notice(*, user_pk: int, now: datetime) -> bool:
     """Tell a person that their password was changed. Return whether a mail was sent."""
-    user = User.objects.filter(pk=user_pk, erased_at=None).first()
-    if user is None or not user.email or not mail.configured():
-        return False
-    with with_language_of(user):
-        words = gettext(
+    return _tell(
+        user_pk,
+        "password",
+        gettext_lazy("Your password for the GPU Portal was changed"),
+        gettext_lazy(
             "The password of the user name %(user)s at the GPU Portal was changed. All "
             "browsers were signed out.\n\nIf you did not do this, tell the lab admin "
             "at once.\n"
-        )
-        text = words % {"user": user.username}
-        subject = gettext("Your password for the GPU Portal was changed")
-    return _send(user, subject, text, f"password-{user.pk}-{unix(now)}", now)
+        ),
+        now,
+    )
 
 
 def send_lock_notice(*, user_pk: int, now: datetime) -> bool:
     """Tell a person that wrong codes locked their authenticator app."""
-    user = User.objects.filter(pk=user_pk, erased_at=None).first()
-    if user is None or not user.email or not mail.configured():
-        return False
-    with with_language_of(user):
-        words = gettext(
+    return _tell(
+        user_pk,
+        "locked",
+        gettext_lazy("Wrong codes for your sign-in at the GPU Portal"),
+        gettext_lazy(
             "Somebody entered wrong codes for the user name %(user)s at the GPU "
             "Portal. The authenticator app is locked for %(minutes)s minutes. A "
             "passkey or a recovery code still works.\n\nIf this was not you, somebody "
             "knows your password. Change it, and tell the lab admin.\n"
-        )
-        text = words % {"user": user.username, "minutes": LOCKED.seconds // 60}
-        subject = gettext("Wrong codes for your sign-in at the GPU Portal")
-    return _send(user, subject, text, f"locked-{user.pk}-{unix(now)}", now)
+        ),
+        now,
+    )
 
 
 def send_address_notice(*, user_pk: int, address: str, now: datetime) -> bool:
     """Tell a person at their previous address that the lab admin changed it."""
-    user = User.objects.filter(pk=user_pk, erased_at=None).first()
-    if user is None or not address or not mail.configured():
-        return False
-    with with_language_of(user):
-        words = gettext(
+    return bool(address) and _tell(
+        user_pk,
+        "address",
+        gettext_lazy("Your mail address at the GPU Portal was changed"),
+        gettext_lazy(
             "The lab admin changed the mail address of the user name %(user)s at the "
             "GPU Portal. Mail no longer goes to this address.\n\nIf you did not ask "
             "for it, tell the lab admin at once.\n"
+        ),
+        now,
+        to=address,
+    )
+
+
+def _tell(
+    user_pk: int, about: str, subject: Any, text: Any, now: datetime, *, to: str = ""
+) -> bool:
+    """Mail news in a person's language, if they have an address."""
+    user = User.objects.filter(pk=user_pk, erased_at=None).first()
+    if user is None or not (to or user.email) or not mail.configured():
+        return False
+    with with_language_of(user):
+        values = {"user": user.username, "minutes": LOCKED.seconds // 60}
+        return _send(
+            user, str(subject), text % values, f"{about}-{user.pk}-{unix(now)}", now, to
         )
-        text = words % {"user": user.username}
-        subject = gettext("Your mail address at the GPU Portal was changed")
-    message_id = f"address-{user.pk}-{unix(now)}"
-    return _send(user, subject, text, message_id, now, to=address)
 
 
 def _may_mail(user: User, now: datetime) -> bool:
@@ -148,7 +160,6 @@ def _send(
     text: str,
     message_id: str,
     now: datetime,
-    *,
     to: str = "",
 ) -> bool:
     try:
