@@ -285,6 +285,10 @@ SLURM_CLUSTER = env("SLURM_CLUSTER", default="").strip()
 # Its slurm.conf and the folder of its commands. Empty: Slurm's default, and PATH.
 SLURM_CONF = env("SLURM_CONF", default="")
 SLURM_FOLDER = env("SLURM_FOLDER", default="")
+# Whether what people used in Slurm counts in Fair Tree (docs/slurm.md#fair-tree).
+SLURM_IMPORT = env.bool("SLURM_IMPORT", default=False)
+if SLURM_IMPORT and not SLURM_CLUSTER:
+    raise ImproperlyConfigured("SLURM_IMPORT needs SLURM_CLUSTER")
 if SLURM_CLUSTER and not CLUSTER_NAME.fullmatch(SLURM_CLUSTER):
     raise ImproperlyConfigured(
         "SLURM_CLUSTER: at most 40 letters, digits, - and _, as in slurm.conf"
@@ -294,6 +298,12 @@ if SLURM_CLUSTER:
         "task": "telemetry.tasks.read_slurm",
         "schedule": READ_SECONDS,
         "options": {"expires": 10},
+    }
+if SLURM_IMPORT:
+    CELERY_BEAT_SCHEDULE["slurm-import"] = {
+        "task": "reservations.tasks.import_slurm",
+        "schedule": 3600.0,
+        "options": {"expires": 1800},
     }
 
 # --- pages ------------------------------------------------------------------------

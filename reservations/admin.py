@@ -388,7 +388,7 @@ class ReservationAdmin(ReadOnlyAdmin):
 
 @admin.register(LedgerEntry)
 class LedgerEntryAdmin(ReadOnlyAdmin):
-    """Every HOLD, RELEASE and CHARGE."""
+    """Every HOLD, RELEASE, CHARGE and IMPORT."""
 
     list_display = ("at", "membership", "reservation", "kind", "hours", "reason")
     list_filter = ("kind",)

@@ -14,6 +14,7 @@ from reservations.accounts.tasks import (
     mail_password_notice,
 )
 from reservations.booking import refusals
+from reservations.fairshare.tasks import import_slurm
 from reservations.models import RequestKey
 from reservations.notifications import delivery
 from reservations.reports import service as reports
@@ -27,6 +28,7 @@ from telemetry.live.broker_client import BROKER
 # Celery finds the tasks in this module, including those of capabilities.
 __all__ = [
     "deliver",
+    "import_slurm",
     "invite",
     "mail_address_notice",
     "mail_lock_notice",

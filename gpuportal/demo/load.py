@@ -311,7 +311,8 @@ def _write(
 
 
 def _ledger(rows: Iterable[Reservation]) -> Iterable[LedgerEntry]:
-    hold, release, charge = LedgerEntry.Kind
+    hold, release = LedgerEntry.Kind.HOLD, LedgerEntry.Kind.RELEASE
+    charge = LedgerEntry.Kind.CHARGE
     for row in rows:
         cost = row.cost_gpu_seconds
         lines = [(hold, cost, row.created_at, "booked firm")]

@@ -62,7 +62,7 @@ def write_taken(
         for row, some in zip(rows, taken, strict=True)
         for gpu in some
     )
-    hold, release, _charge = LedgerEntry.Kind
+    hold, release = LedgerEntry.Kind.HOLD, LedgerEntry.Kind.RELEASE
     LedgerEntry.objects.bulk_create(
         LedgerEntry(
             membership_id=row.membership_id,

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from django import forms
+from django.conf import settings
 from django.core.paginator import Paginator
 from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse
@@ -47,7 +48,7 @@ class LedgerForm(PlainForm):
     membership = forms.IntegerField(required=False, min_value=1, max_value=2**62)
     kind = forms.ChoiceField(
         required=False,
-        choices=[(word, word) for word in ("", "hold", "release", "charge")],
+        choices=[(word, word) for word in ("", "hold", "release", "charge", "import")],
     )
     page = forms.IntegerField(required=False, min_value=1, max_value=10**6)
 
@@ -205,6 +206,7 @@ def standing(request: HttpRequest) -> HttpResponse:
                 shown.quotas if shown else (), horizon_at=horizon_at
             ),
             "refused": _refused(shown) if own else [],
+            "imports": bool(settings.SLURM_CLUSTER) or asked.kind == "import",
             "steered": Account.objects.filter(pk__in=steered_accounts(user)),
             "page": Paginator(rows, ROWS_PER_PAGE).get_page(asked.page),
             "query": query.urlencode(),

@@ -8,17 +8,19 @@ from reservations.models.calendar import Reservation
 
 
 class LedgerEntry(models.Model):
-    """One HOLD, RELEASE or CHARGE in integer weighted GPU-seconds.
+    """One HOLD, RELEASE, CHARGE or IMPORT in integer weighted GPU-seconds.
 
     HOLD is positive when a Reservation takes cost, RELEASE negative when it frees
     cost, CHARGE the final payment. Over the life of one
-    Reservation HOLD + RELEASE = 0. ``membership`` null: the site's own column.
+    Reservation HOLD + RELEASE = 0. IMPORT is a payment for use outside the portal.
+    ``membership`` null: the site's own column.
     """
 
     class Kind(models.TextChoices):
         HOLD = "hold"
         RELEASE = "release"
         CHARGE = "charge"
+        IMPORT = "import", "Imported"
 
     membership = models.ForeignKey(
         Membership,
@@ -28,17 +30,42 @@ class LedgerEntry(models.Model):
         related_name="ledger",
     )
     reservation = models.ForeignKey(
-        Reservation, on_delete=models.PROTECT, related_name="ledger"
+        Reservation,
+        null=True,
+        blank=True,
+        on_delete=models.PROTECT,
+        related_name="ledger",
+        help_text="Null only for an import.",
     )
     kind = models.CharField(max_length=8, choices=Kind)
     gpu_seconds = models.BigIntegerField()
     at = models.DateTimeField(default=timezone.now)
     reason = models.CharField(max_length=200)
+    source = models.CharField(
+        max_length=120,
+        blank=True,
+        default="",
+        help_text="What an import is for. Each has one row.",
+    )
 
     class Meta:
         ordering = ["at", "pk"]
         verbose_name_plural = "ledger entries"
         indexes = [models.Index(fields=["membership", "at"])]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["source"],
+                condition=~models.Q(source=""),
+                name="one_ledger_entry_per_source",
+            ),
+            models.CheckConstraint(
+                condition=models.Q(kind="import", reservation=None)
+                & ~models.Q(source="")
+                | ~models.Q(kind="import")
+                & models.Q(reservation__isnull=False, source=""),
+                name="only_an_import_has_no_reservation",
+            ),
+        ]
 
     def __str__(self) -> str:
         return f"{self.kind} {self.gpu_seconds} for #{self.reservation_id}"

@@ -28,7 +28,8 @@ from telemetry.models import Gpu
 from telemetry.protocol.sentences import sentence
 from telemetry.rules.usage_summary import GpuSpan
 
-HOLD, RELEASE, CHARGE = LedgerEntry.Kind
+HOLD, RELEASE = LedgerEntry.Kind.HOLD, LedgerEntry.Kind.RELEASE
+CHARGE = LedgerEntry.Kind.CHARGE
 
 
 def hold(reservation: Reservation, *, now: datetime, reason: str) -> None:

@@ -27,6 +27,7 @@ from reservations.rules.fairness.quota import PERMILLE
 from reservations.rules.policy import Policy
 from reservations.rules.window import unix
 
+PAYMENTS = (LedgerEntry.Kind.CHARGE, LedgerEntry.Kind.IMPORT)
 SMALL_LEDGER_ROWS = 20_000
 """Up to this size the ledger is summed each time, which takes milliseconds."""
 LOOK_AGAIN_SECONDS = 60
@@ -109,7 +110,7 @@ def past_usage(now: datetime, policy: Policy) -> dict[int, int]:
 
 def _charges(second: int, half_life_seconds: int) -> dict[int, int]:
     """Return weighted charges. Those of a large ledger may be a minute old."""
-    rows = LedgerEntry.objects.filter(kind=LedgerEntry.Kind.CHARGE)
+    rows = LedgerEntry.objects.filter(kind__in=PAYMENTS)
     # pk and not COUNT(*), which scans a large table.
     newest = LedgerEntry.objects.order_by().aggregate(pk=Max("pk"))["pk"] or 0
     if newest <= SMALL_LEDGER_ROWS:

@@ -45,6 +45,7 @@ WORDS = (
     gettext_noop("Hold"),
     gettext_noop("Release"),
     gettext_noop("Charge"),
+    gettext_noop("Imported"),
     # Changes of accounts.
     gettext_noop("edit"),
     gettext_noop("import"),

@@ -64,10 +64,27 @@ def read_tres_gpus(text: str) -> int:
     >>> read_tres_gpus("billing=2,cpu=1,gres/gpu:a100=2,gres/gpu=2,node=1")
     2
     """
-    named = [part for part in text.split(",") if part.startswith("gres/gpu")]
-    found = gpus_in(read_gres(",".join(named)))
+    found = _tres_gpus(text)
     total = [one.count for one in found if not one.kind]
     return max(total) if total else sum(one.count for one in found)
+
+
+def read_tres_kinds(text: str) -> tuple[tuple[str, int], ...]:
+    """Return the types of GPUs in a list of trackable resources, and their numbers.
+
+    >>> read_tres_kinds("cpu=1,gres/gpu:a100=2,gres/gpu=2")
+    (('a100', 2),)
+    """
+    counts: dict[str, int] = {}
+    for one in _tres_gpus(text):
+        if one.kind:
+            counts[one.kind] = counts.get(one.kind, 0) + one.count
+    return tuple(sorted(counts.items()))
+
+
+def _tres_gpus(text: str) -> list[GresCount]:
+    named = [part for part in text.split(",") if part.startswith("gres/gpu")]
+    return list(gpus_in(read_gres(",".join(named))))
 
 
 def read_indices(text: str) -> tuple[int, ...]:

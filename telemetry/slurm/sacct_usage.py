@@ -7,7 +7,7 @@ line for each of its runs, so a run is identified by cluster, job, submission an
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from telemetry.slurm.gres import read_tres_gpus
+from telemetry.slurm.gres import read_tres_gpus, read_tres_kinds
 from telemetry.slurm.slurm_output import MOST_BYTES, MOST_SECONDS, SlurmOutputInvalid
 
 FIELDS = (
@@ -32,6 +32,8 @@ class SlurmRun:
     user: str
     account: str
     gpus: int
+    kinds: tuple[tuple[str, int], ...] = ()
+    """Types of its GPUs, and how many of each, if Slurm names types."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,7 @@ def read_sacct(output: bytes) -> list[SlurmRun]:
             user=user,
             account=account,
             gpus=gpus,
+            kinds=read_tres_kinds(tres),
         )
         found.append(run)
     return found

@@ -207,7 +207,7 @@ def _change_type(gpu: Gpu, kind: str, cluster: str, pools: dict[str, Pool]) -> N
 
 def _pool(kind: str, cluster: str, pools: dict[str, Pool]) -> Pool:
     """Return the pool of a type. Its weight means nothing before an admin sets it."""
-    gpu_class = _class_of(kind, cluster)
+    gpu_class = class_of(kind, cluster)
     if gpu_class not in pools:
         pools[gpu_class], _made = Pool.objects.get_or_create(
             gpu_class=gpu_class, defaults={"weight": 1}
@@ -215,11 +215,11 @@ def _pool(kind: str, cluster: str, pools: dict[str, Pool]) -> Pool:
     return pools[gpu_class]
 
 
-def _class_of(kind: str, cluster: str) -> str:
+def class_of(kind: str, cluster: str) -> str:
     """Return the class of a GPU. It differs from the classes of the portal's GPUs,
     because nobody can book it here.
 
-    >>> _class_of("a100", "lab")
+    >>> class_of("a100", "lab")
     'a100 (Slurm lab)'
     """
     return f"{(kind or UNTYPED)[:30]} (Slurm {cluster})"

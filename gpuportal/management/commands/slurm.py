@@ -1,4 +1,4 @@
-"""`manage.py slurm`: what the site's Slurm can do, and who used it."""
+"""`manage.py slurm`: what the site's Slurm can do, who used it, and charges for it."""
 
 import json
 import sys
@@ -19,6 +19,7 @@ from gpuportal.doctor.diagnosis import (
 )
 from gpuportal.doctor.slurm_diagnosis import slurm_report
 from gpuportal.doctor.slurm_facts import slurm_facts
+from reservations.fairshare.slurm_import import import_runs
 from telemetry.slurm.sacct_usage import SlurmUsage, sum_usage
 from telemetry.slurm.slurm_commands import SlurmCommands, SlurmNotInstalled
 from telemetry.slurm.slurm_output import SlurmFailure
@@ -33,17 +34,20 @@ class Command(BaseCommand):
 
     help = (
         "Ask a Slurm cluster (docs/slurm.md). check: one line for each fact, with the "
-        "remedy. usage: the GPU time of each user and account, as sacct counts it. The "
-        "exit status is 0 if all is well, 1 if there are problems, and 2 if Slurm "
-        "cannot be asked."
+        "remedy. usage: the GPU time of each user and account, as sacct counts it. "
+        "import: charge it in the ledger, once for each run of a job. The exit status "
+        "is 0 if all is well, 1 if there are problems, and 2 if Slurm cannot be asked."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Add the action and its options."""
-        parser.add_argument("action", choices=["check", "usage"])
+        parser.add_argument("action", choices=["check", "usage", "import"])
         parser.add_argument("--json", action="store_true", help="for programs")
         parser.add_argument(
-            "--days", type=int, default=30, help="for usage: how far back (default 30)"
+            "--days",
+            type=int,
+            default=30,
+            help="for usage and import: how far back (default 30)",
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -55,6 +59,8 @@ class Command(BaseCommand):
         try:
             if options["action"] == "usage":
                 self._print_usage(options["days"], as_json=options["json"])
+            elif options["action"] == "import":
+                self._import(options["days"], as_json=options["json"])
             else:
                 self._check(as_json=options["json"])
         except SlurmNotInstalled as error:
@@ -72,6 +78,34 @@ class Command(BaseCommand):
         self.stdout.write("\n".join(lines))
         if status := exit_status(found):
             sys.exit(status)
+
+    def _import(self, days: int, *, as_json: bool) -> None:
+        now = timezone.now()
+        commands = SlurmCommands(conf=settings.SLURM_CONF, folder=settings.SLURM_FOLDER)
+        done = import_runs(commands.runs(now - timedelta(days=days), now), now=now)
+        left_out = [
+            {"user": user, "account": account, "runs": runs, "why": why}
+            for (user, account, why), runs in done.left_out.most_common()
+        ]
+        if as_json:
+            numbers = {
+                "added": done.added,
+                "gpu_seconds": done.gpu_seconds,
+                "known": done.known,
+                "running": done.running,
+                "left_out": left_out,
+            }
+            self.stdout.write(json.dumps(numbers, indent=1, ensure_ascii=False))
+            return
+        self.stdout.write(
+            f"Added {done.added} runs ({done.gpu_seconds / HOUR_SECONDS:.1f} credits). "
+            f"{done.known} were there, and {done.running} still run."
+        )
+        for one in left_out:
+            self.stdout.write(
+                f"Left out {one['runs']} runs of Unix user {one['user'] or NOBODY}, "
+                f"account {one['account'] or NOBODY}: {one['why']}."
+            )
 
     def _print_usage(self, days: int, *, as_json: bool) -> None:
         end = timezone.now()

@@ -26,7 +26,9 @@ def findings() -> Iterator[str]:
         for one, other in cursor.fetchall():
             yield f"allocations {one} and {other} overlap"
     held = dict(
-        LedgerEntry.objects.exclude(kind=LedgerEntry.Kind.CHARGE)
+        LedgerEntry.objects.filter(
+            kind__in=(LedgerEntry.Kind.HOLD, LedgerEntry.Kind.RELEASE)
+        )
         .order_by()
         .values_list("reservation_id")
         .annotate(Sum("gpu_seconds"))
