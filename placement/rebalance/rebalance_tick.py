@@ -23,7 +23,7 @@ from django.db.models import Q
 from placement.jobs import job_broadcast
 from placement.jobs.queries import gpu_troubles
 from placement.jobs.tick.job_progress import measure
-from placement.models import Job, MoveDecision, PlacementPolicy
+from placement.models import Job, JobQuerySet, MoveDecision, PlacementPolicy
 from placement.rebalance import move_proposals, plan_evaluation
 from placement.rules.rebalance_policy import RebalanceAction
 from placement.rules.rebalance_review import GpuTrouble, decide_rebalance
@@ -70,11 +70,11 @@ def _troubles() -> dict[int, tuple[GpuTrouble, datetime]]:
     if not by_uuid:
         return {}
     found = {}
-    for job in _planned().filter(
-        Q(state=Job.State.RUNNING) | Q(state__in=_ENDED_BADLY),
-        reservation__in=Allocation.objects.filter(gpu__uuid__in=list(by_uuid)).values(
-            "reservation"
-        ),
+    held = Allocation.objects.filter(gpu__uuid__in=list(by_uuid)).values("reservation")
+    for job in _if_any(
+        _planned().filter(
+            Q(state=Job.State.RUNNING) | Q(state__in=_ENDED_BADLY), reservation__in=held
+        )
     ):
         own = [
             one
@@ -97,6 +97,11 @@ def _planned():  # type: ignore[no-untyped-def]
     )
 
 
+def _if_any(rows: JobQuerySet) -> Iterable[Job]:
+    """Return the rows. As in RowSteps, ask for all columns only if there are any."""
+    return rows if rows.exists() else ()
+
+
 def _jobs_to_evaluate(
     policy: PlacementPolicy,
     troubles: dict[int, tuple[GpuTrouble, datetime]],
@@ -108,9 +113,11 @@ def _jobs_to_evaluate(
     if seconds:
         asking = Q(state=Job.State.RUNNING) & turn & (Q(may_move=True) | _unmeasured())
     rows = _planned().filter(asking, reservation__end__gt=now)
-    due = {job.pk: job for job in rows[:MOST_LOOKS]}
+    due = {job.pk: job for job in _if_any(rows[:MOST_LOOKS])}
     again = now - timedelta(seconds=seconds or TROUBLE_SECONDS)
-    for job in _planned().filter(pk__in=list(troubles), reservation__end__gt=now):
+    for job in _if_any(
+        _planned().filter(pk__in=list(troubles), reservation__end__gt=now)
+    ):
         new = job.looked_at is None or job.looked_at <= max(
             again, min(now, troubles[job.pk][1])
         )

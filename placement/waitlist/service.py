@@ -7,7 +7,7 @@ that cannot run there ends, and its owner gets the reason.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -136,19 +136,32 @@ def settle_waiting_jobs(now: datetime) -> int:
     vain.
     """
     done = 0
-    rows = WaitingLaunch.objects.exclude(waiting__state=WAITING)
-    for kept in rows.select_related("waiting__user", "waiting__reservation").order_by(
-        "pk"
-    )[:MOST_ROWS]:
+    for kept in _launches_to_settle():
         kept.planned_again = _plan_again(kept, now)  # type: ignore[attr-defined]
         done += _safely(_launch, kept, now)
-    followers = Job.objects.exclude(waits_with=None).exclude(waits_with__state=WAITING)
-    for job in followers.select_related(
-        "waits_with", "owner", "node", "plan", "reservation", "resume_from"
-    ).order_by("created_at", "pk")[:MOST_ROWS]:
+    for job in _followers_to_settle():
         done += _safely(_bring, job, now)
     _forget_jobless()
     return done
+
+
+def _launches_to_settle() -> Iterable[WaitingLaunch]:
+    rows = WaitingLaunch.objects.exclude(waiting__state=WAITING)
+    # As in RowSteps: the columns of all tables only if there are rows.
+    if not rows.exists():
+        return ()
+    return rows.select_related("waiting__user", "waiting__reservation").order_by("pk")[
+        :MOST_ROWS
+    ]
+
+
+def _followers_to_settle() -> Iterable[Job]:
+    rows = Job.objects.exclude(waits_with=None).exclude(waits_with__state=WAITING)
+    if not rows.exists():
+        return ()
+    return rows.select_related(
+        "waits_with", "owner", "node", "plan", "reservation", "resume_from"
+    ).order_by("created_at", "pk")[:MOST_ROWS]
 
 
 def _safely(step, row, now: datetime) -> int:  # type: ignore[no-untyped-def]

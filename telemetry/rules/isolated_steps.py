@@ -47,12 +47,17 @@ class RowSteps:
         """Run a step on each row; return the sum of what the step returns.
 
         Args:
-            rows: rows of the database, or their keys.
+            rows: rows of the database, or their keys. A query set is asked first
+                whether it has any: that takes a tenth of the CPU in which Django
+                makes a query for the columns of six tables, and most ticks find none.
             step: returns how much it changed: a number, or whether it changed the row.
             args: for the step, after the row.
             kwargs: for the step.
         """
         done = 0
+        has_any = getattr(rows, "exists", None)
+        if has_any is not None and not has_any():
+            return done
         failed = f"{self._kind} %s: {getattr(step, '__name__', 'step')} failed"
         for row in rows:
             with isolated(self._log, failed, getattr(row, "pk", row)):

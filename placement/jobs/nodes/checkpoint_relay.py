@@ -243,6 +243,9 @@ def due(now: datetime) -> Iterable[CarriedCheckpoint]:
     before = now - timedelta(seconds=AGAIN_SECONDS)
     late = Q(ordered_at=None) | Q(ordered_at__lt=before) | Q(ordered_at__gt=now)
     rows = CarriedCheckpoint.objects.filter(late, state=State.WANTED)
+    # As in RowSteps: the columns of all tables only if there are rows.
+    if not rows.exists():
+        return ()
     return rows.select_related("job__reservation", "node")[:MOST_ROWS]
 
 
@@ -260,8 +263,11 @@ def delete_unneeded_bytes() -> int:
     over = Q(job__continued_by__ended_at__isnull=False)
     gone = Q(job__continued_by=None)
     rows = CarriedCheckpoint.objects.filter(begun | over | gone)
+    rows = rows.exclude(state=State.DROPPED)
     done = 0
-    for row in rows.exclude(state=State.DROPPED).select_related("job")[:MOST_ROWS]:
+    if not rows.exists():
+        return done
+    for row in rows.select_related("job")[:MOST_ROWS]:
         if CarriedCheckpoint.objects.filter(pk=row.pk, state=row.state).update(
             state=State.DROPPED, have_bytes=0
         ):

@@ -189,6 +189,8 @@ def next_holders(now: datetime) -> list[tuple[Alert, Allocation]]:
         for alert in Alert.objects.open().filter(rule__in=NOT_CLEAN)
         if alert.gpu_id is not None
     }
+    if not alerts:
+        return []
     rows = Allocation.objects.filter(
         gpu__in=alerts,
         live=True,

@@ -1,6 +1,7 @@
 """A step that fails is logged once with its traceback and stops no other."""
 
 import logging
+from collections.abc import Iterator
 
 import pytest
 
@@ -36,6 +37,19 @@ def test_each_row_is_tried_and_the_failing_ones_are_logged(caplog) -> None:
 
 def test_what_steps_return_is_added_up() -> None:
     assert RowSteps(log, "job")([Row(4), Row(6)], halve, by=2) == 5
+
+
+def test_a_query_set_without_rows_is_not_read() -> None:
+    class NoRows:
+        """A query set, as far as the steps know it."""
+
+        def exists(self) -> bool:
+            return False
+
+        def __iter__(self) -> Iterator[Row]:
+            raise AssertionError("read")
+
+    assert RowSteps(log, "job")(NoRows(), halve, by=2) == 0
 
 
 def test_an_error_that_nobody_expected_is_isolated_too(caplog) -> None:
