@@ -48,6 +48,8 @@ SETTINGS = {
     "dropout": 0.0,
 }
 WHOLE = (0, 6)
+GROUPS = {}
+"""The grid of ranks -> its groups."""
 
 
 def places(stages, replicas, width):
@@ -249,6 +251,17 @@ def alone(how, steps=STEPS, settings=SETTINGS):
     return losses
 
 
+def groups_of(how, device):
+    """Return the groups of its grid, once made for all strategies.
+
+    Each group of gloo has a thread that wakes up a hundred times a second.
+    """
+    grid = how.places, how.shard_degree
+    if grid not in GROUPS:
+        GROUPS[grid] = RankGroups(how, device)
+    return GROUPS[grid]
+
+
 def forget_stages():
     """Let another engine begin: DeepSpeed keeps the stages of the last one."""
     if groups := sys.modules.get("deepspeed.utils.groups"):
@@ -258,7 +271,7 @@ def forget_stages():
 def together(how, device, factor=None, **settings):
     """Return the same losses of the planned run, and the memory of each rank."""
     forget_stages()
-    trainer = trainer_of(how)(how, SETTINGS | settings, RankGroups(how, device))
+    trainer = trainer_of(how)(how, SETTINGS | settings, groups_of(how, device))
     if factor is not None:
         trainer.scale.factor = factor
     losses = []
@@ -276,7 +289,7 @@ def handed_on(chain, device):
     losses = []
     for number, how in enumerate(chain):
         forget_stages()
-        trainer = trainer_of(how)(how, SETTINGS, RankGroups(how, device))
+        trainer = trainer_of(how)(how, SETTINGS, groups_of(how, device))
         assert resume(trainer) == number
         loss = torch.tensor(trainer.step(), dtype=torch.float64)
         distributed.all_reduce(loss)
@@ -332,7 +345,10 @@ def memory(names, device):
     for name, how in MEMORY[names].items():
         forget_stages()
         said = expected(how)
-        found[name] = {"measured": measured(how, device, said), "expected": said}
+        found[name] = {
+            "measured": measured(how, groups_of(how, device), said),
+            "expected": said,
+        }
     return found
 
 
@@ -354,7 +370,7 @@ def own_losses(how, device):
         "data": f"{here}:items",
         "loss": "torch.nn.functional:cross_entropy",
     }
-    trainer = OwnTrainer(how, settings, RankGroups(how, device))
+    trainer = OwnTrainer(how, settings, groups_of(how, device))
     return [trainer.step() for _ in range(STEPS)]
 
 
