@@ -16,7 +16,6 @@ from reservations.accounts.api_tokens import create_token
 from reservations.rules.lifecycle import State
 from tests.factories import make_gpus, make_node, make_reservation
 from tests.placement import nodes
-from tests.placement.generation.tiny_models import write_tiny_llama
 from tests.placement.lab import send_frame
 from tests.placement.serving.kitchen import token_of
 from tests.placement.workspace.workspace_nodes import WorkspaceNode
@@ -28,9 +27,15 @@ WORDS = [{"role": "user", "content": "a b c"}]
 
 
 @pytest.fixture
-def folder(tmp_path):
+def folder(tmp_path, fork_server):
     """A folder with a model, made before the node's worker runs."""
-    return write_tiny_llama(tmp_path / "tiny-llama")
+    path = tmp_path / "tiny-llama"
+    fork_server.output(
+        "import pathlib\n"
+        "from tests.placement.generation.tiny_models import write_tiny_llama\n"
+        f"write_tiny_llama(pathlib.Path({str(path)!r}))\n"
+    )
+    return path
 
 
 @pytest.fixture

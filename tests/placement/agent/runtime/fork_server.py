@@ -110,6 +110,18 @@ class ForkServer:
         """
         return {"PYTHON_EXEC": str(self.python)}
 
+    def output(self, code: str) -> str:
+        """Run a program in a fork. Return what it prints on its standard output."""
+        done = subprocess.run(
+            [str(self.python), "-c", code],
+            cwd=CODE,
+            env={"PATH": os.environ["PATH"], "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+        )
+        return done.stdout
+
     def close(self) -> None:
         """End the server."""
         self.process.kill()
