@@ -11,6 +11,17 @@ import pytest
 from gpuportal.node_settings import NodeSettings
 from placement.agent.job_folder import job_folders
 from tests.placement import nodes
+from tests.placement.agent.runtime.fork_server import ForkServer
+
+
+@pytest.fixture(scope="session")
+def fork_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
+    """One process that has imported torch, for all tests that start ones that need
+    it.
+    """
+    server = ForkServer(tmp_path_factory.mktemp("forks"))
+    yield server
+    server.close()
 
 
 @pytest.fixture

@@ -45,6 +45,8 @@ class NearNodes(TwoNodes):
     """The same two nodes, with workers that start fast."""
 
     worker = ("-m", "tests.placement.agent.near_worker")
+    tick_seconds = 0.6
+    """Here the portal's own decisions are waited for, which only a tick takes."""
 
     def step(self) -> None:
         """Tick and process reports. Live workers are reported, as by their samples."""

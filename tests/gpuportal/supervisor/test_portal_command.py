@@ -196,9 +196,10 @@ def test_a_database_from_before_the_first_release_is_one_line(tmp_path, make_dat
     assert done.returncode == 1
     assert "gpuportal.E007" in done.stderr
     assert "Traceback" not in done.stderr
-    # As advised: the folder moves away, and a new database is made.
+    # As advised: the folder moves away, and a new database is made. make_database did
+    # that with the same command, in an empty folder.
     tmp_path.rename(tmp_path.with_name("before"))
-    tmp_path.mkdir()
+    make_database(tmp_path / "db.sqlite3")
     assert manage(tmp_path, "migrate", "-v0").returncode == 0
 
 

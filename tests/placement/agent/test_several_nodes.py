@@ -5,6 +5,7 @@ stopped half-way and continues elsewhere, one whose rank is killed. A user's own
 which needs no torch, uses the same lab.
 """
 
+import json
 import os
 import re
 import shutil
@@ -50,13 +51,16 @@ def lab(live_server, valkey_url):
     shutil.rmtree(folder)
 
 
-def losses_alone():
+def losses_alone(server):
     """Return the losses of one process with the whole model and all the data."""
-    # It imports torch, which a run on PostgreSQL needs for nothing.
-    from tests.placement.agent.runtime.strategies_child import alone, execution
-
     settings = checked_settings("tiny-transformer", SETTINGS | {"batch": 8})
-    return alone(execution("single"), STEPS, settings)
+    code = (
+        "import json\n"
+        "from tests.placement.agent.runtime.strategies_child import alone, execution\n"
+        f"losses = alone(execution('single'), {STEPS}, {settings!r})\n"
+        "print(json.dumps(losses))\n"
+    )
+    return json.loads(server.output(code))
 
 
 def launched(user, reservation, name, **more):
@@ -79,7 +83,7 @@ def booked(user, gpus):
 
 @pytest.mark.timeout(600)  # many processes import torch: slow where much else runs
 def test_a_training_over_two_nodes_stops_goes_on_fails_and_goes_on_on_one(
-    lab, settings, tmp_path
+    lab, settings, tmp_path, fork_server
 ):
     settings.MEDIA_ROOT = tmp_path / "media"
     settings.ALLOW_UNISOLATED_SCRIPTS = True
@@ -139,7 +143,7 @@ def test_a_training_over_two_nodes_stops_goes_on_fails_and_goes_on_on_one(
     assert f"resumes from the checkpoint of job {second.pk}" in text
     saved = re.findall(r"checkpoint of step (\d+) saved", lab.log(second))
     assert f"resuming after step {saved[-1]}, saved by 3 process(es)" in text
-    expected = losses_alone()
+    expected = losses_alone(fork_server)
     assert max(lab.losses(third)) == STEPS - 1
     for found in (seen, lab.losses(third)):
         far = [abs(found[step] - expected[step]) for step in found]

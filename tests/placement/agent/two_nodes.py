@@ -35,7 +35,6 @@ from tests.placement.planner.made import make_offer
 
 CODE = Path(__file__).resolve().parents[3]
 NAMES = ("red", "blue")
-TICK_SECONDS = 0.6
 
 
 class TwoNodes:
@@ -46,6 +45,9 @@ class TwoNodes:
         *("-n", "node-{name}@%h", "-P", "prefork", "-c", "1"),
         *("--without-gossip", "--without-mingle", "--without-heartbeat"),
     )
+
+    tick_seconds = 3.0
+    """Between ticks while nothing happens."""
 
     def __init__(self, folder: Path, redis_url: str, web_url: str) -> None:
         self.folder, self.redis_url, self.web_url = folder, redis_url, web_url
@@ -104,22 +106,28 @@ class TwoNodes:
         return Path(self.environments[name]["GPUPORTAL_NODE_DIR"])
 
     def step(self) -> None:
-        """Process the nodes' reports, and tick where there are some or it is time.
+        """Process the nodes' reports, and tick where one changed something or it is
+        time.
 
         A tick takes longer than all else that the test does while it waits.
         """
         reports = self.redis.xread(self.read, count=100)
+        changed = False
         for stream, entries in reports or ():
             for number, entry in entries:
                 self.read[stream.decode()] = number.decode()
                 fact = json.loads(entry[b"m"])
-                record_fact(stream.decode()[6:], fact, timezone.now())
-        if reports or time.monotonic() - self.ticked > TICK_SECONDS:
+                changed |= record_fact(stream.decode()[6:], fact, timezone.now())
+        if changed or time.monotonic() - self.ticked > self.tick_seconds:
             self.ticked = time.monotonic()
             job_tick.tick(timezone.now())
 
     def until(self, condition, what: str, seconds: float = 150.0):
-        """Continue until a condition is true. Return its value."""
+        """Continue until a condition is true, with a tick at once if it is not yet.
+
+        Return its value.
+        """
+        self.ticked = 0.0
         deadline = time.monotonic() + seconds
         while not (found := condition()):
             assert time.monotonic() < deadline, f"waited for {what}\n{self.told()}"

@@ -32,9 +32,15 @@ WORDS = [{"role": "user", "content": "a b c"}]
 
 
 @pytest.fixture
-def folder(tmp_path):
+def folder(tmp_path, fork_server):
     """A folder with a model, made before the node's worker runs."""
-    return write_tiny_llama(tmp_path / "tiny-llama")
+    path = tmp_path / "tiny-llama"
+    fork_server.output(
+        "import pathlib\n"
+        "from tests.placement.generation.tiny_models import write_tiny_llama\n"
+        f"write_tiny_llama(pathlib.Path({str(path)!r}))\n"
+    )
+    return path
 
 
 @pytest.fixture

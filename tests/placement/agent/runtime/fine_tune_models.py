@@ -1,12 +1,12 @@
 """Tiny models of real families for the tests of recipe ``fine-tune``.
 
     python -m tests.placement.agent.runtime.fine_tune_models make FOLDER
-    python -m tests.placement.agent.runtime.fine_tune_models load FOLDER TOKENS
+    python -m tests.placement.agent.runtime.fine_tune_models load FOLDER TOKENS LENGTH
 
 ``make`` writes the folders ``llama`` and ``gpt2`` with random weights and a tokenizer,
 ``qwen`` and ``mixtral`` with a config.json and a tokenizer, and ``data.txt``. ``load``
 prints, of a trained model, the loss that transformers itself computes on the held-out
-tokens, and the sum of its weights.
+tokens, in blocks of LENGTH, and the sum of its weights.
 """
 
 import json
@@ -31,7 +31,6 @@ from transformers import (
 from placement.agent.runtime.token_blocks import TokenBlocks, divided
 
 WORDS = ("the", "cat", "sat", "on", "a", "mat", "and", "saw", "dog", ".")
-SEQ = 16
 
 
 def make(folder: Path) -> None:
@@ -102,7 +101,7 @@ def make(folder: Path) -> None:
         tokenizer.save_pretrained(folder / name)
 
 
-def load(folder: Path, tokens: Path) -> None:
+def load(folder: Path, tokens: Path, length: int) -> None:
     if (folder / "adapter_config.json").is_file():
         about = PeftConfig.from_pretrained(folder)
         base = AutoModelForCausalLM.from_pretrained(about.base_model_name_or_path)
@@ -110,7 +109,7 @@ def load(folder: Path, tokens: Path) -> None:
     else:
         model = AutoModelForCausalLM.from_pretrained(folder).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    _, held_out = divided(TokenBlocks(tokens, SEQ), 10, 0)
+    _, held_out = divided(TokenBlocks(tokens, length), 10, 0)
     losses = []
     with torch.no_grad():
         for inputs, targets in held_out:
@@ -130,4 +129,8 @@ def load(folder: Path, tokens: Path) -> None:
 
 
 if __name__ == "__main__":
-    {"make": make, "load": load}[sys.argv[1]](*map(Path, sys.argv[2:]))
+    kind, *words = sys.argv[1:]
+    if kind == "make":
+        make(Path(words[0]))
+    else:
+        load(Path(words[0]), Path(words[1]), int(words[2]))

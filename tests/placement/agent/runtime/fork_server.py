@@ -14,6 +14,7 @@ every page of torch's objects, which costs as much as the start of a training.
 import atexit
 import contextlib
 import gc
+import inspect
 import json
 import os
 import runpy
@@ -26,6 +27,7 @@ import sys
 import threading
 import traceback
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 from gpuportal.supervisor.kernel import die_with_parent
@@ -42,8 +44,16 @@ IMPORTED = (
     "peft",
     "transformers.models.gpt2.modeling_gpt2",
     "transformers.models.llama.modeling_llama",
+    "transformers.models.mixtral.modeling_mixtral",
     "transformers.models.qwen3.modeling_qwen3",
+    # What a checkpoint, an adapter and a saved model import when they are needed.
+    "torch.distributed.checkpoint._fsspec_filesystem",
+    "torch.utils.serialization.config",
+    "peft.tuners.lora.bnb",
+    "peft.utils.transformers_weight_conversion",
 )
+OPTIONAL = "deepspeed"
+"""Imported if it is installed: accelerate does so in each rank that saves a model."""
 STREAMS = (0, 1, 2)
 LENGTH = struct.Struct("!q")
 """The length before a request, and the exit status that answers it."""
@@ -99,6 +109,18 @@ class ForkServer:
         too.
         """
         return {"PYTHON_EXEC": str(self.python)}
+
+    def output(self, code: str) -> str:
+        """Run a program in a fork. Return what it prints on its standard output."""
+        done = subprocess.run(
+            [str(self.python), "-c", code],
+            cwd=CODE,
+            env={"PATH": os.environ["PATH"], "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+        )
+        return done.stdout
 
     def close(self) -> None:
         """End the server."""
@@ -203,6 +225,14 @@ def main() -> None:
     """Import, then fork for every caller."""
     for name in IMPORTED:
         import_module(name)
+    if find_spec(OPTIONAL):
+        os.environ["DS_ACCELERATOR"] = "cpu"
+        import_module(OPTIONAL)
+    # torchrun asks for the names of its callers many times. The first answer reads the
+    # paths of all modules, and so does each that comes to runpy, which has no file.
+    # With so many modules that takes 1.4 seconds of CPU in each torchrun.
+    inspect.stack()
+    inspect.modulesbyfile["<frozen runpy>"] = runpy.__name__  # type: ignore[attr-defined]
     gc.collect()
     gc.freeze()
     request = Forks(socket.socket(fileno=int(sys.argv[1]))).serve()

@@ -3,9 +3,9 @@
     python -m tests.placement.agent.runtime.strategies_child NAMES FILE RANKS
 
 The ranks are forked after torch is imported, which takes most of the time of starting
-one. (test_recipes.py tests that torchrun starts the workers.) Each strategy is compared
-with a plain loop in one process: no wrappers, one model, the same data. Rank 0 writes
-FILE: name -> results.
+one. (test_recipes.py tests that torchrun starts the workers, and test_node.py that each
+imports all by itself.) Each strategy is compared with a plain loop in one process: no
+wrappers, one model, the same data. Rank 0 writes FILE: name -> results.
 """
 
 import gc
@@ -48,6 +48,8 @@ SETTINGS = {
     "dropout": 0.0,
 }
 WHOLE = (0, 6)
+GROUPS = {}
+"""The grid of ranks -> its groups."""
 
 
 def places(stages, replicas, width):
@@ -132,24 +134,38 @@ HYBRID = execution(
     replicas=2,
     width=2,
     schedule="1f1b",
-    bounds=(0, 2, 6),
+    bounds=(0, 2, 4),
     microbatches=4,
 )
+SHORT = {"layers": 2}
+"""For eight ranks, and for checkpoints: their time grows with the number of weights."""
+SHORT_BOUNDS = {
+    WHOLE: (0, 4),
+    (0, 2, 6): (0, 2, 4),
+    (0, 2, 3, 5, 6): (0, 1, 2, 3, 4),
+}
 EIGHT = {
     "tensor x pipeline x copies": HYBRID,
     "the same with ZeRO-1, sequences cut": replace(
         HYBRID, zero_stage=1, sequence_parallel=True
     ),
     "tensor x copies with ZeRO-1": execution(
-        "hybrid", replicas=4, width=2, zero_stage=1, sequence_parallel=True
+        "hybrid",
+        replicas=4,
+        width=2,
+        zero_stage=1,
+        sequence_parallel=True,
+        bounds=(0, 4),
     ),
-    "shards x copies": execution("hsdp", replicas=8, zero_stage=3, shard_degree=4),
+    "shards x copies": execution(
+        "hsdp", replicas=8, zero_stage=3, shard_degree=4, bounds=(0, 4)
+    ),
     "pipeline x copies": execution(
         "hybrid",
         stages=4,
         replicas=2,
         schedule="gpipe",
-        bounds=(0, 1, 2, 4, 6),
+        bounds=(0, 1, 2, 3, 4),
         microbatches=4,
         accumulation=2,
     ),
@@ -222,7 +238,13 @@ DEEPSPEED_CHAINS = {
     "stages": [STAGED, BY_DEEPSPEED["1f1b"], STAGED],
 }
 """The same from torch to DeepSpeed and back."""
-HANDED_ON = {"two": CHAINS, "deepspeed": DEEPSPEED_CHAINS}
+HANDED_ON = {
+    names: {
+        name: [replace(how, bounds=SHORT_BOUNDS[how.bounds]) for how in chain]
+        for name, chain in chains.items()
+    }
+    for names, chains in (("two", CHAINS), ("deepspeed", DEEPSPEED_CHAINS))
+}
 
 
 def alone(how, steps=STEPS, settings=SETTINGS):
@@ -249,6 +271,17 @@ def alone(how, steps=STEPS, settings=SETTINGS):
     return losses
 
 
+def groups_of(how, device):
+    """Return the groups of its grid, once made for all strategies.
+
+    Each group of gloo has a thread that wakes up a hundred times a second.
+    """
+    grid = how.places, how.shard_degree
+    if grid not in GROUPS:
+        GROUPS[grid] = RankGroups(how, device)
+    return GROUPS[grid]
+
+
 def forget_stages():
     """Let another engine begin: DeepSpeed keeps the stages of the last one."""
     if groups := sys.modules.get("deepspeed.utils.groups"):
@@ -258,7 +291,7 @@ def forget_stages():
 def together(how, device, factor=None, **settings):
     """Return the same losses of the planned run, and the memory of each rank."""
     forget_stages()
-    trainer = trainer_of(how)(how, SETTINGS | settings, RankGroups(how, device))
+    trainer = trainer_of(how)(how, SETTINGS | settings, groups_of(how, device))
     if factor is not None:
         trainer.scale.factor = factor
     losses = []
@@ -276,7 +309,7 @@ def handed_on(chain, device):
     losses = []
     for number, how in enumerate(chain):
         forget_stages()
-        trainer = trainer_of(how)(how, SETTINGS, RankGroups(how, device))
+        trainer = trainer_of(how)(how, SETTINGS | SHORT, groups_of(how, device))
         assert resume(trainer) == number
         loss = torch.tensor(trainer.step(), dtype=torch.float64)
         distributed.all_reduce(loss)
@@ -332,7 +365,10 @@ def memory(names, device):
     for name, how in MEMORY[names].items():
         forget_stages()
         said = expected(how)
-        found[name] = {"measured": measured(how, device, said), "expected": said}
+        found[name] = {
+            "measured": measured(how, groups_of(how, device), said),
+            "expected": said,
+        }
     return found
 
 
@@ -354,7 +390,7 @@ def own_losses(how, device):
         "data": f"{here}:items",
         "loss": "torch.nn.functional:cross_entropy",
     }
-    trainer = OwnTrainer(how, settings, RankGroups(how, device))
+    trainer = OwnTrainer(how, settings, groups_of(how, device))
     return [trainer.step() for _ in range(STEPS)]
 
 
@@ -376,9 +412,10 @@ def rank_main(names, path, environ):
     os.chdir(Path(path).parent)
     device = begin()
     seen = {}
+    changes = SHORT if names == "eight" else {}
     for name, how in CASES[names].items():
         began = time.monotonic()
-        losses, state_bytes, left_out = together(how, device)
+        losses, state_bytes, left_out = together(how, device, **changes)
         gc.collect()
         # What is left is imported code and caches: the next collections skip it.
         gc.freeze()
@@ -386,7 +423,11 @@ def rank_main(names, path, environ):
             "losses": losses,
             "state_bytes": state_bytes,
             "left_out": left_out,
-            "alone": alone(how) if distributed.get_rank() == 0 else None,
+            "alone": (
+                alone(how, settings=SETTINGS | changes)
+                if distributed.get_rank() == 0
+                else None
+            ),
             "seconds": time.monotonic() - began,
         }
         if distributed.get_rank() == 0:
@@ -395,7 +436,11 @@ def rank_main(names, path, environ):
         seen["chains"] = {
             name: [
                 handed_on(chain, device),
-                alone(chain[0], len(chain)) if distributed.get_rank() == 0 else None,
+                (
+                    alone(chain[0], len(chain), SETTINGS | SHORT)
+                    if distributed.get_rank() == 0
+                    else None
+                ),
             ]
             for name, chain in HANDED_ON[names].items()
         }

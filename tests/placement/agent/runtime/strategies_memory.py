@@ -16,7 +16,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 from placement.agent.runtime.by_deepspeed import trainer_of
-from placement.agent.runtime.rank_groups import RankGroups
 from placement.planner.memory.estimate import estimate
 from placement.planner.model.families.config_json import parse_config
 from placement.planner.model.sharding import Sharding
@@ -93,7 +92,7 @@ class LiveBytes(TorchDispatchMode):
         return made
 
 
-def measured(how, device, said):
+def measured(how, groups, said):
     """Return of every rank the most bytes alive in a step after the first.
 
     gloo's threads free a buffer a moment after it was used, and later on a busy
@@ -102,7 +101,7 @@ def measured(how, device, said):
     """
     gc.collect()
     before = LiveBytes().now
-    trainer = trainer_of(how)(how, SIZES, RankGroups(how, device))
+    trainer = trainer_of(how)(how, SIZES, groups)
     trainer.step()
     least = [math.inf] * how.ranks
     for _ in range(MOST_STEPS):

@@ -1,6 +1,7 @@
 """Recipe ``fine-tune``: models of real families, trained by every strategy it runs."""
 
 import contextlib
+import functools
 import json
 import math
 import os
@@ -20,10 +21,11 @@ from placement.planner.search.planner import plan as make_plans
 from placement.planner.values.gpu_list import offers_from_list
 from placement.planner.values.workload import Workload
 from placement.rules.log_text import numbers_of
-from tests.placement.agent.runtime.fine_tune_models import SEQ
 from tests.placement.agent.runtime.test_recipes import plan_for
 
 CODE = Path(__file__).resolve().parents[4]
+SEQ = 16
+"""Tokens of a block. Here, because the models' module imports torch."""
 ROUNDING = 2e-5
 """Losses are printed with six places. Two ranks add halves in another order."""
 
@@ -96,7 +98,12 @@ def run_models(server, *words):
 def loaded(server, folder):
     """Return what plain transformers says of the model that a run has written."""
     model, tokens = folder / "results" / "model", folder / "tokens.bin"
-    return json.loads(run_models(server, "load", model, tokens).splitlines()[-1])
+    said = run_models(server, "load", model, tokens, SEQ)
+    return json.loads(said.splitlines()[-1])
+
+
+loaded_once = functools.cache(loaded)
+"""The same of a folder in which no run writes any more."""
 
 
 def processes_in(folder):
@@ -178,7 +185,7 @@ def test_two_copies_learn_what_one_process_learns_and_transformers_loads_it(
     both, text = trained(fork_server, tmp_path, settings_for(models, family), 2)
     assert "2 process(es) on cpu" in text
     check_same(both, rows)
-    found, same = loaded(fork_server, tmp_path), loaded(fork_server, folder)
+    found, same = loaded(fork_server, tmp_path), loaded_once(fork_server, folder)
     assert found["loss"] == pytest.approx(evaluations[5], abs=ROUNDING)
     assert found["cat"] == "cat" and found["dtype"] == "torch.float32"
     for name, total in same["weights"].items():
@@ -229,7 +236,7 @@ def test_a_plan_shares_out_what_one_process_learns(
     assert f"{strategy}, 2 process(es) on cpu" in text
     folder, others, _ = alone[family]
     check_same(rows, others)
-    found, same = loaded(fork_server, tmp_path), loaded(fork_server, folder)
+    found, same = loaded(fork_server, tmp_path), loaded_once(fork_server, folder)
     assert found["loss"] == pytest.approx(same["loss"], abs=ROUNDING)
     whole = others[-2]["state_bytes_0"]
     parts = [rows[-2][f"state_bytes_{rank}"] for rank in (0, 1)]
@@ -248,7 +255,7 @@ def test_lora_trains_what_was_planned_and_peft_loads_it(models, adapted, fork_se
         assert f"({spec.trainable_count} of them trained)" in text
         losses, evaluations = curves(rows)
         assert losses[5] < losses[0]
-        found = loaded(fork_server, folder)
+        found = loaded_once(fork_server, folder)
         assert found["loss"] == pytest.approx(evaluations[5], abs=ROUNDING)
         assert found["cat"] == "cat"
         # Adapters and two moments of them in fp32, their gradients, and the weights.
@@ -280,7 +287,7 @@ def test_two_ranks_train_the_adapters_that_one_process_trains(
     rows, _ = trained(fork_server, tmp_path, settings, 2, plan=plan)
     folder, others, _ = adapted[family]
     check_same(rows, others)
-    found, same = loaded(fork_server, tmp_path), loaded(fork_server, folder)
+    found, same = loaded(fork_server, tmp_path), loaded_once(fork_server, folder)
     assert found["loss"] == pytest.approx(same["loss"], abs=ROUNDING)
     merged = not any("lora" in name for name in found["weights"])
     assert merged == (output == "merged")
@@ -301,7 +308,7 @@ def test_killed_adapters_shared_out_by_fsdp_go_on_with_the_same_losses(
     folder, others, _ = adapted["llama"]
     check_same(rows, others)
     assert loaded(fork_server, tmp_path)["loss"] == pytest.approx(
-        loaded(fork_server, folder)["loss"], abs=ROUNDING
+        loaded_once(fork_server, folder)["loss"], abs=ROUNDING
     )
 
 
@@ -355,7 +362,7 @@ def test_layers_cut_over_two_ranks_learn_what_one_process_learns(
     assert "resuming after step 0, saved by 2 process(es), tensor" in text
     folder, others, _ = alone["llama"]
     check_same(rows, others)
-    found, same = loaded(fork_server, tmp_path), loaded(fork_server, folder)
+    found, same = loaded(fork_server, tmp_path), loaded_once(fork_server, folder)
     assert found["loss"] == pytest.approx(same["loss"], abs=ROUNDING)
     for name, total in same["weights"].items():
         assert found["weights"][name] == pytest.approx(total, abs=1e-3), name
@@ -387,7 +394,7 @@ def test_four_ranks_cut_layers_and_sequences_and_share_the_moments_of_copies(
     assert "hybrid, 4 process(es) on cpu" in text
     folder, others, _ = alone["llama"]
     check_same(rows, others)
-    found, same = loaded(fork_server, tmp_path), loaded(fork_server, folder)
+    found, same = loaded(fork_server, tmp_path), loaded_once(fork_server, folder)
     assert found["loss"] == pytest.approx(same["loss"], abs=ROUNDING)
     sharding = Sharding(
         strategy="hybrid",
@@ -462,7 +469,7 @@ def test_killed_stages_with_a_tied_table_go_on_and_learn_what_one_process_learns
     assert "resuming after step 0, saved by 2 process(es), pipeline" in text
     folder, others, _ = alone["gpt2"]
     check_same(rows, others)
-    found, same = loaded(fork_server, tmp_path), loaded(fork_server, folder)
+    found, same = loaded(fork_server, tmp_path), loaded_once(fork_server, folder)
     assert found["loss"] == pytest.approx(same["loss"], abs=ROUNDING)
     assert found["weights"].keys() == same["weights"].keys()
     for name, total in same["weights"].items():
@@ -487,7 +494,7 @@ def test_shards_inside_a_node_and_copies_across_learn_what_one_process_learns(
     assert "hsdp, 4 process(es) on cpu" in text
     folder, others, _ = alone["llama"]
     check_same(rows, others)
-    found, same = loaded(fork_server, tmp_path), loaded(fork_server, folder)
+    found, same = loaded(fork_server, tmp_path), loaded_once(fork_server, folder)
     assert found["loss"] == pytest.approx(same["loss"], abs=ROUNDING)
     for name, total in same["weights"].items():
         assert found["weights"][name] == pytest.approx(total, abs=1e-3), name

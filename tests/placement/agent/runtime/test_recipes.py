@@ -70,8 +70,15 @@ def losses(text):
     return [row["loss"] for row in found if row]
 
 
-def test_two_processes_train_together_and_the_loss_falls(tmp_path):
-    process = start(tmp_path, "tiny-transformer", gpu_count=2, steps=80, batch=8)
+def test_two_processes_train_together_and_the_loss_falls(tmp_path, fork_server):
+    process = start(
+        tmp_path,
+        "tiny-transformer",
+        gpu_count=2,
+        server=fork_server,
+        steps=80,
+        batch=8,
+    )
     text, _ = process.communicate(timeout=300)
     assert process.returncode == 0, text
     curve = losses(text)
@@ -152,16 +159,18 @@ def test_term_saves_what_fsdp_shared_out_so_that_one_process_can_read_it(
     assert process.returncode == 0, rest
     assert "saved to checkpoint/" in rest and "Traceback" not in rest
 
-    import torch
-    from torch.distributed import checkpoint
-
-    from placement.agent.runtime.tiny_transformer import TinyTransformer
-
-    model = TinyTransformer(layers=2, hidden=32, heads=4, seq=16)
-    first = {name: value.clone() for name, value in model.state_dict().items()}
-    state = {"model": model.state_dict()}
-    checkpoint.load(state, checkpoint_id=tmp_path / "checkpoint")
-    assert all(not torch.equal(state["model"][name], first[name]) for name in first)
+    code = f"""
+import torch
+from torch.distributed import checkpoint
+from placement.agent.runtime.tiny_transformer import TinyTransformer
+model = TinyTransformer(layers=2, hidden=32, heads=4, seq=16)
+first = {{name: value.clone() for name, value in model.state_dict().items()}}
+state = {{"model": model.state_dict()}}
+checkpoint.load(state, checkpoint_id={str(tmp_path / "checkpoint")!r})
+print(len(first), sum(torch.equal(state["model"][n], first[n]) for n in first))
+"""
+    weights, untouched = map(int, fork_server.output(code).split())
+    assert weights > 20 and untouched == 0
 
 
 def test_a_plan_that_the_model_cannot_follow_ends_with_the_reason(
