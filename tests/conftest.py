@@ -191,14 +191,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def django_db_setup(
-    request: pytest.FixtureRequest,
+    kept_databases: Path,
     django_test_environment: None,
     django_db_blocker: DjangoDbBlocker,
 ) -> Iterator[None]:
     """Make the test database, from an already migrated one if possible."""
     with ExitStack() as stack:
         with django_db_blocker.unblock():
-            stack.enter_context(migrated_database(_kept_databases(request.config)))
+            stack.enter_context(migrated_database(kept_databases))
         yield
         # A thread that has ended leaves its connection to the collector, and a server
         # does not drop a database that is in use.
@@ -215,10 +215,15 @@ def every_answer_is_as_documented() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def make_database(request: pytest.FixtureRequest) -> Callable[[Path], None]:
+def kept_databases(request: pytest.FixtureRequest) -> Path:
+    """The folder of migrated databases."""
+    return _kept_databases(request.config)
+
+
+@pytest.fixture(scope="session")
+def make_database(kept_databases: Path) -> Callable[[Path], None]:
     """Make the SQLite file of a portal whose first start is not tested."""
-    kept = _kept_databases(request.config)
-    return lambda path: copy_migrated(kept, path)
+    return lambda path: copy_migrated(kept_databases, path)
 
 
 def _kept_databases(config: pytest.Config) -> Path:

@@ -2,6 +2,7 @@
 
 import itertools
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from django.utils import timezone
 
@@ -48,23 +49,29 @@ def make_pool(gpu_class: str = "NVIDIA A100 80GB", **fields: object) -> Pool:
     return Pool.objects.get_or_create(gpu_class=gpu_class, defaults=fields)[0]
 
 
-def make_gpu(node: Node | None = None, **fields: object) -> Gpu:
+def make_gpu(node: Node | None = None, **fields: Any) -> Gpu:
     """Make one Gpu of 80 GiB on a Node, with the next free index."""
-    node = node or make_node()
-    fields.setdefault("pool", make_pool())
-    fields.setdefault("index", node.gpus.count())
-    fields.setdefault("name", "NVIDIA A100 80GB PCIe")
-    fields.setdefault("memory_total_bytes", 80 * GIB)
-    fields.setdefault("power_limit_watts", 300.0)
-    fields.setdefault("slowdown_celsius", 90.0)
-    fields.setdefault("uuid", f"GPU-{node.name}-{fields['index']}")
-    return Gpu.objects.create(node=node, **fields)
+    return make_gpus(1, node, **fields)[0]
 
 
-def make_gpus(count: int, node: Node | None = None, **fields: object) -> list[Gpu]:
-    """Make several Gpus on one Node."""
+def make_gpus(
+    count: int, node: Node | None = None, index: int | None = None, **fields: object
+) -> list[Gpu]:
+    """Make several Gpus of 80 GiB on one Node, from an index or the next free one."""
     node = node or make_node()
-    return [make_gpu(node, **fields) for _ in range(count)]
+    first = node.gpus.count() if index is None else index
+    given: dict[str, Any] = {
+        "pool": make_pool(),
+        "name": "NVIDIA A100 80GB PCIe",
+        "memory_total_bytes": 80 * GIB,
+        "power_limit_watts": 300.0,
+        "slowdown_celsius": 90.0,
+        **fields,
+    }
+    return Gpu.objects.bulk_create(
+        Gpu(node=node, index=each, **{"uuid": f"GPU-{node.name}-{each}", **given})
+        for each in range(first, first + count)
+    )
 
 
 def at(hour: int, minute: int = 0, day: int = 2) -> datetime:

@@ -97,23 +97,38 @@ def make_postgresql(cache: Path, binaries: Path, urls: Sequence[str]) -> None:
     The first is migrated where the cache has no dump for this schema and these
     programs. The others are restored from the dump.
     """
-    version = subprocess.run(
-        [binaries / "pg_dump", "--version"], capture_output=True, text=True, check=True
-    ).stdout.split()[2]
-    kept = cache / f"{schema_key()}-{version}.dump"
+    kept = postgresql_file(cache, binaries)
     for url in urls:
         server, _, name = url.rpartition("/")
         with psycopg.connect(f"{server}/postgres", autocommit=True) as admin:
             admin.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
         if kept.exists():
-            restore = [binaries / "pg_restore", "--exit-on-error", "-d", url, kept]
-            subprocess.run(restore, check=True)
+            restore_postgresql(kept, binaries, url)
             continue
         with tempfile.TemporaryDirectory() as var:
             _migrate(var, DATABASE_URL=url)
-        with _in_place_of_older(kept) as draft:
-            dump = [binaries / "pg_dump", "-Fc", "-d", url, "-f", draft]
-            subprocess.run(dump, check=True)
+        keep_postgresql(url, binaries, kept)
+
+
+def postgresql_file(cache: Path, binaries: Path) -> Path:
+    """Return where the cache folder keeps a dump with this schema."""
+    version = subprocess.run(
+        [binaries / "pg_dump", "--version"], capture_output=True, text=True, check=True
+    ).stdout.split()[2]
+    return cache / f"{schema_key()}-{version}.dump"
+
+
+def keep_postgresql(url: str, binaries: Path, kept: Path) -> None:
+    """Dump a database into the cache, in place of earlier ones."""
+    with _in_place_of_older(kept) as draft:
+        dump = [binaries / "pg_dump", "-Fc", "-d", url, "-f", draft]
+        subprocess.run(dump, check=True)
+
+
+def restore_postgresql(kept: Path, binaries: Path, url: str) -> None:
+    """Restore a dump of the cache into an empty database."""
+    restore = [binaries / "pg_restore", "--exit-on-error", "-d", url, kept]
+    subprocess.run(restore, check=True)
 
 
 @contextlib.contextmanager

@@ -37,6 +37,7 @@ def gp(folder, *words, **more):
 
 
 # It starts about 40 processes, one after another.
+@pytest.mark.once
 @pytest.mark.timeout(600)
 @pytest.mark.django_db(transaction=True)
 def test_a_student_books_runs_follows_extends_and_gives_back(

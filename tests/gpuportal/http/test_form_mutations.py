@@ -2,7 +2,7 @@
 
 The pages are found as a person finds them, by their links, as a student, as the head of
 a group and as the operator. A form that several of them see is sent once. No answer may
-be a crash.
+be a crash. What only a database refuses is sent on PostgreSQL by `test_plain_errors`.
 """
 
 import re
@@ -99,6 +99,7 @@ def forms_of(client: Client) -> dict[tuple[str, tuple[str, ...]], str]:
     return found
 
 
+@pytest.mark.once
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_no_form_crashes(alice, bob, omar, transactional_db, redis_client, settings):

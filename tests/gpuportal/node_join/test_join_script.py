@@ -88,6 +88,7 @@ def one_line(done: subprocess.CompletedProcess[str]) -> str:
     return line
 
 
+@pytest.mark.once
 def test_a_machine_that_cannot_join_is_told_why_and_is_left_as_it_was(site):
     token = site.token()
     given = ["--token-file", site.token_file(token.text())]
@@ -164,6 +165,7 @@ def typed(site: Site, text: str) -> tuple[int, str]:
     return status, shown.decode()
 
 
+@pytest.mark.once
 def test_the_script_asks_for_the_token_and_the_terminal_does_not_show_it(site):
     token = site.token()
     status, shown = typed(site, f"{token.text()}\n")
@@ -208,6 +210,7 @@ def until(found, process: subprocess.Popen[bytes], log: Path):
     return value
 
 
+@pytest.mark.once
 def test_one_line_makes_a_machine_a_node_that_works(site, settings, tmp_path):
     stop = threading.Event()
     with brokers.running("redis", tmp_path, nodes=[]) as broker:

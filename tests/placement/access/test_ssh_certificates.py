@@ -354,6 +354,7 @@ def test_a_list_that_the_portal_did_not_sign_for_now_changes_nothing(
     assert found == kept
 
 
+@pytest.mark.once
 def test_gp_ssh_asks_neither_for_a_password_nor_for_a_fingerprint(
     lab, alice, made, tmp_path
 ):
