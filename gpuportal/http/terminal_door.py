@@ -87,6 +87,7 @@ async def terminal_door(scope: Scope, receive: Receive, send: Any) -> None:
             TERMINAL,
             most=MOST_OF_USER,
             options={"folder": visit.folder},
+            window_bytes=MOST_UNSHOWN_BYTES,
         ) as stream:
             page = _Page(stream, receive, send)
 

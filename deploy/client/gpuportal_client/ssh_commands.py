@@ -30,7 +30,8 @@ FRESH_SECONDS = 300
 """How long a certificate is used again before the portal makes another one."""
 KEPT_SECONDS = 7 * 86_400
 """How long files about a host stay after its last certificate."""
-PIECE_BYTES = 32 * 1024
+PIECE_BYTES = 60 * 1024
+"""As much as the portal passes on in one piece."""
 WARNING = b"warning: "
 """Begins a message of the portal that is for the user's eyes."""
 
