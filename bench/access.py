@@ -1,11 +1,14 @@
 """Measure ssh through the portal beside direct ssh, in the same run.
 
-    python -m bench.access [--connects 10] [--megabytes 32] [--keys 100] [--sessions 16]
+    python -m bench.access [--connects 20] [--megabytes 128] [--copies 3] [--keys 200]
+        [--sessions 50] [--workers 1]
 
 A portal (uvicorn), a broker, a node's streams and a real sshd run on the loopback
-address. A real ssh client uses ``gp.py tunnel`` as its ProxyCommand. Printed are the
-time to connect and run ``true``, the throughput of a copy, the echo of single
-keystrokes, and the memory of the portal for sessions that stay open.
+address, each in a separate process. A real ssh client uses ``gp.py tunnel`` as its
+ProxyCommand. Printed are the time to connect and run ``true``, the throughput of scp in
+both directions, the echo of single keystrokes, and the memory of the portal and of the
+node's streams for sessions that stay open. The ways take turns, so that other work on
+the machine slows both.
 """
 
 from __future__ import annotations
@@ -20,14 +23,16 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from bench.rig.cluster import process, setup, valkey
+from bench.rig.cluster import cpu_seconds, process, setup, valkey
 from gpuportal.pages import client_files
 
 CLIENT = client_files.folder() / client_files.ONE_FILE
 READY_SECONDS = 60.0
+OF_USER = 16
+"""Sessions of one user at once."""
 
 
 @dataclass
@@ -38,50 +43,74 @@ class Way:
     words: list[str]
     host: str
     env: dict[str, str]
+    connects_ms: list[float] = field(default_factory=list)
+    echoes_ms: list[float] = field(default_factory=list)
+    rates: dict[str, list[float]] = field(default_factory=dict)
+    """Direction of a copy -> MB/s of each."""
+    control: list[str] = field(default_factory=list)
 
-    def command(self, *words: str) -> list[str]:
-        """Return an ssh command."""
-        return ["ssh", *self.words, self.host, *words]
+    def connect(self) -> None:
+        """Take the time of one connection that runs ``true``."""
+        self.connects_ms.append(self._seconds("ssh", self.host, "true") * 1e3)
 
-    def connects_ms(self, count: int) -> list[float]:
-        """Return the times of connections that run ``true``."""
-        return [self._seconds("true") * 1e3 for _ in range(count)]
+    @contextmanager
+    def connected(self, control: Path) -> Iterator[None]:
+        """Keep a connection that `copy` uses, so that connecting takes none of its
+        time.
+        """
+        self.control = ["-o", f"ControlPath={control}"]
+        line = ["ssh", *self.words, *self.control, "-M", "-N", "-f", self.host]
+        subprocess.run(line, env=self.env, check=True, timeout=120)
+        yield
+        line = ["ssh", *self.words, *self.control, "-O", "exit", "-q", self.host]
+        subprocess.run(line, env=self.env, check=True, timeout=120)
 
-    def megabytes_per_second(self, megabytes: int) -> float:
-        """Return the throughput to the node, without the time to connect."""
-        connect = statistics.median(self._seconds("true") for _ in range(3))
-        data = os.urandom(2**20) * megabytes
-        taken = self._seconds("cat > /dev/null", data)
-        return len(data) / 1e6 / max(0.001, taken - connect)
+    def copy(self, direction: str, source: Path, target: Path) -> None:
+        """Take the throughput of one scp over the open connection."""
+        there = f"{self.host}:"
+        ends = [str(source), there + str(target)]
+        if direction == "from the node":
+            ends = [there + str(source), str(target)]
+        taken = self._seconds("scp", "-q", *self.control, *ends)
+        rate = source.stat().st_size / 1e6 / taken
+        self.rates.setdefault(direction, []).append(rate)
+        target.unlink()
 
-    def echoes_ms(self, count: int) -> list[float]:
-        """Return the times from a byte that is sent to its echo."""
-        with self._session() as (put, get):
-            times = []
+    def type_keys(self, count: int) -> None:
+        """Take the times from a byte that is sent to its echo."""
+        with self.session() as (put, get):
             for _ in range(count):
                 start = time.perf_counter()
                 os.write(put, b"x")
                 os.read(get, 1)
-                times.append((time.perf_counter() - start) * 1e3)
-            return times
+                self.echoes_ms.append((time.perf_counter() - start) * 1e3)
 
-    def open_sessions(self, stack: ExitStack, count: int) -> None:
-        """Open sessions that stay until the stack ends."""
-        for _ in range(count):
-            stack.enter_context(self._session())
-
-    def _seconds(self, command: str, data: bytes = b"") -> float:
-        start = time.perf_counter()
-        subprocess.run(
-            self.command(command), input=data, env=self.env, check=True, timeout=120
+    def line(self) -> str:
+        """Return the figures."""
+        connects, echoes = self.connects_ms, self.echoes_ms
+        rates = "; ".join(
+            f"{direction} {statistics.median(values):.0f} MB/s"
+            for direction, values in self.rates.items()
         )
+        return (
+            f"{self.name}: connect {statistics.median(connects):.0f} ms, "
+            f"p95 {p95(connects):.0f}; {rates}; "
+            f"echo {statistics.median(echoes):.2f} ms, p95 {p95(echoes):.2f}"
+        )
+
+    def _seconds(self, program: str, *words: str) -> float:
+        start = time.perf_counter()
+        line = [program, *self.words, *words]
+        subprocess.run(line, env=self.env, check=True, timeout=120)
         return time.perf_counter() - start
 
     @contextmanager
-    def _session(self) -> Iterator[tuple[int, int]]:
+    def session(self) -> Iterator[tuple[int, int]]:
+        """Keep a session open: descriptors that send to and read from ``cat``."""
         pipe = subprocess.PIPE
+        line = ["ssh", *self.words, self.host, "cat"]
         with subprocess.Popen(
-            self.command("cat"), env=self.env, stdin=pipe, stdout=pipe, bufsize=0
+            line, env=self.env, stdin=pipe, stdout=pipe, bufsize=0
         ) as child:
             assert child.stdin and child.stdout
             try:
@@ -97,16 +126,29 @@ def p95(values: list[float]) -> float:
     return sorted(values)[max(0, round(0.95 * len(values)) - 1)]
 
 
+def with_children(pid: int) -> list[int]:
+    """Return a process and its children, such as the workers of a server."""
+    listed = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    return [pid, *map(int, listed.split())]
+
+
 def rss_mib(pid: int) -> float:
-    """Return the resident memory of a process."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) / 1024
-    return 0.0
+    """Return the resident memory of a process and its children."""
+    return sum(
+        int(line.split()[1]) / 1024
+        for one in with_children(pid)
+        for line in Path(f"/proc/{one}/status").read_text().splitlines()
+        if line.startswith("VmRSS:")
+    )
+
+
+def cpu_of(pid: int) -> float:
+    """Return the CPU seconds of a process and its children."""
+    return sum(cpu_seconds(one) for one in with_children(pid))
 
 
 def measure(args: argparse.Namespace, folder: Path) -> None:
-    """Start everything, measure, and print the table."""
+    """Start everything, measure, and print the figures."""
     # Django is set up now.
     import redis
     from django.conf import settings
@@ -119,77 +161,106 @@ def measure(args: argparse.Namespace, folder: Path) -> None:
     from reservations.rules.lifecycle import State
     from tests.factories import make_gpus, make_membership, make_node, make_reservation
     from tests.placement.access.ssh_servers import ssh_server
-    from tests.placement.access.stream_nodes import streams_of
-    from tests.placement.nodes import make_settings
-    from tests.placement.serving.kitchen import token_of
 
     call_command("migrate", verbosity=0, interactive=False)
-    user = User.objects.create_user("bench")
-    make_membership(user, "bench")
-    row = make_node("node1")
-    made = make_reservation(user, make_gpus(1, row), state=State.ACTIVE)
-    now = timezone.now()
-    shown = create_token(user=user, label="b", scopes=["job"], days=1, now=now)[1]
+    row, now = make_node("node1"), timezone.now()
+    logins: list[tuple[str, str]] = []
+    for number in range(max(1, -(-args.sessions // OF_USER))):
+        user = User.objects.create_user(f"bench{number}")
+        make_membership(user, "bench")
+        made = make_reservation(user, make_gpus(1, row), state=State.ACTIVE)
+        shown = create_token(user=user, label="b", scopes=["job"], days=1, now=now)[1]
+        logins.append((f"r{made.pk}.gpuportal", shown))
+    token = row.new_token()
+    row.save()
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         web_port = free.getsockname()[1]
     url = f"http://127.0.0.1:{web_port}"
-    web = ("-m", "uvicorn", "--lifespan", "off", "--log-level", "error")
+    web = ["-m", "uvicorn", "--lifespan", "off", "--log-level", "error"]
+    web += ["--ws-per-message-deflate", "false"]
+    if args.workers > 1:
+        web += ["--workers", str(args.workers)]
     with ExitStack() as stack:
         server = stack.enter_context(
             process(*web, "--port", str(web_port), "gpuportal.asgi:application")
         )
         sshd = stack.enter_context(ssh_server(folder / "sshd"))
-        (folder / "node").mkdir()
-        node = make_settings(
-            folder / "node",
-            redis_url=settings.REDIS_URL,
-            web_url=url,
-            sshd_port=sshd.port,
+        node = stack.enter_context(
+            process(
+                *("-m", "bench.rig.ssh_node", str(folder), url, token, str(sshd.port))
+            )
         )
-        token_of(row, node)
-        stack.enter_context(streams_of(node))
         client = redis.Redis.from_url(settings.REDIS_URL)
         until = time.monotonic() + READY_SECONDS
         while not client.exists(NODE + "node1"):
             if time.monotonic() > until:
                 raise SystemExit("the node did not connect")
             time.sleep(0.1)
-        env = os.environ | {"GPUPORTAL_URL": url, "GPUPORTAL_TOKEN": shown}
+        env = os.environ | {"GPUPORTAL_URL": url}
         proxy = f"{sys.executable} -S {CLIENT} tunnel %h"
         port = ["-o", f"Port={sshd.port}"]
-        ways = (
-            Way("direct", [*sshd.words("none"), *port], "127.0.0.1", env),
-            Way("portal", sshd.words(proxy), f"r{made.pk}.gpuportal", env),
-        )
+        direct = Way("direct", [*sshd.words("none"), *port], "127.0.0.1", env)
+        portal = [
+            Way("portal", sshd.words(proxy), host, env | {"GPUPORTAL_TOKEN": shown})
+            for host, shown in logins
+        ]
+        ways = (direct, portal[0])
         print(f"load {os.getloadavg()[0]:.1f} before, {os.cpu_count()} cores")
-        rates = []
+        for way in ways * args.connects:
+            way.connect()
         for way in ways:
-            connects = way.connects_ms(args.connects)
-            rates.append(way.megabytes_per_second(args.megabytes))
-            echoes = way.echoes_ms(args.keys)
-            print(
-                f"{way.name}: connect {statistics.median(connects):.0f} ms, "
-                f"p95 {p95(connects):.0f}; copy {rates[-1]:.1f} MB/s; "
-                f"echo {statistics.median(echoes):.2f} ms, p95 {p95(echoes):.2f}",
-                flush=True,
+            way.type_keys(args.keys)
+        source, target = folder / "source", folder / "target"
+        source.write_bytes(os.urandom(2**20) * args.megabytes)
+        broker = int(client.info("server")["process_id"])
+        parts = {"portal": server.pid, "node's streams": node.pid, "broker": broker}
+        spent = dict.fromkeys(parts, 0.0)
+        with (
+            direct.connected(folder / "direct.socket"),
+            portal[0].connected(folder / "portal.socket"),
+        ):
+            for direction in ("to the node", "from the node"):
+                for _ in range(args.copies):
+                    direct.copy(direction, source, target)
+                    before = {name: cpu_of(pid) for name, pid in parts.items()}
+                    portal[0].copy(direction, source, target)
+                    for name, pid in parts.items():
+                        spent[name] += cpu_of(pid) - before[name]
+        for way in ways:
+            print(way.line(), flush=True)
+        for direction, rates in portal[0].rates.items():
+            ratio = statistics.median(rates) / statistics.median(
+                direct.rates[direction]
             )
-        print(f"copy through the portal: {rates[1] / rates[0]:.2f} of direct")
-        before = rss_mib(server.pid)
-        ways[1].open_sessions(stack, args.sessions)
-        more = rss_mib(server.pid) - before
-        kib = more * 1024 / args.sessions
-        print(f"{args.sessions} sessions: portal {more:+.1f} MiB, {kib:.0f} KiB each")
+            print(f"scp {direction} through the portal: {ratio:.2f} of direct")
+        mb = 2 * args.copies * args.megabytes * 2**20 / 1e6
+        shares = (f"{name} {value / mb * 1e3:.1f}" for name, value in spent.items())
+        print(f"CPU ms for each MB copied: {', '.join(shares)}")
+        used = {name: rss_mib(pid) for name, pid in parts.items()}
+        for number in range(args.sessions):
+            stack.enter_context(portal[number // OF_USER].session())
+        for name, pid in parts.items():
+            kib = (rss_mib(pid) - used[name]) * 1024 / max(1, args.sessions)
+            print(f"{args.sessions} sessions: {name} {kib:.0f} KiB each")
+        many = replace(portal[-1], echoes_ms=[])
+        many.type_keys(args.keys)
+        print(
+            f"echo beside {args.sessions} sessions: "
+            f"{statistics.median(many.echoes_ms):.2f} ms, p95 {p95(many.echoes_ms):.2f}"
+        )
         print(f"load {os.getloadavg()[0]:.1f} after")
 
 
 def main() -> None:
     """Read the options, and measure with a temporary folder and a private broker."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--connects", type=int, default=10)
-    parser.add_argument("--megabytes", type=int, default=32)
-    parser.add_argument("--keys", type=int, default=100)
-    parser.add_argument("--sessions", type=int, default=16, help="at most 16 a user")
+    parser.add_argument("--connects", type=int, default=20)
+    parser.add_argument("--megabytes", type=int, default=128)
+    parser.add_argument("--copies", type=int, default=3)
+    parser.add_argument("--keys", type=int, default=200)
+    parser.add_argument("--sessions", type=int, default=50)
+    parser.add_argument("--workers", type=int, default=1, help="of the web server")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as var:
         setup(var)

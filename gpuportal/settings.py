@@ -15,6 +15,7 @@ from django.core.exceptions import ImproperlyConfigured
 from gpuportal.broker import BrokerUrlInvalid, verified_url
 from gpuportal.logs.log_format import FORMATS
 from placement.planner.launch.workspace_apps import WORKSPACE_APPS as KNOWN_APPS
+from placement.protocol.container_images import image_of, image_problem
 from placement.workspace.rules import OriginInvalid, read_origin
 from reservations.accounts.identities.provider_settings import read_login_settings
 from telemetry import paths
@@ -446,6 +447,8 @@ if OWN_IDS and PRODUCTION:
 WORKSPACE_ORIGIN = env("WORKSPACE_ORIGIN", default="").rstrip("/")
 # Their programs, by name (placement/planner/launch/workspace_apps.py).
 WORKSPACE_APPS = env.list("WORKSPACE_APPS", default=list(KNOWN_APPS))
+# Images that they can run in: podman:REGISTRY/NAME:TAG, or a .sif file on the nodes.
+WORKSPACE_IMAGES = env.list("WORKSPACE_IMAGES", default=[])
 try:
     _origin = read_origin(WORKSPACE_ORIGIN)
 except OriginInvalid as error:
@@ -468,6 +471,13 @@ for _name in WORKSPACE_APPS:
     if _name not in KNOWN_APPS:
         raise ImproperlyConfigured(
             f"WORKSPACE_APPS: choose among {', '.join(KNOWN_APPS)}"
+        )
+for _name in WORKSPACE_IMAGES:
+    _image = image_of(_name)
+    if _image is None or image_problem(_image):
+        raise ImproperlyConfigured(
+            "WORKSPACE_IMAGES: write podman:REGISTRY/NAME:TAG, or the absolute path of "
+            f"a .sif file, not {_name}"
         )
 # Requests a minute of one person that change the calendar.
 BOOK_RATE_PER_MINUTE = env.int("BOOK_RATE_PER_MINUTE", default=60)

@@ -33,7 +33,6 @@ from placement.access.end_messages import message_text
 from placement.access.stream_broker import stream_broker
 from placement.protocol.byte_stream import ByteStream
 from placement.protocol.end_notice import due_warning
-from placement.protocol.stream_frames import PIECE_BYTES
 from placement.protocol.stream_refusal import ENDED, StreamRefused
 from reservations.accounts.second_factors.sign_in import door_user
 from reservations.models import User
@@ -166,6 +165,10 @@ async def _from_client(receive: Receive, stream: ByteStream) -> None:
     """
     message = await receive()
     while message["type"] != "websocket.disconnect":
+        if stream.takes_now(len(message.get("bytes") or b"")):
+            await _pass_on(message, stream)
+            message = await receive()
+            continue
         passing = asyncio.ensure_future(_pass_on(message, stream))
         following = asyncio.ensure_future(receive())
         both = {passing, following}
@@ -204,9 +207,7 @@ async def _pass_on(message: Mapping[str, Any], stream: ByteStream) -> None:
 async def _to_client(stream: ByteStream, send: Any) -> None:
     with contextlib.suppress(OSError):
         while piece := await stream.read():
-            for start in range(0, len(piece.data), PIECE_BYTES):
-                data = piece.data[start : start + PIECE_BYTES]
-                await send({"type": "websocket.send", "bytes": data})
+            await send({"type": "websocket.send", "bytes": piece.data})
         await send({"type": "websocket.send", "text": END})
 
 

@@ -4,8 +4,10 @@ An ASGI application, because it carries bytes in both directions. The page shows
 session. Websockets of other origins were refused before (``origin.py``). Binary
 messages are keys in one direction, and what the terminal prints in the other. Text
 messages of the page are JSON: ``{"size": [columns, rows]}``, which comes first, and
-``{"shown": bytes}``, by which it reports what it has drawn. At most
-`MOST_UNSHOWN_BYTES` are on their way to a page, so that Ctrl+C stops a flood at once.
+``{"shown": bytes}``, by which it reports what it has drawn. The only text message to
+the page is ``{"end": seconds}`` (Unix time), when the reservation has another end. At
+most `MOST_UNSHOWN_BYTES` are on their way to a page, so that Ctrl+C stops a flood at
+once.
 
 The handshake is accepted before anything is checked, because a page learns nothing of a
 refused one. A refusal is a close code and its sentence.
@@ -13,7 +15,9 @@ refused one. A refusal is a close code and its sentence.
 
 import asyncio
 import contextlib
+import json
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Annotated, Any
 
 from channels.db import database_sync_to_async
@@ -87,6 +91,7 @@ async def terminal_door(scope: Scope, receive: Receive, send: Any) -> None:
             TERMINAL,
             most=MOST_OF_USER,
             options={"folder": visit.folder},
+            window_bytes=MOST_UNSHOWN_BYTES,
         ) as stream:
             page = _Page(stream, receive, send)
 
@@ -98,7 +103,7 @@ async def terminal_door(scope: Scope, receive: Receive, send: Any) -> None:
                 page.pass_keys(),
                 page.pass_output(),
                 page.until_idle(),
-                until_access_ends(visit.access, access),
+                until_access_ends(visit.access, access, page.tell_end),
             )
             await close_socket(send, NORMAL, "")
     except CodedError as refused:
@@ -134,6 +139,8 @@ class _Page:
     waiting: bytearray = field(default_factory=bytearray)
     """Messages for the terminal that were not sent yet."""
     unshown_bytes: int = 0
+    until: datetime | None = None
+    """The end of the reservation that the page knows."""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     shown: asyncio.Event = field(default_factory=asyncio.Event)
     typed_at: float = field(default_factory=lambda: asyncio.get_running_loop().time())
@@ -193,6 +200,13 @@ class _Page:
                     await self.shown.wait()
                 self.unshown_bytes += len(data)
                 await self.send({"type": "websocket.send", "bytes": data})
+
+    async def tell_end(self, target: AccessTarget) -> None:
+        """Tell the page if the reservation has another end than before."""
+        if self.until is not None and self.until != target.until:
+            text = json.dumps({"end": target.until.timestamp()})
+            await self.send({"type": "websocket.send", "text": text})
+        self.until = target.until
 
     async def until_idle(self) -> None:
         """Wait until nobody has typed for hours.

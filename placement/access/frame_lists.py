@@ -9,13 +9,17 @@ A node's websocket is held by one web process, and a user's by another. Keys:
     stream.seats.<service>.<user>   sorted set: open streams of a user
 
 Only web processes use these keys. The credit of the streams bounds the lists.
+
+Where one process holds both websockets, frames do not go through the broker. All frames
+of a stream go the same way, so they keep their order.
 """
 
 import asyncio
 import contextlib
 from collections import defaultdict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from placement.protocol.stream_frames import Frame, pack_frame
 
@@ -29,6 +33,22 @@ LIST_SECONDS = 60
 WAIT_SECONDS = 5
 MOST_AT_ONCE = 64
 """Frames that are taken from a list at once."""
+Readers = dict[str, Callable[[Frame], None]]
+_readers: WeakKeyDictionary[asyncio.AbstractEventLoop, Readers] = WeakKeyDictionary()
+"""Readers of lists in the process that reads them, by key."""
+
+
+def read_here(key: str, take: Callable[[Frame], None]) -> None:
+    """Give the frames that this loop appends to a list to `take`, without the broker.
+
+    To keep the order, it begins before anybody knows the key. `take` must not wait.
+    """
+    _readers.setdefault(asyncio.get_running_loop(), {})[key] = take
+
+
+def forget_reader(key: str) -> None:
+    """End what `read_here` began."""
+    _readers[asyncio.get_running_loop()].pop(key, None)
 
 
 class FrameLists:
@@ -38,9 +58,14 @@ class FrameLists:
         self._redis = client
         self._waiting: defaultdict[str, list[bytes]] = defaultdict(list)
         self._filled = asyncio.Event()
+        self._readers = _readers.setdefault(asyncio.get_running_loop(), {})
 
     def put(self, key: str, frames: list[Frame]) -> None:
         """Append frames soon. Never waits."""
+        if (take := self._readers.get(key)) is not None:
+            for frame in frames:
+                take(frame)
+            return
         self._waiting[key] += map(pack_frame, frames)
         self._filled.set()
 

@@ -12,7 +12,6 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
 from weakref import WeakKeyDictionary
 
 import redis.asyncio
@@ -30,6 +29,7 @@ from placement.access.frame_lists import (
     dead,
     frames_of,
     leave,
+    read_here,
     stay_alive,
 )
 from placement.jobs.nodes.node_socket import OUTAGES
@@ -37,6 +37,7 @@ from placement.protocol import signing
 from placement.protocol.byte_stream import ByteStream
 from placement.protocol.serving_frames import FrameInvalid
 from placement.protocol.stream_frames import (
+    WINDOW_BYTES,
     Frame,
     OpenFrame,
     StreamOrder,
@@ -88,6 +89,7 @@ class StreamBroker:
         self.lists = FrameLists(self.redis)
         self._open: dict[str, _OpenStream] = {}
         self._work: asyncio.Task[None] | None = None
+        read_here(UP + self.id, self._deliver)
 
     @asynccontextmanager
     async def open(
@@ -97,6 +99,7 @@ class StreamBroker:
         *,
         most: int,
         options: Mapping[str, str | int] | None = None,
+        window_bytes: int = WINDOW_BYTES,
     ) -> AsyncIterator[ByteStream]:
         """Open a stream to a service. It ends with the block.
 
@@ -105,6 +108,7 @@ class StreamBroker:
             service: its name on the node.
             most: streams to this service that the user may have at once.
             options: what the service needs to begin.
+            window_bytes: what the node may send before it is read.
 
         Raises:
             StreamRefused: the user has too many, or the node is away, knows no streams
@@ -134,7 +138,12 @@ class StreamBroker:
         except OUTAGES as error:
             raise _outage(error) from None
         socket = found.decode()
-        stream = ByteStream(name, partial(self._push, DOWN + socket))
+        down = DOWN + socket
+
+        def send(frames: list[Frame]) -> None:
+            self.lists.put(down, frames)
+
+        stream = ByteStream(name, send, window_bytes)
         self._open[name] = _OpenStream(stream, socket, seats)
         try:
             if self._work is None or self._work.done():
@@ -142,7 +151,7 @@ class StreamBroker:
             frame = await asyncio.to_thread(
                 _signed_frame, target, name, service, options or {}, UP + self.id
             )
-            self._push(DOWN + socket, [frame])
+            send([frame])
             stream.grant()
             try:
                 async with asyncio.timeout(OPEN_SECONDS):
@@ -179,9 +188,6 @@ class StreamBroker:
         )
         return bool(word)
 
-    def _push(self, key: str, frames: list[Frame]) -> None:
-        self.lists.put(key, frames)
-
     async def _carry(self) -> None:
         """Carry frames while there are streams. An outage of the broker loses them."""
         work = [
@@ -217,8 +223,11 @@ class StreamBroker:
             except FrameInvalid as error:
                 logger.warning("a frame of a stream is invalid: %s", error)
                 continue
-            if one := self._open.get(frame.stream):
-                one.stream.deliver(frame)
+            self._deliver(frame)
+
+    def _deliver(self, frame: Frame) -> None:
+        if one := self._open.get(frame.stream):
+            one.stream.deliver(frame)
 
     async def _keep_alive(self) -> None:
         """Mark this process as alive, and end the streams of dead websockets.

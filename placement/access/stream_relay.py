@@ -8,6 +8,7 @@ over the same websocket, and only within its credit.
 import asyncio
 import logging
 import secrets
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,8 +24,10 @@ from placement.access.frame_lists import (
     FrameLists,
     dead,
     forget_node,
+    forget_reader,
     frames_of,
     leave,
+    read_here,
     stay_alive,
 )
 from placement.jobs.nodes.node_socket import (
@@ -75,18 +78,23 @@ class _Relay:
         self.id = secrets.token_hex(8)
         self.lists = FrameLists(client)
         self.streams: dict[str, _Passing] = {}
+        self._near: deque[Frame] = deque()
+        """Frames of this process for the node. The credit bounds them."""
+        self._filled = asyncio.Event()
 
     async def run(self) -> None:
         """Carry streams until the node leaves, its token is invalid, or the broker is
         unreachable.
         """
+        read_here(DOWN + self.id, self._take_near)
         try:
             await stay_alive(self.redis, self.id)
             # The newest websocket of a node gets its new streams.
             await self.redis.set(NODE + self.socket.node, self.id, ex=ALIVE_SECONDS)
             await self.socket.run(
                 self._receive_frames(),
-                self._send_frames(),
+                self._send_far_frames(),
+                self._send_near_frames(),
                 self._keep_alive(),
                 self.lists.run(),
             )
@@ -95,6 +103,8 @@ class _Relay:
             await self.lists.flush()
         except OUTAGES as error:
             logger.warning("streams of %s are lost: %s", self.socket.node, error)
+        finally:
+            forget_reader(DOWN + self.id)
         await forget_node(self.redis, self.socket.node, self.id)
         await leave(self.redis, self.id)
 
@@ -113,20 +123,33 @@ class _Relay:
                     self.streams.pop(stream, None)
             await asyncio.sleep(WAIT_SECONDS)
 
-    async def _send_frames(self) -> None:
+    async def _send_far_frames(self) -> None:
         async for data in frames_of(self.redis, DOWN + self.id):
-            frame = unpack_frame(data)
-            if isinstance(frame, OpenFrame):
-                self.streams[frame.stream] = _Passing(frame.reply)
-                frame = OpenFrame(frame.stream, frame.order, frame.signature)
-            passing = self.streams.get(frame.stream)
-            if passing is None:
-                continue
-            passing.credit.passed_to_node(frame)
-            if isinstance(frame, CloseFrame):
-                passing.ended_by_web = True
-                self._forget_ended(frame, passing)
-            await self._send(frame)
+            await self._pass_down(unpack_frame(data))
+
+    def _take_near(self, frame: Frame) -> None:
+        self._near.append(frame)
+        self._filled.set()
+
+    async def _send_near_frames(self) -> None:
+        while True:
+            await self._filled.wait()
+            self._filled.clear()
+            while self._near:
+                await self._pass_down(self._near.popleft())
+
+    async def _pass_down(self, frame: Frame) -> None:
+        if isinstance(frame, OpenFrame):
+            self.streams[frame.stream] = _Passing(frame.reply)
+            frame = OpenFrame(frame.stream, frame.order, frame.signature)
+        passing = self.streams.get(frame.stream)
+        if passing is None:
+            return
+        passing.credit.passed_to_node(frame)
+        if isinstance(frame, CloseFrame):
+            passing.ended_by_web = True
+            self._forget_ended(frame, passing)
+        await self._send(frame)
 
     async def _send(self, frame: Frame) -> None:
         await self.socket.send({"type": "websocket.send", "bytes": pack_frame(frame)})

@@ -13,9 +13,9 @@ Threads in the node worker's main process. The first, each 0.2 s:
 Others upload logs and results to the web, carry out orders against intruders'
 processes (enforcement.py), carry calls to Jobs that serve models
 (placement/agent/serving/tunnel.py), carry streams to services of the node
-(placement/agent/access/), keep the files of the ssh server, check the channel to the
-portal, carry checkpoints, keep the device gate (placement/agent/gate/) and measure the
-folders (disk_quota.py).
+(placement/agent/access/), keep the files of the ssh server, ask notebooks whether their
+kernels work, check the channel to the portal, carry checkpoints, keep the device gate
+(placement/agent/gate/) and measure the folders (disk_quota.py).
 All state is in the folders, so a restarted worker finds its Jobs again.
 """
 
@@ -32,6 +32,7 @@ from typing import Any
 import redis
 
 from placement.agent.access import ssh_principals
+from placement.agent.access.kernel_activity import KernelActivity
 from placement.agent.channel_check import ChannelWatch
 from placement.agent.gate.gate_keeper import GateKeeper
 from placement.agent.job_folder import ENDS, JobFolder, NodeView, job_folders
@@ -115,6 +116,7 @@ class JobKeeper:
         self.carrier = CheckpointTransfer(node)
         self.results = ResultCarrier(node)
         self.channel = ChannelWatch(node)
+        self.kernels = KernelActivity()
         self.kept: dict[str, KeptFolder] = {}
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -132,6 +134,7 @@ class JobKeeper:
             ("serving", self._serve),
             ("streams", self._carry_streams),
             ("ssh", lambda: ssh_principals.run(self.node, self._stop)),
+            ("kernels", lambda: self.kernels.run(self._stop, self._running)),
             ("channel", lambda: self.channel.run(self._stop, self._publish_fact)),
             ("checkpoints", lambda: self.carrier.run(self._stop)),
             ("sizes", lambda: sizes.run(self._stop)),
@@ -278,6 +281,7 @@ class JobKeeper:
                         "key": kept.folder.key,
                         "started_at": kept.status.get("started_at"),
                         "deadline_at": kept.deadline_at(),
+                        "worked_at": self.kernels.worked_at(kept.folder),
                         **meets_at(kept.status),
                     }
                 )
@@ -322,6 +326,9 @@ class JobKeeper:
             logger.warning("stream %s: %s", stream, error)
             return False
         return True
+
+    def _running(self) -> list[JobFolder]:
+        return [kept.folder for kept in list(self.kept.values()) if not kept.ended]
 
     # --- uploads and removal ------------------------------------------------------
 

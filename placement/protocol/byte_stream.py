@@ -15,6 +15,7 @@ from placement.protocol.stream_frames import (
     CONTROL_BYTES,
     CONTROL_COST_BYTES,
     PIECE_BYTES,
+    WINDOW_BYTES,
     CloseFrame,
     Frame,
 )
@@ -33,8 +34,10 @@ SendFrames = Callable[[list[Frame]], None]
 class ByteStream:
     """One end of a stream, for coroutines of one event loop."""
 
-    def __init__(self, stream: str, send: SendFrames) -> None:
-        self._state = StreamEnd(stream)
+    def __init__(
+        self, stream: str, send: SendFrames, window_bytes: int = WINDOW_BYTES
+    ) -> None:
+        self._state = StreamEnd(stream, window_bytes)
         self._send = send
         self._changed = asyncio.Event()
         self._answered = False
@@ -51,6 +54,10 @@ class ByteStream:
         return self._state.over
 
     # --- for its user ---------------------------------------------------------------
+
+    def takes_now(self, size_bytes: int) -> bool:
+        """Return whether `write` sends so many bytes without waiting."""
+        return self._state.credit_bytes >= size_bytes
 
     async def write(self, data: bytes) -> None:
         """Send bytes. Wait while the other end has not read the earlier ones.

@@ -17,6 +17,7 @@ from typing import Annotated, Any, Protocol, TypeVar, cast
 
 from msgspec import Meta
 
+from placement.protocol import container_images
 from placement.protocol.launchers import Launcher, environment_problem
 from placement.protocol.node_refusals import OrderRefused
 from placement.protocol.rendezvous import MOST_NODES, Meeting, StartCheckpoint
@@ -189,7 +190,8 @@ def parse_order(payload: str) -> Order:
         # A web from before these limits sends this.
         body["limits"] = {"disk_bytes": 0, "person_bytes": 0, **limits}
     order = _read_order(Order, body, version)
-    if why := environment_problem(order.environment_folder):
+    images = order.recipe == container_images.RECIPE
+    if why := environment_problem(order.environment_folder, images=images):
         raise OrderRefused("malformed", f"environment_folder {why}")
     return order
 

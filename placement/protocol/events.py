@@ -90,6 +90,8 @@ class Running:
     started_at: Instant | None = None
     deadline_at: Instant | None = None
     """The Reservation's end, as the shim knows it."""
+    worked_at: Instant | None = None
+    """When a kernel of a notebook worked last; None: the Job has none."""
     meeting_address: str = ""
     meeting_port: Port = 0
     key: JobKey | None = None

@@ -12,6 +12,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from placement.protocol.container_images import Engine, image_of, image_problem
 from placement.protocol.rendezvous import Meeting
 from telemetry.protocol.sentences import sentence
 
@@ -217,10 +218,11 @@ def _deepspeed_config(ranks: LaunchPlace, arguments: Sequence[str]) -> list[str]
     return ["--deepspeed", "--deepspeed_config", f"{ranks.folder}/{DEEPSPEED}"]
 
 
-def environment_problem(name: str) -> str:
+def environment_problem(name: str, *, images: bool = False) -> str:
     """Return why an environment cannot be named so; "" if it can.
 
-    Its folder becomes the first entry of a PATH.
+    Its folder becomes the first entry of a PATH. With ``images`` it can also be an
+    image, which a workspace runs in a container.
 
     >>> environment_problem("/home/alice/venv/bin")
     ''
@@ -234,6 +236,11 @@ def environment_problem(name: str) -> str:
             "must be at most {most_folder_characters} printable characters",
             most_folder_characters=MOST_FOLDER_CHARACTERS,
         )
+    if (image := image_of(name)) is not None:
+        if not images:
+            return sentence("cannot be an image here: only workspaces run in one")
+        if image_problem(image) or image.engine is Engine.PODMAN:
+            return image_problem(image)
     if name and not name.startswith("/") and not CONDA_NAME.fullmatch(name):
         return sentence(
             "must be an absolute path on the node, the name of a conda environment, "

@@ -18,8 +18,8 @@ from placement.protocol.stream_frames import (
     WindowFrame,
 )
 
-RETURN_BYTES = WINDOW_BYTES // 4
-"""Credit is given back in steps of at least this size."""
+RETURN_SHARE = 4
+"""Credit is given back in steps of at least this part of a window."""
 
 
 class StreamViolation(Exception):
@@ -39,11 +39,12 @@ class StreamEnd:
     """One end of one stream.
 
     ``outgoing`` has the frames to send, in order. Memory is bounded: at most
-    `WINDOW_BYTES` wait in ``outgoing`` and as many for the reader.
+    `WINDOW_BYTES` wait in ``outgoing``, and one window for the reader.
     """
 
-    def __init__(self, stream: str) -> None:
-        self.stream = stream
+    def __init__(self, stream: str, window_bytes: int = WINDOW_BYTES) -> None:
+        """Make an end that lets the other one send a window, at most `WINDOW_BYTES`."""
+        self.stream, self.window_bytes = stream, window_bytes
         self.outgoing: deque[Frame] = deque()
         self.credit_bytes = 0
         """Bytes that may be sent now."""
@@ -74,7 +75,7 @@ class StreamEnd:
         """Give the other end its first window. Later calls do nothing."""
         if not self._granted and not self.over:
             self._granted = True
-            self._give(WINDOW_BYTES)
+            self._give(self.window_bytes)
 
     def write(self, data: bytes, *, control: bool = False) -> None:
         """Send one piece.
@@ -109,7 +110,8 @@ class StreamEnd:
             return None
         data, control, cost_bytes = self._pieces.popleft()
         self._read_bytes += cost_bytes
-        if self._read_bytes >= RETURN_BYTES and not self.received_all and not self.over:
+        enough = self._read_bytes * RETURN_SHARE >= self.window_bytes
+        if enough and not self.received_all and not self.over:
             self._give(self._read_bytes)
             self._read_bytes = 0
         return StreamPiece(bytes(data), control, cost_bytes)

@@ -62,6 +62,8 @@ class WorkspacesPanel:
     """The environment that the User named last."""
     folder: str = ""
     """The folder that the User named last."""
+    images: tuple[str, ...] = ()
+    """Images that the site allows."""
     refusal: str = ""
     """Why none can start on the Reservation's nodes, for the reader; "": one can."""
 
@@ -206,6 +208,7 @@ def workspaces_panel(
         changing=any(row.job.state in CHANGING for row in rows),
         environment=last.job.environment_folder if last else "",
         folder=str(last.job.recipe_settings.get("folder", "")) if last else "",
+        images=tuple(settings.WORKSPACE_IMAGES),
         refusal=refusal,
     )
 

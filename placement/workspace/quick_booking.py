@@ -9,9 +9,9 @@ from placement.jobs.service import check_isolation
 from placement.models import Job, Workspace
 from placement.planner.launch.workspace_apps import TERMINAL, WORKSPACE_APPS
 from placement.planner.values.errors import LaunchInvalid
-from placement.protocol.launchers import environment_problem
 from placement.rules.job_refusals import ScriptsNotAllowed
 from placement.workspace.queries import workspace_origin
+from placement.workspace.rules import workspace_environment_problem
 from placement.workspace.service import open_workspace
 from reservations.booking.service import book
 from reservations.models import Allocation, Membership, Reservation, User
@@ -108,7 +108,8 @@ def book_and_open(
     if gpu is None or not app:
         raise NotFound(what=sentence("GPU"))
     check_isolation(gpu.node, user)
-    if why := environment_problem(environment_folder):
+    allowed = settings.WORKSPACE_IMAGES
+    if why := workspace_environment_problem(environment_folder, allowed):
         raise LaunchInvalid({"environment_folder": why})
     end = grid_ceil(now + timedelta(hours=hours), site_policy().grid_seconds)
     ahead = Allocation.objects.filter(gpu=gpu, live=True, start__gt=now)

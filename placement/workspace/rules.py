@@ -1,9 +1,14 @@
-"""The origins of workspaces: one host name for each. See docs/access.md#workspaces."""
+"""The origins and environments of workspaces. See docs/access.md#workspaces."""
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import lru_cache
 from urllib.parse import urlsplit
+
+from placement.protocol.container_images import Engine, image_of
+from placement.protocol.launchers import environment_problem
+from telemetry.protocol.sentences import sentence
 
 PREFIX = "w-"
 LABEL = re.compile(r"[a-z2-7]{24}")
@@ -90,3 +95,25 @@ def read_origin(text: str) -> WorkspaceOrigin | None:
         raise OriginInvalid("must begin with https:// (http:// only for localhost)")
     shown = "" if port in (None, DEFAULT_PORTS[parts.scheme]) else f":{port}"
     return WorkspaceOrigin(parts.scheme, domain, shown)
+
+
+def workspace_environment_problem(name: str, images: Collection[str]) -> str:
+    """Return why a workspace cannot have this environment; "" if it can.
+
+    Args:
+        name: as its owner entered it.
+        images: that the site allows. Podman starts no others, because it would fetch
+            them from any registry. An image file needs no permission.
+
+    >>> workspace_environment_problem("podman:lab/torch", ["podman:lab/torch"])
+    ''
+    """
+    if why := environment_problem(name, images=True):
+        return why
+    image = image_of(name)
+    if image is None or image.engine is not Engine.PODMAN or name in images:
+        return ""
+    there = ", ".join(one for one in images if image_of(one) != image)
+    if not there:
+        return sentence("is an image, and the site allows none")
+    return sentence("is not an image that the site allows: {there}", there=there)

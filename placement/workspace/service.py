@@ -24,9 +24,9 @@ from placement.models import Job, Workspace, WorkspaceEntry
 from placement.planner.launch.recipes import WORKSPACE, checked_settings
 from placement.planner.launch.workspace_apps import TERMINAL, WORKSPACE_APPS
 from placement.planner.values.errors import LaunchInvalid
-from placement.protocol.launchers import environment_problem
 from placement.protocol.stream_refusal import StreamRefused
 from placement.workspace.queries import may_use, title_of, workspace_origin
+from placement.workspace.rules import workspace_environment_problem
 from reservations.accounts.second_factors.sign_in import door_user
 from reservations.models import ApiToken, User
 from reservations.rules.errors import NotAllowed, NotFound
@@ -100,7 +100,8 @@ def open_workspace(
         problems["app"] = sentence(
             "cannot be opened, because the site has no address for workspaces"
         )
-    if why := environment_problem(environment_folder):
+    allowed = settings.WORKSPACE_IMAGES
+    if why := workspace_environment_problem(environment_folder, allowed):
         problems["environment_folder"] = why
     known = WORKSPACE_APPS.get(app)
     if known is not None and known.needs_folder and not folder.strip():

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from django.conf import settings
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import get_object_or_404, redirect, render
 from django.utils import timezone
@@ -110,6 +111,7 @@ def book_and_open(request: HttpRequest) -> HttpResponse:
             except CodedError as error:
                 status = add_refusal(form, error)
     page = {"form": form, "gpu": gpu, "title": WORKSPACE_APPS[app].title}
+    page["images"] = settings.WORKSPACE_IMAGES
     return render(request, "placement/workspace/book_page.html", page, status=status)
 
 

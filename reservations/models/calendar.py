@@ -101,6 +101,11 @@ class Reservation(models.Model):
     keep_used = models.BooleanField(default=False)
     kept_at = models.DateTimeField(null=True, blank=True)
     idle_warned_at = models.DateTimeField(null=True, blank=True)
+    worked_at = models.DateTimeField(
+        null=True,
+        blank=True,
+        help_text="When a notebook's kernel worked last. Idle time counts from then.",
+    )
     lost_since = models.DateTimeField(
         null=True, blank=True, help_text="Since when one of its Gpus is lost."
     )

@@ -1,9 +1,9 @@
 """Check-in, and keeping an idle Reservation."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from django.db import transaction
-from django.db.models import F
+from django.db.models import F, Q
 
 from reservations.models import Reservation, User
 from reservations.notifications import live
@@ -16,6 +16,9 @@ from reservations.store.access import check_may_change
 from reservations.store.booking_facts import site_policy
 from telemetry.alerts.service import close_alert
 from telemetry.protocol.sentences import sentence
+
+WORK_SECONDS = 30
+"""Of the rule of idle Gpus, which counts in minutes."""
 
 
 @transaction.atomic(durable=True)
@@ -80,6 +83,19 @@ def keep_idle(
     ledger.audit("kept", row, actor=user, now=at, reason=reason)
     _publish(row)
     return row
+
+
+def note_work(row: Reservation, *, at: datetime) -> None:
+    """Note that a program in the browser computed in a Reservation.
+
+    Its Gpus do not count as idle before then. An instant that is less than
+    `WORK_SECONDS` after the noted one changes nothing.
+    """
+    before = at - timedelta(seconds=WORK_SECONDS)
+    if row.worked_at is None or row.worked_at <= before:
+        running = Reservation.objects.filter(pk=row.pk, state=State.ACTIVE)
+        earlier = Q(worked_at=None) | Q(worked_at__lte=before)
+        running.filter(earlier).update(worked_at=at)
 
 
 def _publish(row: Reservation) -> None:

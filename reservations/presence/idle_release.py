@@ -29,7 +29,7 @@ def warn_or_release(
     Returns:
         ``idle_warned``, ``idle_released``, or "" if nothing was due.
     """
-    since = max(row.start, row.kept_at or row.start)
+    since = max(row.start, row.kept_at or row.start, row.worked_at or row.start)
     idle = idle_seconds(
         watched_minutes(gpu_ids, since),
         gpu_ids,

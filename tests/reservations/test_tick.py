@@ -13,7 +13,7 @@ from reservations.models import (
     Reservation,
 )
 from reservations.notifications.queries import notices_with_text
-from reservations.presence.check_in import check_in, keep_idle
+from reservations.presence.check_in import check_in, keep_idle, note_work
 from reservations.rules import errors
 from reservations.rules.booking_alerts import IDLE_WARNING
 from reservations.rules.lifecycle import State
@@ -210,6 +210,23 @@ def test_work_after_the_warning_takes_it_back(lab, idle) -> None:
     assert not Alert.objects.open().exists()
     idle.refresh_from_db()
     assert (idle.idle_warned_at, idle.state) == (None, State.ACTIVE)
+
+
+def test_a_kernel_that_works_keeps_idle_gpus(lab, idle) -> None:
+    """Idle time counts from the last work of a notebook, before and after a warning."""
+    note_work(idle, at=at(9, 20))
+    assert tick.tick(at(9, 30))["idle_warned"] == 0
+    make_minutes(lab.gpus[0], at(9, 30), 40, process_n=60, util_pct=1)
+    assert tick.tick(at(9, 50))["idle_warned"] == 1
+    idle.refresh_from_db()
+    note_work(idle, at=at(9, 51))
+    note_work(idle, at=at(9, 21))
+    assert tick.tick(at(10, 1))["idle_released"] == 0
+    idle.refresh_from_db()
+    assert (idle.idle_warned_at, idle.worked_at) == (None, at(9, 51))
+    assert tick.tick(at(10, 8))["idle_warned"] == 0
+    make_minutes(lab.gpus[0], at(10, 10), 11, process_n=60, util_pct=1)
+    assert tick.tick(at(10, 21))["idle_warned"] == 1
 
 
 def test_keep_gives_the_idle_clock_back_once(lab, idle, alice) -> None:

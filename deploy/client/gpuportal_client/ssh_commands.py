@@ -30,7 +30,10 @@ FRESH_SECONDS = 300
 """How long a certificate is used again before the portal makes another one."""
 KEPT_SECONDS = 7 * 86_400
 """How long files about a host stay after its last certificate."""
-PIECE_BYTES = 32 * 1024
+PIECE_BYTES = 60 * 1024
+"""As much as the portal passes on in one piece."""
+RESTARTS = (1001, 1012)
+"""Codes with which a server that stops closes a connection (RFC 6455, IANA)."""
 WARNING = b"warning: "
 """Begins a message of the portal that is for the user's eyes."""
 
@@ -84,6 +87,11 @@ def _passed_on(line, kind, data):
         code = struct.unpack(">H", data[:2])[0] if len(data) > 1 else 1000
         if code != 1000:
             words = data[2:].decode(errors="replace") or f"it gave the code {code}"
+            if code in RESTARTS:
+                words = (
+                    "the portal restarts. Connect again in a moment. What runs in tmux "
+                    "goes on."
+                )
             raise Refused(f"the connection has ended: {words}")
         return True
     return False

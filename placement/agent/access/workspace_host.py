@@ -15,12 +15,23 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from placement.agent.access.container_command import (
+    NO_PROGRAM,
+    ContainerRefused,
+    container_command,
+    container_host,
+)
 from placement.agent.access.program_host import ProgramHost, run_program
 from placement.agent.process.program_lookup import SYSTEM_PATH, checked_argv
 from placement.planner.launch.workspace_apps import (
     WORKSPACE_APPS,
     AppPlace,
     WorkspaceApp,
+)
+from placement.protocol.container_images import (
+    IMAGE_VARIABLE,
+    ContainerImage,
+    image_of,
 )
 from placement.protocol.job_lifecycle import CANNOT_START
 from telemetry.protocol.codec import Malformed, decode
@@ -99,6 +110,33 @@ def app_command(
         raise _missing(app, folder, environ) from None
 
 
+def image_command(
+    image: ContainerImage,
+    app: WorkspaceApp,
+    place: AppPlace,
+    environ: Mapping[str, str],
+) -> list[str]:
+    """Return the argv of a program that runs in a container.
+
+    Raises:
+        ContainerRefused: this node cannot run the image.
+    """
+    words = [app.program]
+    folders = [str(Path(place.socket).parent), environ["HOME"], place.folder]
+    if app.server:
+        words = ["python3", str(SERVERS / app.server)]
+        folders.append(words[1])
+    more = app.root_arguments if os.geteuid() == 0 else ()
+    return container_command(
+        image,
+        [*words, *app.arguments(place), *more],
+        folders=list(dict.fromkeys(folders)),
+        workdir=place.folder,
+        environ=environ,
+        host=container_host(),
+    )
+
+
 def _missing(
     app: WorkspaceApp, folder: str, environ: Mapping[str, str]
 ) -> ProgramMissing:
@@ -126,6 +164,7 @@ def main(argv: Sequence[str]) -> int:
     except (IndexError, KeyError, Malformed):
         sys.stderr.write("usage: workspace_host SETTINGS\n")
         return 2
+    image = image_of(os.environ.get(IMAGE_VARIABLE, ""))
     token = secrets.token_urlsafe(32)
     with tempfile.TemporaryDirectory(prefix="ws-") as folder:
         try:
@@ -134,16 +173,27 @@ def main(argv: Sequence[str]) -> int:
                 token_file=str(Path(folder, TOKEN_NAME)),
                 folder=shown_folder(str(given.get("folder", "")), os.environ["HOME"]),
             )
-            words = app_command(app, place, os.environ)
-        except (ProgramMissing, FolderMissing, OSError) as problem:
+            given_token = {app.token_variable: token} if app.token_variable else {}
+            environ = {**os.environ, **given_token}
+            if image is None:
+                words = app_command(app, place, environ)
+            else:
+                words = image_command(image, app, place, environ)
+        except (ProgramMissing, FolderMissing, ContainerRefused, OSError) as problem:
             sys.stderr.write(f"gpuportal: {problem}\n")
             return CANNOT_START
         Path(place.token_file).write_text(token)  # its folder is closed to others
-        given_token = {app.token_variable: token} if app.token_variable else {}
         host = ProgramHost(
             place.socket, authorization=app.authorization.format(token=token)
         )
-        return run_program(words, {**os.environ, **given_token}, host)
+        status = run_program(words, environ, host)
+    if image is not None and status in NO_PROGRAM[image.engine]:
+        how = app.install.format(python="python3", folder="/usr/local")
+        sys.stderr.write(
+            f"gpuportal: if {app.program} is missing in the image {image.reference}, "
+            f"install it when you build the image: {how}\n"
+        )
+    return status
 
 
 if __name__ == "__main__":

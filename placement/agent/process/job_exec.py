@@ -21,6 +21,7 @@ from placement.agent.process.program_lookup import checked_argv, search_path
 from placement.agent.process.unix_user import UnixIdentity
 from placement.agent.storage import folder_tree
 from placement.protocol.commands import JobLimits
+from placement.protocol.container_images import IMAGE_VARIABLE, image_of
 from placement.protocol.job_lifecycle import CANNOT_START
 from placement.protocol.launchers import Launcher, programs
 
@@ -63,12 +64,16 @@ class JobStart:
             unix_user.limit(self.limits, self.identity)
             unix_user.become(self.identity)
             process_tree.die_with_parent(self.shim_pid)
-            folder = program_folder(self.environment_folder)
+            image = image_of(self.environment_folder)
+            folder = "" if image else program_folder(self.environment_folder)
             argv = checked_argv(argv, programs(Launcher(self.launcher)), folder)
             self._check_reach(argv)
             if self.resume is not None and not self._take_over(self.resume):
                 os._exit(CANNOT_START)
-            os.execve(argv[0], argv, self.env | {"PATH": search_path(folder)})
+            found = {"PATH": search_path(folder)}
+            if image:
+                found[IMAGE_VARIABLE] = self.environment_folder
+            os.execve(argv[0], argv, self.env | found)
         except OSError as error:
             write_log(f"gpuportal: {argv[0]} cannot start: {error}\n")
         except BaseException:

@@ -9,7 +9,7 @@ import logging
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from signal import SIGTERM, Signals
 from typing import Any
 
@@ -31,7 +31,7 @@ from placement.protocol.events import (
 )
 from placement.protocol.node_refusals import FactRefused
 from placement.rules.rebalance_policy import RestartMode
-from reservations.presence.check_in import check_in
+from reservations.presence.check_in import check_in, note_work
 from telemetry.inventory.enrollment import record_channel
 from telemetry.protocol.sentences import sentence
 
@@ -276,6 +276,7 @@ def _take_belief(node_name: str, belief: Belief, now: datetime) -> bool:
             # Ended Jobs too: the tick then stops those that should not run.
             seen.append(job.pk)
             moved |= _mark_job_seen(job, item, now)
+            _note_work(job, item, belief, now)
         elif job.state in SHOULD_SHOW:
             moved |= _mark_job_missing(job, belief, now)
     Job.objects.filter(pk__in=seen).update(seen_at=now)
@@ -369,6 +370,19 @@ def _mark_job_seen(job: Job, item: Running, now: datetime) -> bool:
         return _take(job, started, now)
     _check_in(job, now)
     return False
+
+
+def _note_work(job: Job, item: Running, belief: Belief, now: datetime) -> None:
+    """Note when a notebook's kernel worked, by the age that its node reports.
+
+    A notebook that has computed nothing since the Job began has no such time.
+    """
+    if item.worked_at is None or job.started_at is None:
+        return
+    age_seconds = max(0.0, belief.at - item.worked_at)
+    own = job.kind == Job.Kind.WORKSPACE and job.state == Job.State.RUNNING
+    if own and age_seconds < (now - job.started_at).total_seconds():
+        note_work(job.reservation, at=now - timedelta(seconds=age_seconds))
 
 
 def _mark_job_missing(job: Job, belief: Belief, now: datetime) -> bool:

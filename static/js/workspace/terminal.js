@@ -10,6 +10,10 @@ const REPORT_BYTES = 16 * 1024;
 const PIECE_BYTES = 16 * 1024;
 const WARN_MINUTES = [1, 10];
 const NORMAL = 1000;
+/** Going away, lost, restart, try again later, and the node's connection is lost. */
+const LOST = [1001, 1006, 1012, 1013, 4502];
+const AGAIN_MS = 1000;
+const MOST_AGAIN_MS = 30000;
 const SIGNED_OUT = 4401;
 const KEYS = { escape: "\u001b", tab: "\t", interrupt: "\u0003", up: "\u001b[A", down: "\u001b[B" };
 const dark = matchMedia("(prefers-color-scheme: dark)");
@@ -48,6 +52,7 @@ class TerminalPage {
     this.again = document.getElementById("terminal-again");
     this.warning = document.getElementById("terminal-warning");
     this.unreported = 0;
+    this.pause = AGAIN_MS;
     allowStyles(frame.dataset.nonce);
     this.terminal = new window.Terminal({
       fontFamily: "ui-monospace, SFMono-Regular, Menlo, Consolas, monospace",
@@ -82,6 +87,7 @@ class TerminalPage {
   }
 
   connect() {
+    clearTimeout(this.timer);
     this.again.hidden = true;
     this.closed = false;
     this.tell(gettext("Connecting …"));
@@ -94,7 +100,10 @@ class TerminalPage {
       this.tell(gettext("Connected."));
       this.terminal.focus();
     });
-    this.socket.addEventListener("message", ({ data }) => this.show(new Uint8Array(data)));
+    this.socket.addEventListener("message", ({ data }) => {
+      if (typeof data === "string") this.moveEnd(JSON.parse(data).end);
+      else this.show(new Uint8Array(data));
+    });
     this.socket.addEventListener("close", (event) => this.ended(event));
   }
 
@@ -102,7 +111,17 @@ class TerminalPage {
     return this.socket?.readyState === WebSocket.OPEN;
   }
 
+  /** The reservation has another end now. */
+  async moveEnd(end) {
+    this.frame.dataset.end = end;
+    this.warn();
+    const found = await fetchPage(location.href);
+    const lead = found?.answer.ok && found.page.getElementById("terminal-lead");
+    if (lead) replace([lead]);
+  }
+
   show(bytes) {
+    this.pause = AGAIN_MS;
     const socket = this.socket;
     this.terminal.write(bytes, () => {
       if (socket !== this.socket) return;
@@ -142,6 +161,11 @@ class TerminalPage {
     this.closed = true;
     this.again.hidden = false;
     if (document.activeElement === this.terminal.textarea) this.again.focus();
+    if (LOST.includes(code)) {
+      // What is typed meanwhile is dropped, so nothing is sent twice.
+      this.timer = setTimeout(() => this.connect(), this.pause);
+      this.pause = Math.min(MOST_AGAIN_MS, 2 * this.pause);
+    }
     return look();
   }
 

@@ -265,7 +265,7 @@ async def test_abuse_is_bounded_and_a_node_that_leaves_ends_the_connection(lab, 
                     await lab.socket(shown)
                 assert refused.value.response.status_code == 429
             # A node that never reads holds up its own client and nobody else.
-            for _ in range(4):
+            for _ in range(2 * WINDOW_BYTES // 32_768):
                 await opened[0].send(bytes(32_768))
             other = opened[1]
             await other.send(b"x")

@@ -13,6 +13,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from gpuportal.http import terminal_door
+from placement.access import access_guard
 from placement.access.frame_lists import NODE
 from placement.models import Job, Workspace
 from reservations.models import Allocation, CoUser
@@ -209,6 +210,23 @@ def test_a_terminal_ends_with_the_session_that_opened_it(lab, alice, monkeypatch
             return await end_of(socket)
 
     assert asyncio.run(work()) == (4401, "Sign in again.")
+
+
+def test_an_open_page_learns_of_another_end(lab, alice, monkeypatch):
+    monkeypatch.setattr(access_guard, "RECHECK_SECONDS", 0.1)
+
+    async def check():
+        async with await later(lab.socket)(alice) as socket:
+            await socket.send(SIZE)
+            await socket.recv()
+            end = lab.held.end + timedelta(hours=1)
+            await later(Allocation.objects.filter(reservation=lab.held).update)(end=end)
+            await later(type(lab.held).objects.filter(pk=lab.held.pk).update)(end=end)
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                told = await socket.recv()
+            assert json.loads(told) == {"end": end.timestamp()}
+
+    asyncio.run(check())
 
 
 def test_a_user_has_three_terminals_and_an_idle_one_is_closed(lab, alice, monkeypatch):

@@ -13,6 +13,7 @@ from placement.agent.access.node_streams import NodeStreams
 from placement.protocol import signing
 from placement.protocol.node_refusals import OrderRefused
 from placement.protocol.stream_frames import (
+    PIECE_BYTES,
     WINDOW_BYTES,
     CloseFrame,
     DataFrame,
@@ -221,7 +222,8 @@ async def test_a_node_that_breaks_the_protocol_ends_its_own_stream_only(redis_cl
     assert found.value.code == "stream-broken", "a node opens nothing"
     assert (await received()).code == "stream-broken"
     # More than the credit: the rest is dropped at the portal.
-    await send(*[DataFrame(other_name, False, bytes(32_768))] * 3)
+    pieces = WINDOW_BYTES // PIECE_BYTES + 1
+    await send(*[DataFrame(other_name, False, bytes(PIECE_BYTES))] * pieces)
     with pytest.raises(StreamRefused) as found:
         await read_bytes(other, WINDOW_BYTES + 1)
     assert found.value.code == "stream-broken"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from placement.agent.access import program_host, workspace_host
+from placement.agent.access import container_command, program_host, workspace_host
 from placement.agent.access.program_host import ProgramHost, with_token
 from placement.agent.access.workspace_host import ProgramMissing, app_command
 from placement.agent.access.workspace_service import connect_workspace
@@ -25,17 +25,27 @@ from placement.protocol.stream_refusal import StreamRefused
 from tests.placement.nodes import PATIENCE_SECONDS, make_order, make_settings
 
 
-def run_host(folder, path, settings='{"app": "jupyter-lab"}'):
-    """Run it as the shim does, with a listening socket as descriptor 3."""
+def run_host(folder, path, settings='{"app": "jupyter-lab"}', image="", system=""):
+    """Run it as the shim does, with a listening socket as descriptor 3.
+
+    `image` is its environment, and `system` the PATH on which engines are looked for.
+    """
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(folder / "s"))
     listener.listen()
-    code = (
-        f"import os, sys; os.dup2({listener.fileno()}, 3); "
+    begin = f"import os, sys; os.dup2({listener.fileno()}, 3); "
+    code = begin + (
         "os.execv(sys.executable, [sys.executable, '-m', "
         f"{workspace_host.__name__!r}, {settings!r}])"
     )
+    if system:
+        code = begin + (
+            f"import {container_command.__name__} as c; c.SYSTEM_PATH = {system!r}; "
+            f"from {workspace_host.__name__} import main; "
+            f"sys.exit(main(['', {settings!r}]))"
+        )
     env = {"PATH": path, "HOME": str(folder), "PYTHONPATH": str(CODE_DIR)}
+    env |= {"GPUPORTAL_IMAGE": image} if image else {}
     words = [sys.executable, "-c", code]
     with listener:
         return subprocess.run(

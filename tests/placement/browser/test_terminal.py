@@ -9,6 +9,7 @@ from playwright.sync_api import Page, expect
 from placement.models import Job, Workspace
 from tests.pages import WAIT_MS, elsewhere
 from tests.placement import nodes
+from tests.placement.access.stream_nodes import streams_of
 from tests.placement.lab import signed_in
 from tests.placement.workspace.workspace_nodes import require_tmux, reserved_node
 
@@ -54,6 +55,14 @@ def test_a_student_types_in_the_terminal_and_finds_it_again(
     page.keyboard.type("echo job-$GPUPORTAL_GPU_COUNT-$((40+2))\n")
     expect(screen).to_contain_text("job-2-42", timeout=WAIT_MS)
     axe()
+    # The node's connection is lost. The page comes back by itself, and tmux has it all.
+    elsewhere(lab.stack.close)
+    expect(state).to_contain_text("lost", timeout=WAIT_MS)
+    page.keyboard.type("echo never-sent\n")
+    elsewhere(lab.stack.enter_context, streams_of(lab.settings))
+    expect(state).to_have_text("Connected.", timeout=WAIT_MS)
+    expect(screen).to_contain_text("job-2-42", timeout=WAIT_MS)
+    expect(screen).not_to_contain_text("never-sent")
     page.reload()
     expect(screen).to_contain_text("job-2-42", timeout=WAIT_MS)
     page.keyboard.press("Control+Shift+Enter")

@@ -1,5 +1,6 @@
 """A student opens JupyterLab from a reservation, and runs a cell on its GPUs."""
 
+import time
 from urllib.parse import urlsplit
 
 import pytest
@@ -82,6 +83,11 @@ def test_jupyter_runs_a_cell_and_its_page_reaches_nothing_of_the_portal(
     expect(there.locator(".jp-OutputArea-output").first).to_have_text(
         "42 1", timeout=START_MS
     )
+    keeper = lab.keeper
+    elsewhere(keeper.kernels.ask, keeper._running())
+    (folder,) = keeper._running()
+    worked = keeper.kernels.worked_at(folder)
+    assert worked is not None and time.time() - worked < 600, "the cell's work counts"
     told = there.evaluate(ATTACKS, portal)
     assert told["read"] == "TypeError" and told["socket"] == "refused"
     assert "evil" not in told["cookies"] and "sessionid" not in told["cookies"]

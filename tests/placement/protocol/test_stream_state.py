@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from placement.protocol.serving_frames import FrameInvalid, pack
 from placement.protocol.stream_frames import (
+    CONTROL_COST_BYTES,
     PIECE_BYTES,
     WINDOW_BYTES,
     CloseFrame,
@@ -155,13 +156,18 @@ def test_a_peer_that_breaks_the_protocol_is_found_out():
 
     piece = DataFrame(NAME, False, bytes(PIECE_BYTES))
     broken(StreamEnd(NAME), DataFrame(NAME, False, b"x"))
-    broken(granted(), piece, piece, DataFrame(NAME, False, b"x"))
+    broken(granted(), *[piece] * (WINDOW_BYTES // PIECE_BYTES + 1))
     broken(granted(), CloseFrame(NAME), DataFrame(NAME, False, b"x"))
     broken(granted(), CloseFrame(NAME), CloseFrame(NAME))
     broken(granted(), *[WindowFrame(NAME, WINDOW_BYTES)] * 2)
     broken(granted(), OpenFrame(NAME, "{}", ""))
     # Control messages are few, however short they are.
-    broken(granted(), *[DataFrame(NAME, True, b"{}")] * 257)
+    most = WINDOW_BYTES // CONTROL_COST_BYTES
+    broken(granted(), *[DataFrame(NAME, True, b"{}")] * (most + 1))
+    small = StreamEnd(NAME, 1024)
+    small.grant()
+    assert small.outgoing.pop() == WindowFrame(NAME, 1024), "an end can give less"
+    broken(small, DataFrame(NAME, False, bytes(1025)))
 
 
 def test_single_bytes_take_no_more_memory_than_large_pieces():

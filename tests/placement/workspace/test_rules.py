@@ -1,8 +1,13 @@
-"""Which hosts are workspaces, and which settings are refused."""
+"""Which hosts are workspaces, which settings are refused, and which environments."""
 
 import pytest
 
-from placement.workspace.rules import OriginInvalid, read_origin
+from placement.protocol.launchers import environment_problem
+from placement.workspace.rules import (
+    OriginInvalid,
+    read_origin,
+    workspace_environment_problem,
+)
 
 LABEL = "a" * 23 + "7"
 
@@ -50,3 +55,32 @@ def test_a_label_has_exactly_one_host():
 def test_other_settings_are_refused(text):
     with pytest.raises(OriginInvalid):
         read_origin(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("", ""),
+        ("/home/ada/venv", ""),
+        ("torch", ""),
+        ("/home/ada/torch.sif", ""),
+        ("podman:docker.io/lab/torch:2.9", ""),
+        ("podman:docker.io/evil/miner", "is not an image that the site allows"),
+        ("podman:", "names no image"),
+        ("podman:--privileged", "names no image"),
+        ("podman:-v/:/host lab", "names no image"),
+        ("docker:lab", "must be an absolute path"),
+        ("home/torch.sif", "must be an absolute path"),
+        ("/home/ada/a:b.sif", "cannot hold a colon"),
+    ],
+)
+def test_an_environment_can_be_an_image(name, told):
+    images = ["podman:docker.io/lab/torch:2.9", "/srv/images/lab.sif"]
+    why = workspace_environment_problem(name, images)
+    assert why.startswith(told) and bool(why) == bool(told), why
+
+
+def test_a_site_without_images_allows_no_name():
+    why = workspace_environment_problem("podman:lab", [])
+    assert why == "is an image, and the site allows none"
+    assert environment_problem("/a.sif").startswith("cannot be an image here")

@@ -2,6 +2,9 @@
 
 import json
 import os
+import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -199,6 +202,65 @@ def test_a_restarted_worker_opens_no_gap(atlas: GatedNode, cgroup: Path) -> None
         atlas.look()
         assert atlas.state is GateState.GATED
         assert ada.opens(CARD) and not ada.opens(OTHER_CARD)
+
+
+def test_after_a_reboot_the_node_gates_by_itself(
+    atlas: GatedNode, cgroup: Path
+) -> None:
+    """The kernel has forgotten program and grants. The portal may be away."""
+    grants = [(("ada",), "GPU-full", 600.0), (("bob",), "GPU-zero", 600.0)]
+    atlas.order(GateMode.GATED, *grants)
+    DeviceGate(cgroup).detach()
+    with Student(cgroup) as ada, Student(cgroup, OTHER_STUDENT) as bob:
+        atlas.start()
+        atlas.look()
+        assert atlas.state is GateState.GATED
+        assert ada.opens(CARD) and not ada.opens(OTHER_CARD)
+        assert bob.opens(OTHER_CARD) and not bob.opens(CARD)
+
+
+def test_a_session_or_a_process_from_before_opens_nothing(
+    atlas: GatedNode, cgroup: Path, tmp_path: Path
+) -> None:
+    """A tmux server and a daemon that outlive their logins, as the same user."""
+    tmux = shutil.which("tmux")
+    assert tmux, "apt-get install tmux"
+    tmp_path.chmod(0o711)
+    place = tmp_path / "student"
+    place.mkdir(mode=0o700)
+    os.chown(place, STUDENT, STUDENT)
+    begin = (
+        'import os, sys, pathlib; pathlib.Path(sys.argv[1], "cgroup.procs").write_text('
+        "str(os.getpid())); os.setgroups([]); uid = int(sys.argv[2]); "
+        "os.setresgid(uid, uid, uid); os.setresuid(uid, uid, uid); "
+        "os.execvp(sys.argv[3], sys.argv[3:])"
+    )
+
+    def as_student(*words: str) -> None:
+        line = [sys.executable, "-I", "-S", "-c", begin, str(cgroup), str(STUDENT)]
+        env = {"PATH": os.environ["PATH"], "TERM": "xterm", "HOME": str(place)}
+        subprocess.run([*line, *words], cwd=place, env=env, check=True, timeout=60)
+
+    def told(name: str, *, by: str) -> str:
+        """Return the words of a try to open the card: from tmux, or by the daemon."""
+        line = f"(: > {CARD}) 2>{name}.err && echo yes >{name} || echo no >{name}"
+        if by == "tmux":
+            as_student(tmux, "-S", "s", "send-keys", "-t", "gp", line, "Enter")
+        else:
+            (place / "next").write_text(line)
+            (place / "next").rename(place / "go")
+        until(lambda: (place / name).exists() and (place / name).read_text() != "")
+        return (place / name).read_text().strip()
+
+    daemon = "while :; do [ -e go ] && { mv go now; . ./now; }; sleep 0.05; done"
+    as_student(tmux, "-S", "s", "-f", "/dev/null", "new", "-d", "-s", "gp", "sh")
+    as_student("sh", "-c", f"setsid sh -c '{daemon}' </dev/null >/dev/null 2>&1 &")
+    assert told("open-t", by="tmux") == told("open-d", by="daemon") == "yes"
+    atlas.order(GateMode.GATED)
+    assert told("shut-t", by="tmux") == told("shut-d", by="daemon") == "no"
+    assert "Operation not permitted" in (place / "shut-d.err").read_text()
+    atlas.order(GateMode.GATED, (("ada",), "GPU-full", 600))
+    assert told("held-t", by="tmux") == told("held-d", by="daemon") == "yes"
 
 
 def test_the_kernel_ends_the_grant_while_the_worker_is_dead(

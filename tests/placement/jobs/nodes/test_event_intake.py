@@ -247,3 +247,23 @@ def test_one_bad_row_never_blocks_the_rest(
     Job.objects.filter(pk=job.pk).update(recipe_settings={"broken": 1}, gpu_count=1)
     job_tick.tick(NOW)
     assert [order.job for order in orders()] == [second.pk]
+
+
+def test_a_notebooks_work_is_noted_by_its_age(running, reservation):
+    """The node's clock is an hour ahead."""
+
+    def told(age_seconds, at):
+        said = belief(running, at=at.timestamp() + 3600)
+        said["running"][0]["worked_at"] = said["at"] - age_seconds
+        record(said, now=at)
+        reservation.refresh_from_db()
+        return reservation.worked_at
+
+    at = NOW + timedelta(minutes=30)
+    assert told(0, at) is None, "no workspace"
+    Job.objects.update(kind=Job.Kind.WORKSPACE)
+    assert told(86_400, at) is None, "before the job began"
+    noted = told(60, at)
+    assert abs(noted - (at - timedelta(seconds=60))) < timedelta(milliseconds=10)
+    assert told(65, at + timedelta(seconds=5)) == noted, "the same work"
+    assert told(-600, at + timedelta(minutes=1)) == at + timedelta(minutes=1)

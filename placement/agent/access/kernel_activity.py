@@ -1,0 +1,148 @@
+"""When the kernels of this node's notebooks worked last, for the rule of idle GPUs.
+
+The node worker asks each JupyterLab through the socket of its job, as a browser's
+request comes. The program is the student's, so its answer is bounded in size and time,
+and decides only when their own reservation counts as idle. Messages of a browser that
+only keep a page connected change nothing: Jupyter counts what kernels do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import io
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection
+from datetime import datetime
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from placement.agent.job_folder import JobFolder
+from placement.agent.process import serving_socket
+from placement.planner.launch.workspace_apps import JUPYTER_LAB
+from telemetry.protocol.codec import Malformed, decode
+
+ASK_SECONDS = 30.0
+ANSWER_SECONDS = 5.0
+MOST_ANSWER_BYTES = 2**20
+MOST_KERNELS = 1000
+BUSY = "busy"
+REQUEST = (
+    b"GET /api/kernels HTTP/1.1\r\nHost: localhost\r\nAccept: application/json\r\n"
+    b"Connection: close\r\n\r\n"
+)
+
+logger = logging.getLogger(__name__)
+
+
+class Kernel(Struct, frozen=True):
+    """One kernel, as Jupyter Server's REST API describes it."""
+
+    execution_state: str = ""
+    last_activity: str = ""
+    """ISO 8601."""
+
+
+Kernels = Annotated[list[Kernel], Meta(max_length=MOST_KERNELS)]
+
+
+def worked_at(answer: bytes, now: float) -> float | None:
+    """Return when a kernel worked last, as Unix time; None: none ever did.
+
+    Args:
+        answer: of ``/api/kernels``, with its head.
+        now: the present. A kernel that is busy works now.
+
+    Raises:
+        ValueError: the answer cannot be read.
+    """
+    try:
+        found = http.client.HTTPResponse(_Received(answer))  # type: ignore[arg-type]
+        found.begin()
+        body = found.read()
+        if found.status != http.client.OK:
+            raise ValueError(f"Jupyter answers with the status {found.status}")
+        kernels = decode(Kernels, body)
+    except (Malformed, http.client.HTTPException) as error:
+        raise ValueError(f"{error}") from None
+    if any(one.execution_state == BUSY for one in kernels):
+        return now
+    times = [datetime.fromisoformat(one.last_activity) for one in kernels]
+    return min(now, max(at.timestamp() for at in times)) if times else None
+
+
+class _Received:
+    """Bytes that were received, for the parser of the standard library."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+    def makefile(self, _mode: str) -> io.BytesIO:
+        """Return a file with the bytes."""
+        return io.BytesIO(self.data)
+
+
+class KernelActivity:
+    """What is known about the notebooks of one node."""
+
+    def __init__(self) -> None:
+        self._worked: dict[str, float] = {}
+
+    def worked_at(self, folder: JobFolder) -> float | None:
+        """Return when a kernel of a job worked last; None: never, or not known."""
+        return self._worked.get(folder.name)
+
+    def run(
+        self, stop: threading.Event, running: Callable[[], Collection[JobFolder]]
+    ) -> None:
+        """Ask the notebooks among the running jobs until `stop` is set."""
+        while not stop.wait(ASK_SECONDS):
+            try:
+                self.ask(running())
+            except Exception:
+                logger.exception("the notebooks were not asked; they are asked again")
+
+    def ask(self, folders: Collection[JobFolder]) -> None:
+        """Ask once. An answer that cannot be read changes nothing."""
+        notebooks = [folder for folder in folders if _is_notebook(folder)]
+        names = {folder.name for folder in notebooks}
+        self._worked = {k: v for k, v in self._worked.items() if k in names}
+        for folder in notebooks:
+            try:
+                at = worked_at(asyncio.run(_answer(folder)), time.time())
+            except (OSError, ValueError) as error:
+                logger.info("job %s: its kernels are not known: %s", folder.name, error)
+                continue
+            if at is not None:
+                self._worked[folder.name] = at
+
+
+def _is_notebook(folder: JobFolder) -> bool:
+    order = folder.read("order")
+    settings = order.get("settings")
+    return isinstance(settings, dict) and settings.get("app") == JUPYTER_LAB.name
+
+
+async def _answer(folder: JobFolder) -> bytes:
+    """Return the answer of a notebook.
+
+    Raises:
+        OSError: it cannot be reached, or does not answer in time.
+        ValueError: the answer is too long.
+    """
+    async with asyncio.timeout(ANSWER_SECONDS):
+        line = serving_socket.connect(folder, serving_socket.WORKSPACE)
+        reader, writer = await asyncio.open_unix_connection(sock=line)
+        try:
+            writer.write(REQUEST)
+            data = bytearray()
+            while piece := await reader.read(MOST_ANSWER_BYTES):
+                data += piece
+                if len(data) > MOST_ANSWER_BYTES:
+                    raise ValueError(f"more than {MOST_ANSWER_BYTES} bytes")
+            return bytes(data)
+        finally:
+            writer.close()
