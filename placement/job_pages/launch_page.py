@@ -192,7 +192,7 @@ def _first_settings(
             "seq": plan.plan["workload"].get("sequence_length"),
             "batch": plan.plan.get("launch", {}).get("microbatch"),
         }
-        adapters = adapters_of(plan.spec)
+        adapters = adapters_of(plan.plan, plan.spec)
         first |= {f"{FINE_TUNE.name}.{k}": v for k, v in adapters.items()}
         for name in OF_LANGUAGE_MODELS:
             first |= {f"{name}.{k}": v for k, v in sizes.items() if v}
@@ -268,6 +268,8 @@ def _initial_values(
     name = plan.title if plan else (chosen.purpose if chosen else "")
     node = str(plan.plan.get("node", "")) if plan else ""
     first = next(iter(RECIPES)) if plan is None or not why_not(plan.plan) else SCRIPT
+    if plan is not None and first != SCRIPT and adapters_of(plan.plan, plan.spec):
+        first = FINE_TUNE.name
     return {
         "reservation": chosen.pk if chosen else None,
         "where": GAPS if chosen is None or "gaps" in request.GET else "",

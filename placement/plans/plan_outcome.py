@@ -14,6 +14,7 @@ from django.db import transaction
 
 from placement.jobs.nodes import log_store
 from placement.models import Job, PlanOutcome
+from placement.planner.launch.quantized_bases import planned_form
 from placement.planner.launch.recipes import (
     OF_LANGUAGE_MODELS,
     OWN_MODEL,
@@ -240,6 +241,13 @@ def _other_model(job: Job) -> str:
             "it trained {ran} of the parameters, planned were {planned}",
             ran=f"{trained:,.0f}",
             planned=f"{to_train:,}",
+        )
+    form = planned_form(job.plan.plan, job.plan.spec)
+    if (kept := job.recipe_settings.get("weights", form)) != form:
+        return sentence(
+            "its frozen weights were {ran}, planned were {planned}",
+            ran=kept,
+            planned=form,
         )
     tokens = job.plan.plan["workload"].get("sequence_length")
     if job.recipe_settings.get("seq") != tokens:

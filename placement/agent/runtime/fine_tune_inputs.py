@@ -17,6 +17,7 @@ from typing import Any
 
 from placement.agent.job_folder import RESULTS
 from placement.agent.process.job_process import SITE_CACHE
+from placement.planner.launch.quantized_bases import QUANTIZED
 from placement.planner.values.errors import LaunchInvalid
 
 MODEL = "model"
@@ -101,6 +102,12 @@ def check_inputs(
             "this node needs peft to train adapters. Install it there: "
             f"{sys.executable} -m pip install peft"
         )
+    form = settings.get("weights")
+    if form in QUANTIZED and importlib.util.find_spec("bitsandbytes") is None:
+        problems["weights"] = (
+            f"this node needs bitsandbytes for weights in {form}. Install it there: "
+            f"{sys.executable} -m pip install bitsandbytes"
+        )
     if problems:
         raise LaunchInvalid(problems)
 
@@ -126,9 +133,8 @@ def model_problems(
         return {"model": f"{folder}/config.json has no model_type"}
     if trains and "quantization_config" in config:
         return {
-            "model": f"the weights in {folder} are quantized. All weights are trained, "
-            "so they must be floating-point numbers: choose the model from "
-            "which it was made"
+            "model": f"the weights in {folder} are quantized. This recipe begins with "
+            "floating-point numbers: choose the model from which it was made"
         }
     if reads_weights and not any(name.endswith(".safetensors") for name in names):
         return {

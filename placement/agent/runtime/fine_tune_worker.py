@@ -12,7 +12,7 @@ With each checkpoint, the folder ``model`` of the output folder has the model in
 Face's format: ``from_pretrained`` loads it. Only .safetensors files are read, no code
 of the model's folder is run, and nothing is downloaded. With a rank of LoRA only
 adapters are trained, and ``model`` has them in PEFT's format, or the model with the
-adapters added to its weights.
+adapters added to its weights. Below adapters the weights may have 4 or 8 bits.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,13 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.fsdp import FSDPModule
 from torch.utils.data import Dataset
 
+from placement.agent.runtime.bitsandbytes_weights import (
+    constant_bytes,
+    keep_packing,
+    precision_without_plan,
+    quantization_of,
+    weight_count,
+)
 from placement.agent.runtime.fine_tune_inputs import (
     MARK,
     model_folder,
@@ -66,6 +74,7 @@ from placement.planner.launch.execution import (
     NotRunnable,
     execution_on_node,
 )
+from placement.planner.launch.quantized_bases import FULL, QUANTIZED
 from placement.planner.values.errors import LaunchInvalid
 from placement.planner.values.plan import Plan
 
@@ -89,8 +98,15 @@ def dtype_of(how: Execution) -> torch.dtype:
     return torch.bfloat16 if how.precision == "bf16" else torch.float32
 
 
-def loaded_model(folder: Path, how: Execution) -> nn.Module:
-    """Return the language model of a folder with its weights, in the node's memory.
+def loaded_model(
+    folder: Path, how: Execution, device: torch.device | str = "cpu"
+) -> nn.Module:
+    """Return the language model of a folder with its weights.
+
+    Args:
+        folder: of the model.
+        how: the Execution.
+        device: where quantized weights lie. Others are in the node's memory.
 
     Raises:
         LaunchInvalid: it is no language model that transformers knows, or weights are
@@ -98,12 +114,17 @@ def loaded_model(folder: Path, how: Execution) -> nn.Module:
         NotRunnable: the Plan recomputes activations, which this family does not.
     """
     transformers = import_transformers()
+    quantized = {}
+    if how.weights != FULL:
+        config = quantization_of(how, transformers)
+        quantized = {"quantization_config": config, "device_map": {"": device}}
     try:
         model, info = transformers.AutoModelForCausalLM.from_pretrained(
             folder,
             use_safetensors=True,
             dtype=dtype_of(how),
             output_loading_info=True,
+            **quantized,
             **LOCAL,
         )
     except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
@@ -113,6 +134,7 @@ def loaded_model(folder: Path, how: Execution) -> nn.Module:
         ) from error
     if missing := sorted(info["missing_keys"]):
         raise LaunchInvalid({"model": f"{folder} lacks weights: {missing[:5]}"})
+    keep_packing(model)
     return prepared(model, how)
 
 
@@ -171,6 +193,8 @@ class FineTuneTrainer(OwnTrainer):
         if self.staged is not None:
             self.parameter_count = self.staged.parameter_count
             self.trainable_count = self.staged.trainable_count
+        elif how.weights != FULL:
+            self.parameter_count = sum(map(weight_count, self.params))
         if not settings["steps"]:
             count = len(self.data)  # type: ignore[arg-type]
             batches = count / (self.batch_size * how.replicas)
@@ -179,7 +203,7 @@ class FineTuneTrainer(OwnTrainer):
 
     def first_model(self) -> nn.Module:
         """Return the model with the weights with which the training begins."""
-        return loaded_model(self.folder, self.how)
+        return loaded_model(self.folder, self.how, self.ranks.device)
 
     @property
     def batch_size(self) -> int:
@@ -207,7 +231,7 @@ class FineTuneTrainer(OwnTrainer):
                 cut_by_family(base, ranks.along("tensor"), along=how.sequence_parallel)
             if how.shares_out:
                 share_out(model, how, ranks.sharing, blocks=blocks)
-            else:
+            elif how.weights == FULL:
                 model.to(ranks.device)
             return model
 
@@ -300,11 +324,14 @@ class FineTuneTrainer(OwnTrainer):
 
     def kept_weights(self, part: nn.Module) -> Mapping[str, torch.Tensor]:
         """Return the weights that a checkpoint keeps: with LoRA the adapters only."""
-        kept = part.state_dict()
         if not self.settings.get("lora_rank"):
-            return kept
-        trained = {name for name, p in part.named_parameters() if p.requires_grad}
-        return {name: value for name, value in kept.items() if name in trained}
+            return part.state_dict()
+        named = part.named_parameters()
+        return {name: p.detach() for name, p in named if p.requires_grad}
+
+    def state_bytes(self) -> int:
+        """Return the bytes of weights, gradients and optimizer state on this rank."""
+        return super().state_bytes() + constant_bytes(self.parts[0])
 
     def held(self, *, to_read: bool) -> dict[str, torch.Tensor]:
         """Return this rank's weights and optimizer state by name."""
@@ -420,7 +447,8 @@ class FineTuneTrainer(OwnTrainer):
         adapters = draft.with_suffix(".adapters")
         shutil.rmtree(adapters, ignore_errors=True)
         save_adapters(self.parts[0], state, adapters, base)
-        save_merged(loaded_model(self.folder, self.how), adapters, draft)
+        base_model = loaded_model(self.folder, replace(self.how, weights=FULL))
+        save_merged(base_model, adapters, draft)
         shutil.rmtree(adapters)
 
 
@@ -432,6 +460,10 @@ def main(argv: list[str]) -> int:
         return execution_on_node(plan, settings)
 
     def trainer(how: Execution, ranks: RankGroups) -> Trainer:
+        form = settings["weights"]
+        if len(argv) == 2 and form in QUANTIZED:
+            precision = precision_without_plan(ranks.device)
+            how = replace(how, weights=form, precision=precision)
         return FineTuneTrainer(how, settings, ranks)
 
     return run(argv, settings["model"], execution, trainer)

@@ -20,6 +20,14 @@ from placement.planner.launch.backends import (
     why_not_deepspeed,
 )
 from placement.planner.launch.execution import RUNNABLE_STRATEGIES, why_not
+from placement.planner.launch.quantized_bases import (
+    AS_PLANNED,
+    NEEDS_ADAPTERS,
+    QUANTIZED,
+    WEIGHT_FORMS,
+    WEIGHTS_FIELD,
+    planned_form,
+)
 from placement.planner.launch.text_servers import AUTO, DTYPES, TEXT_SERVERS
 from placement.planner.launch.workspace_apps import (
     JUPYTER_LAB,
@@ -81,6 +89,7 @@ FULL_NAMES = {
     "lora_dropout": sentence("LoRA dropout"),
     "lora_targets": sentence("LoRA layers"),
     "lora_output": sentence("LoRA output"),
+    "weights": sentence("Frozen weights"),
 }
 """Names of settings in forms, if they differ from the settings' names."""
 
@@ -491,6 +500,16 @@ FINE_TUNE = Recipe(
             ),
         ),
         RecipeSetting(
+            "weights",
+            str,
+            AS_PLANNED,
+            choices=WEIGHT_FORMS,
+            help=sentence(
+                "nf4 and int8: kept in 4 or 8 bits below the adapters (QLoRA); auto: "
+                "as planned, or unchanged"
+            ),
+        ),
+        RecipeSetting(
             "evaluation_pct",
             float,
             5.0,
@@ -539,7 +558,7 @@ PRE_TRAIN = Recipe(
     settings=tuple(
         replace(setting, **_OF_PRE_TRAINING.get(setting.name, {}))
         for setting in FINE_TUNE.settings
-        if not setting.name.startswith("lora_")
+        if not setting.name.startswith("lora_") and setting.name != "weights"
     ),
     packages=FINE_TUNE.packages,
     needs_isolation=True,
@@ -769,13 +788,16 @@ def runs_by_plan(plan: Mapping[str, Any] | None) -> bool:
 
 
 def check_needs_no_plan(settings: Mapping[str, Any]) -> None:
-    """Refuse a strategy whose shares and stages need a Plan.
+    """Refuse a strategy whose shares and stages need a Plan, and settings that do not
+    agree.
 
     Raises:
         LaunchInvalid: at the setting.
     """
     if _by_deepspeed(settings):
         raise LaunchInvalid({FIELD: NEEDS_PLAN})
+    if settings.get("weights") in QUANTIZED and not settings.get("lora_rank"):
+        raise LaunchInvalid({WEIGHTS_FIELD: NEEDS_ADAPTERS})
     strategy = settings.get("strategy", "auto")
     if strategy not in ("auto", *WITHOUT_PLAN):
         raise LaunchInvalid(
@@ -906,19 +928,39 @@ def _layer_names(value: str) -> str:
     )
 
 
-def adapters_of(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of recipe ``fine-tune`` for a Plan's model (as JSON).
+def adapters_of(plan: Mapping[str, Any], spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of recipe ``fine-tune`` for a Plan and its model (as JSON).
 
-    >>> adapters_of({"shape": {"lora_rank": 8, "lora_targets": ["k_proj", "v_proj"]}})
-    {'lora_rank': 8, 'lora_targets': 'k_proj v_proj'}
-    >>> adapters_of({"shape": None})
+    >>> shape = {"lora_rank": 8, "lora_targets": ["k_proj", "v_proj"]}
+    >>> adapters_of({"launch": {"weights": "nf4"}}, {"shape": shape})
+    {'lora_rank': 8, 'lora_targets': 'k_proj v_proj', 'weights': 'nf4'}
+    >>> adapters_of({}, {"shape": None})
     {}
     """
     shape = spec.get("shape") or {}
     if not shape.get("lora_rank"):
         return {}
-    names = " ".join(shape.get("lora_targets", ()))
-    return {"lora_rank": shape["lora_rank"], "lora_targets": names}
+    return {
+        "lora_rank": shape["lora_rank"],
+        "lora_targets": " ".join(shape.get("lora_targets", ())),
+        "weights": planned_form(plan, spec),
+    }
+
+
+def as_planned(
+    settings: Mapping[str, Any], plan: Mapping[str, Any], spec: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return settings of recipe ``fine-tune`` with what they leave to a Plan (as JSON).
+
+    >>> as_planned({"lora_rank": 2, "weights": "auto"}, {}, {"quantized_as": "nf4"})
+    {'lora_rank': 2, 'weights': 'nf4'}
+    """
+    found = {"weights": planned_form(plan, spec)}
+    if not settings["lora_rank"]:
+        found = adapters_of(plan, spec)
+    if settings["weights"] != AS_PLANNED:
+        found.pop("weights", None)
+    return {**settings, **found}
 
 
 def _transformer_problems(settings: Mapping[str, Any]) -> dict[str, str]:
