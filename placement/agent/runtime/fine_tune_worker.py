@@ -34,7 +34,7 @@ from torch.distributed.checkpoint.state_dict import (
     get_model_state_dict,
 )
 from torch.distributed.fsdp import FSDPModule
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, default_collate
 
 from placement.agent.runtime.bitsandbytes_weights import (
     constant_bytes,
@@ -221,7 +221,7 @@ class FineTuneTrainer(OwnTrainer):
             model = base = self.first_model()
             self.packed = packed_names(base)
             table: Any = base.get_input_embeddings()  # type: ignore[operator]
-            self.vocabulary = table.num_embeddings
+            self.vocabulary = getattr(table, "num_embeddings", 0)
             blocks = blocks_of(model)
             if self.settings.get("lora_rank"):
                 model = with_adapters(base, self.settings)
@@ -260,14 +260,14 @@ class FineTuneTrainer(OwnTrainer):
         """Return the blocks to train on. The first rank of each node tokenizes them."""
         settings = self.settings
         path = Path(settings["data"])
-        self.tokenizer = import_transformers().AutoTokenizer.from_pretrained(
+        self.preprocessor = import_transformers().AutoTokenizer.from_pretrained(
             self.folder, use_fast=True, **LOCAL
         )
         if int(os.environ["LOCAL_RANK"]) == 0:
             write_tokens(
                 TOKENS,
                 texts_of(path, settings["column"]),
-                self.tokenizer,
+                self.preprocessor,
                 is_one_text=path.suffix == ".txt",
                 most=self.vocabulary,
             )
@@ -360,7 +360,7 @@ class FineTuneTrainer(OwnTrainer):
             return {}
         size, count = self.batch_size, len(self.held_out)
         first = self.ranks.place.replica * size
-        sums = torch.zeros(2, dtype=torch.float64, device=self.ranks.device)
+        sums = torch.zeros(3, dtype=torch.float64, device=self.ranks.device)
         self.model.eval()
         self.is_evaluating = True
         with torch.no_grad():
@@ -368,11 +368,12 @@ class FineTuneTrainer(OwnTrainer):
                 mine = range(start, min(start + size, count))
                 pairs = [self.held_out[number] for number in mine or (0,)]
                 inputs, targets = (
-                    torch.stack(one).to(self.ranks.device)
-                    for one in zip(*pairs, strict=True)
+                    one.to(self.ranks.device) for one in default_collate(pairs)
                 )
                 if self.schedule is None:
-                    sums[0] += self._loss(inputs, targets) * len(mine)
+                    loss, right = self.evaluated(inputs, targets)
+                    sums[0] += loss * len(mine)
+                    sums[2] += right * bool(mine)
                 else:
                     sums[0] += self._staged_loss(inputs, targets, size) * bool(mine)
                 sums[1] += len(mine) if self.has_loss else 0
@@ -383,7 +384,22 @@ class FineTuneTrainer(OwnTrainer):
             if isinstance(module, FSDPModule):
                 module.reshard()
         distributed.all_reduce(sums)
-        return {"eval_loss": round(float(sums[0] / sums[1]), 6)}
+        return self.results(float(sums[0] / sums[1]), float(sums[2] / sums[1]))
+
+    def evaluated(
+        self, inputs: torch.Tensor, targets: torch.Tensor
+    ) -> tuple[torch.Tensor, int]:
+        """Return the mean loss of held-out sequences, and what `results` divides."""
+        return self._loss(inputs, targets), 0
+
+    def results(self, loss: float, right: float) -> dict[str, float]:
+        """Return what an evaluation prints.
+
+        Args:
+            loss: mean of all that is held out.
+            right: the part of it that `evaluated` counted.
+        """
+        return {"eval_loss": round(loss, 6)}
 
     @property
     def has_loss(self) -> bool:
@@ -432,7 +448,7 @@ class FineTuneTrainer(OwnTrainer):
                 self._save_adapters(state, draft)
             else:
                 model.save_pretrained(draft, state_dict=state)
-            self.tokenizer.save_pretrained(draft)
+            self.preprocessor.save_pretrained(draft)
             (draft / MARK).write_text(json.dumps(dict(self.settings), indent=1) + "\n")
             put_in_place(draft, target)
             print(f"model saved to {target}/", flush=True)

@@ -298,6 +298,30 @@ def execution_of_own(plan: Plan, backend: str = TORCH) -> Execution:
     return execution_of(plan, {**WHOLE, "backend": backend})
 
 
+def execution_of_images(plan: Plan, spec: Mapping[str, Any] | None = None) -> Execution:
+    """Return the Execution for a Hugging Face image classifier, which is not cut.
+
+    Args:
+        plan: the Plan.
+        spec: the Plan's ModelSpec (as JSON). None: it is not known.
+
+    Raises:
+        NotRunnable: the Plan cuts the model, or trains adapters.
+    """
+    if not strategy_of(plan.strategy).keeps_model_whole:
+        raise NotRunnable(
+            sentence(
+                "the recipe cannot cut an image classifier into stages or parts of "
+                "layers"
+            )
+        )
+    if ((spec or {}).get("shape") or {}).get("lora_rank"):
+        raise NotRunnable(
+            sentence("it has LoRA adapters, and the recipe trains all weights")
+        )
+    return execution_of(plan, WHOLE)
+
+
 def execution_of_pretrained(
     plan: Plan, settings: Mapping[str, Any], spec: Mapping[str, Any] | None = None
 ) -> Execution:
