@@ -24,6 +24,7 @@ from placement.models import Job, JobArray, StoredPlan
 from placement.planner.launch.execution import why_not
 from placement.planner.launch.recipes import (
     FINE_TUNE,
+    FINE_TUNE_IMAGES,
     GIB,
     OF_LANGUAGE_MODELS,
     RECIPES,
@@ -51,10 +52,12 @@ def job_new(request: HttpRequest) -> HttpResponse:
     plan = _own_plan(request)
     again = _relaunched_job(request)
     nodes = _nodes_to_choose(mine)
+    own_code = _own_code_refused(reader(request), mine)
     posted = request.method == "POST"
     form = LaunchForm(
         request.POST if posted else None,
-        initial=_initial_values(request, mine, plan, again) | _words_of(again),
+        initial=_initial_values(request, mine, plan, again, own_code)
+        | _words_of(again),
         reservations=[(row.pk, row.label) for row in mine],
         nodes=nodes,
         first_settings=_first_settings(plan, again, mine),
@@ -79,7 +82,7 @@ def job_new(request: HttpRequest) -> HttpResponse:
         "again": again,
         "why_no_recipe": why_not(plan.plan) if plan else "",
         "recipes": _recipes(form),
-        "own_code": _own_code_refused(reader(request), mine),
+        "own_code": own_code,
     }
     status = 422 if form.errors else 200
     return render(request, "placement/jobs/job_new.html", context, status=status)
@@ -192,10 +195,12 @@ def _first_settings(
             "seq": plan.plan["workload"].get("sequence_length"),
             "batch": plan.plan.get("launch", {}).get("microbatch"),
         }
-        adapters = adapters_of(plan.spec)
+        adapters = adapters_of(plan.plan, plan.spec)
         first |= {f"{FINE_TUNE.name}.{k}": v for k, v in adapters.items()}
         for name in OF_LANGUAGE_MODELS:
             first |= {f"{name}.{k}": v for k, v in sizes.items() if v}
+        if sizes["batch"]:
+            first[f"{FINE_TUNE_IMAGES.name}.batch"] = sizes["batch"]
     return first
 
 
@@ -254,11 +259,24 @@ def _first_reservation(rows: Sequence[OwnReservation]) -> OwnReservation | None:
     return min(rows, key=begins, default=None)
 
 
+def _first_program(plan: StoredPlan | None, own_code: OwnCode) -> str:
+    """Return the program that is chosen first: the one that trains a Plan's model."""
+    if plan is not None and why_not(plan.plan):
+        return SCRIPT
+    if plan is not None and not own_code.never:
+        if adapters_of(plan.plan, plan.spec):
+            return FINE_TUNE.name
+        if plan.spec.get("head") == "image_classification":
+            return FINE_TUNE_IMAGES.name
+    return next(iter(RECIPES))
+
+
 def _initial_values(
     request: HttpRequest,
     rows: Sequence[OwnReservation],
     plan: StoredPlan | None,
     again: Job | None,
+    own_code: OwnCode,
 ) -> dict[str, object]:
     asked = request.GET.get("reservation", "")
     if again is not None and not asked:
@@ -267,14 +285,13 @@ def _initial_values(
     chosen = named or _first_reservation(rows)
     name = plan.title if plan else (chosen.purpose if chosen else "")
     node = str(plan.plan.get("node", "")) if plan else ""
-    first = next(iter(RECIPES)) if plan is None or not why_not(plan.plan) else SCRIPT
     return {
         "reservation": chosen.pk if chosen else None,
         "where": GAPS if chosen is None or "gaps" in request.GET else "",
         "gap_minutes": 30,
         "name": name[:120],
         "node": node if chosen and len(chosen.nodes) > 1 else "",
-        "what": first,
+        "what": _first_program(plan, own_code),
     }
 
 

@@ -9,12 +9,14 @@ from placement.planner.launch.backends import FIELD, backend_problem
 from placement.planner.launch.execution import (
     NotRunnable,
     execution_of,
+    execution_of_images,
     execution_of_own,
     execution_of_pretrained,
     why_not,
 )
 from placement.planner.launch.recipes import (
     BY_TORCHRUN,
+    FINE_TUNE_IMAGES,
     OF_LANGUAGE_MODELS,
     OWN_MODEL,
     SERVE,
@@ -174,6 +176,8 @@ def recipe_problem(
         read = Plan.from_json(plan)
         if recipe == OWN_MODEL.name:
             execution_of_own(read, settings["backend"])
+        elif recipe == FINE_TUNE_IMAGES.name:
+            execution_of_images(read, spec)
         elif recipe in OF_LANGUAGE_MODELS:
             execution_of_pretrained(read, settings, spec)
         else:

@@ -28,9 +28,9 @@ from placement.models import Job, StoredPlan
 from placement.planner.launch.execution import RUNNABLE_STRATEGIES, why_not
 from placement.planner.launch.recipes import (
     BY_TORCHRUN,
-    OF_LANGUAGE_MODELS,
+    FINE_TUNE,
     RECIPES,
-    adapters_of,
+    as_planned,
     check_needs_no_plan,
     runs_by_plan,
 )
@@ -404,6 +404,6 @@ def _planned(
         raise StrategyNotRunnable(
             strategy=strategy, runnable=RUNNABLE_STRATEGIES, why=why
         )
-    elif recipe in OF_LANGUAGE_MODELS and settings_given.get("lora_rank") == 0:
-        settings_given = {**settings_given, **adapters_of(plan.spec)}
+    elif recipe == FINE_TUNE.name:
+        settings_given = as_planned(settings_given, plan.plan, plan.spec)
     return {**settings_given, "strategy": strategy}

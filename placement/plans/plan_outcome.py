@@ -14,8 +14,9 @@ from django.db import transaction
 
 from placement.jobs.nodes import log_store
 from placement.models import Job, PlanOutcome
+from placement.planner.launch.quantized_bases import planned_form
 from placement.planner.launch.recipes import (
-    OF_LANGUAGE_MODELS,
+    OF_PRETRAINED,
     OWN_MODEL,
     TINY_TRANSFORMER,
     runs_by_plan,
@@ -213,7 +214,7 @@ def why_not_counted(outcome: PlanOutcome, job: Job) -> str:
         return ""
     if not runs_by_plan(job.plan.plan):
         return sentence("the recipe ran without its plan")
-    if job.recipe in OF_LANGUAGE_MODELS and (why := _other_model(job)):
+    if job.recipe in OF_PRETRAINED and (why := _other_model(job)):
         return why
     return _other_work(job.plan.spec, job.plan.plan, job.recipe, job.recipe_settings)
 
@@ -241,8 +242,15 @@ def _other_model(job: Job) -> str:
             ran=f"{trained:,.0f}",
             planned=f"{to_train:,}",
         )
+    form = planned_form(job.plan.plan, job.plan.spec)
+    if (kept := job.recipe_settings.get("weights", form)) != form:
+        return sentence(
+            "its frozen weights were {ran}, planned were {planned}",
+            ran=kept,
+            planned=form,
+        )
     tokens = job.plan.plan["workload"].get("sequence_length")
-    if job.recipe_settings.get("seq") != tokens:
+    if job.recipe_settings.get("seq", tokens) != tokens:
         return sentence(
             "its sequences had {ran} tokens, planned were {planned}",
             ran=job.recipe_settings.get("seq"),
@@ -258,7 +266,7 @@ def _other_work(
     settings: Mapping[str, Any],
 ) -> str:
     """Return how a recipe's workload differs from its Plan's. "": it does not."""
-    if recipe not in (TINY_TRANSFORMER.name, OWN_MODEL.name, *OF_LANGUAGE_MODELS):
+    if recipe not in (TINY_TRANSFORMER.name, OWN_MODEL.name, *OF_PRETRAINED):
         return sentence("the recipe trains nothing")
     shape = spec.get("shape") or {}
     own = (settings.get("hidden"), settings.get("heads"), settings.get("seq"))

@@ -37,6 +37,7 @@ NAMED = {
 BROUGHT = {
     "deepspeed": "an extra of nodes: requirements-peers.txt",
     "peft": "an extra of nodes, for adapters: docs/operations.md",
+    "PIL": "pillow, an extra of nodes, for images: docs/operations.md",
     "pyarrow": "an extra of nodes, for .parquet data: docs/operations.md",
     "uvloop": "uvicorn[standard] brings it",
     "marimo": "of the student's environment, for a workspace: docs/access.md",

@@ -17,6 +17,7 @@ from typing import Any
 
 from placement.agent.job_folder import RESULTS
 from placement.agent.process.job_process import SITE_CACHE
+from placement.planner.launch.quantized_bases import QUANTIZED
 from placement.planner.values.errors import LaunchInvalid
 
 MODEL = "model"
@@ -94,12 +95,18 @@ def check_inputs(
     except LaunchInvalid as error:
         problems |= error.fields
     problems |= _data_problems(Path(settings["data"]), settings["column"])
-    if why := _output_problem(output_folder(settings)):
+    if why := output_problem(output_folder(settings)):
         problems["output"] = why
     if settings.get("lora_rank") and importlib.util.find_spec("peft") is None:
         problems["lora_rank"] = (
             "this node needs peft to train adapters. Install it there: "
             f"{sys.executable} -m pip install peft"
+        )
+    form = settings.get("weights")
+    if form in QUANTIZED and importlib.util.find_spec("bitsandbytes") is None:
+        problems["weights"] = (
+            f"this node needs bitsandbytes for weights in {form}. Install it there: "
+            f"{sys.executable} -m pip install bitsandbytes"
         )
     if problems:
         raise LaunchInvalid(problems)
@@ -117,25 +124,9 @@ def model_problems(
         trains: its weights are trained, so they must not be quantized.
     """
     try:
-        names = {path.name for path in folder.iterdir()}
-        with (folder / "config.json").open("rb") as file:
-            config = json.loads(file.read(MOST_CONFIG_BYTES))
-    except (OSError, ValueError) as error:
-        return {"model": _unreadable(folder, error, "config.json")}
-    if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
-        return {"model": f"{folder}/config.json has no model_type"}
-    if trains and "quantization_config" in config:
-        return {
-            "model": f"the weights in {folder} are quantized. All weights are trained, "
-            "so they must be floating-point numbers: choose the model from "
-            "which it was made"
-        }
-    if reads_weights and not any(name.endswith(".safetensors") for name in names):
-        return {
-            "model": f"{folder} has no .safetensors file. Other formats can contain "
-            "programs, and are not read. Save it once with "
-            "save_pretrained(..., safe_serialization=True)"
-        }
+        names, config = config_of(folder, reads_weights=reads_weights, trains=trains)
+    except LaunchInvalid as error:
+        return dict(error.fields)
     if "tokenizer.json" not in names:
         return {
             "model": f"{folder} has no tokenizer.json. Save the tokenizer beside the "
@@ -147,7 +138,47 @@ def model_problems(
     return {}
 
 
-def _unreadable(path: Path, error: Exception, what: str = "") -> str:
+def config_of(
+    folder: Path, *, reads_weights: bool, trains: bool = True
+) -> tuple[set[str], dict[str, Any]]:
+    """Return the names in a model's folder, and its config.json.
+
+    Args:
+        folder: of the model.
+        reads_weights: its weights are needed.
+        trains: its weights are trained, so they must not be quantized.
+
+    Raises:
+        LaunchInvalid: at ``model``.
+    """
+    try:
+        names = {path.name for path in folder.iterdir()}
+        with (folder / "config.json").open("rb") as file:
+            config = json.loads(file.read(MOST_CONFIG_BYTES))
+    except (OSError, ValueError) as error:
+        problem = unreadable(folder, error, "config.json")
+        raise LaunchInvalid({"model": problem}) from error
+    if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
+        raise LaunchInvalid({"model": f"{folder}/config.json has no model_type"})
+    if trains and "quantization_config" in config:
+        raise LaunchInvalid(
+            {
+                "model": f"the weights in {folder} are quantized. This recipe begins "
+                "with floating-point numbers: choose the model from which it was made"
+            }
+        )
+    if reads_weights and not any(name.endswith(".safetensors") for name in names):
+        raise LaunchInvalid(
+            {
+                "model": f"{folder} has no .safetensors file. Other formats can "
+                "contain programs, and are not read. Save it once with "
+                "save_pretrained(..., safe_serialization=True)"
+            }
+        )
+    return names, config
+
+
+def unreadable(path: Path, error: Exception, what: str = "") -> str:
     """Return why a file or folder of the user cannot be read."""
     if isinstance(error, PermissionError):
         return f"{path} is closed to your Unix user"
@@ -181,7 +212,7 @@ def texts_of(path: Path, column: str) -> Iterator[str]:
     except UnicodeDecodeError as error:
         raise LaunchInvalid({"data": f"{path} is no UTF-8 text: {error}"}) from error
     except OSError as error:
-        raise LaunchInvalid({"data": _unreadable(path, error)}) from error
+        raise LaunchInvalid({"data": unreadable(path, error)}) from error
 
 
 def _lines_of(path: Path, _column: str) -> Iterator[str]:
@@ -249,7 +280,7 @@ def _no_column(where: str, column: str, there: Iterable[str]) -> LaunchInvalid:
     )
 
 
-def _output_problem(folder: Path) -> str:
+def output_problem(folder: Path) -> str:
     """Return why the trained model cannot be written to a folder; "": it can."""
     if folder.exists() and not (folder / MARK).is_file():
         return (

@@ -12,7 +12,7 @@ With each checkpoint, the folder ``model`` of the output folder has the model in
 Face's format: ``from_pretrained`` loads it. Only .safetensors files are read, no code
 of the model's folder is run, and nothing is downloaded. With a rank of LoRA only
 adapters are trained, and ``model`` has them in PEFT's format, or the model with the
-adapters added to its weights.
+adapters added to its weights. Below adapters the weights may have 4 or 8 bits.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +34,15 @@ from torch.distributed.checkpoint.state_dict import (
     get_model_state_dict,
 )
 from torch.distributed.fsdp import FSDPModule
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, default_collate
 
+from placement.agent.runtime.bitsandbytes_weights import (
+    constant_bytes,
+    keep_packing,
+    precision_without_plan,
+    quantization_of,
+    weight_count,
+)
 from placement.agent.runtime.fine_tune_inputs import (
     MARK,
     model_folder,
@@ -66,6 +74,7 @@ from placement.planner.launch.execution import (
     NotRunnable,
     execution_on_node,
 )
+from placement.planner.launch.quantized_bases import FULL, QUANTIZED
 from placement.planner.values.errors import LaunchInvalid
 from placement.planner.values.plan import Plan
 
@@ -89,8 +98,15 @@ def dtype_of(how: Execution) -> torch.dtype:
     return torch.bfloat16 if how.precision == "bf16" else torch.float32
 
 
-def loaded_model(folder: Path, how: Execution) -> nn.Module:
-    """Return the language model of a folder with its weights, in the node's memory.
+def loaded_model(
+    folder: Path, how: Execution, device: torch.device | str = "cpu"
+) -> nn.Module:
+    """Return the language model of a folder with its weights.
+
+    Args:
+        folder: of the model.
+        how: the Execution.
+        device: where quantized weights lie. Others are in the node's memory.
 
     Raises:
         LaunchInvalid: it is no language model that transformers knows, or weights are
@@ -98,12 +114,17 @@ def loaded_model(folder: Path, how: Execution) -> nn.Module:
         NotRunnable: the Plan recomputes activations, which this family does not.
     """
     transformers = import_transformers()
+    quantized = {}
+    if how.weights != FULL:
+        config = quantization_of(how, transformers)
+        quantized = {"quantization_config": config, "device_map": {"": device}}
     try:
         model, info = transformers.AutoModelForCausalLM.from_pretrained(
             folder,
             use_safetensors=True,
             dtype=dtype_of(how),
             output_loading_info=True,
+            **quantized,
             **LOCAL,
         )
     except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
@@ -113,6 +134,7 @@ def loaded_model(folder: Path, how: Execution) -> nn.Module:
         ) from error
     if missing := sorted(info["missing_keys"]):
         raise LaunchInvalid({"model": f"{folder} lacks weights: {missing[:5]}"})
+    keep_packing(model)
     return prepared(model, how)
 
 
@@ -171,6 +193,8 @@ class FineTuneTrainer(OwnTrainer):
         if self.staged is not None:
             self.parameter_count = self.staged.parameter_count
             self.trainable_count = self.staged.trainable_count
+        elif how.weights != FULL:
+            self.parameter_count = sum(map(weight_count, self.params))
         if not settings["steps"]:
             count = len(self.data)  # type: ignore[arg-type]
             batches = count / (self.batch_size * how.replicas)
@@ -179,7 +203,7 @@ class FineTuneTrainer(OwnTrainer):
 
     def first_model(self) -> nn.Module:
         """Return the model with the weights with which the training begins."""
-        return loaded_model(self.folder, self.how)
+        return loaded_model(self.folder, self.how, self.ranks.device)
 
     @property
     def batch_size(self) -> int:
@@ -197,7 +221,7 @@ class FineTuneTrainer(OwnTrainer):
             model = base = self.first_model()
             self.packed = packed_names(base)
             table: Any = base.get_input_embeddings()  # type: ignore[operator]
-            self.vocabulary = table.num_embeddings
+            self.vocabulary = getattr(table, "num_embeddings", 0)
             blocks = blocks_of(model)
             if self.settings.get("lora_rank"):
                 model = with_adapters(base, self.settings)
@@ -207,7 +231,7 @@ class FineTuneTrainer(OwnTrainer):
                 cut_by_family(base, ranks.along("tensor"), along=how.sequence_parallel)
             if how.shares_out:
                 share_out(model, how, ranks.sharing, blocks=blocks)
-            else:
+            elif how.weights == FULL:
                 model.to(ranks.device)
             return model
 
@@ -236,14 +260,14 @@ class FineTuneTrainer(OwnTrainer):
         """Return the blocks to train on. The first rank of each node tokenizes them."""
         settings = self.settings
         path = Path(settings["data"])
-        self.tokenizer = import_transformers().AutoTokenizer.from_pretrained(
+        self.preprocessor = import_transformers().AutoTokenizer.from_pretrained(
             self.folder, use_fast=True, **LOCAL
         )
         if int(os.environ["LOCAL_RANK"]) == 0:
             write_tokens(
                 TOKENS,
                 texts_of(path, settings["column"]),
-                self.tokenizer,
+                self.preprocessor,
                 is_one_text=path.suffix == ".txt",
                 most=self.vocabulary,
             )
@@ -300,11 +324,14 @@ class FineTuneTrainer(OwnTrainer):
 
     def kept_weights(self, part: nn.Module) -> Mapping[str, torch.Tensor]:
         """Return the weights that a checkpoint keeps: with LoRA the adapters only."""
-        kept = part.state_dict()
         if not self.settings.get("lora_rank"):
-            return kept
-        trained = {name for name, p in part.named_parameters() if p.requires_grad}
-        return {name: value for name, value in kept.items() if name in trained}
+            return part.state_dict()
+        named = part.named_parameters()
+        return {name: p.detach() for name, p in named if p.requires_grad}
+
+    def state_bytes(self) -> int:
+        """Return the bytes of weights, gradients and optimizer state on this rank."""
+        return super().state_bytes() + constant_bytes(self.parts[0])
 
     def held(self, *, to_read: bool) -> dict[str, torch.Tensor]:
         """Return this rank's weights and optimizer state by name."""
@@ -333,7 +360,7 @@ class FineTuneTrainer(OwnTrainer):
             return {}
         size, count = self.batch_size, len(self.held_out)
         first = self.ranks.place.replica * size
-        sums = torch.zeros(2, dtype=torch.float64, device=self.ranks.device)
+        sums = torch.zeros(3, dtype=torch.float64, device=self.ranks.device)
         self.model.eval()
         self.is_evaluating = True
         with torch.no_grad():
@@ -341,11 +368,12 @@ class FineTuneTrainer(OwnTrainer):
                 mine = range(start, min(start + size, count))
                 pairs = [self.held_out[number] for number in mine or (0,)]
                 inputs, targets = (
-                    torch.stack(one).to(self.ranks.device)
-                    for one in zip(*pairs, strict=True)
+                    one.to(self.ranks.device) for one in default_collate(pairs)
                 )
                 if self.schedule is None:
-                    sums[0] += self._loss(inputs, targets) * len(mine)
+                    loss, right = self.evaluated(inputs, targets)
+                    sums[0] += loss * len(mine)
+                    sums[2] += right * bool(mine)
                 else:
                     sums[0] += self._staged_loss(inputs, targets, size) * bool(mine)
                 sums[1] += len(mine) if self.has_loss else 0
@@ -356,7 +384,22 @@ class FineTuneTrainer(OwnTrainer):
             if isinstance(module, FSDPModule):
                 module.reshard()
         distributed.all_reduce(sums)
-        return {"eval_loss": round(float(sums[0] / sums[1]), 6)}
+        return self.results(float(sums[0] / sums[1]), float(sums[2] / sums[1]))
+
+    def evaluated(
+        self, inputs: torch.Tensor, targets: torch.Tensor
+    ) -> tuple[torch.Tensor, int]:
+        """Return the mean loss of held-out sequences, and what `results` divides."""
+        return self._loss(inputs, targets), 0
+
+    def results(self, loss: float, right: float) -> dict[str, float]:
+        """Return what an evaluation prints.
+
+        Args:
+            loss: mean of all that is held out.
+            right: the part of it that `evaluated` counted.
+        """
+        return {"eval_loss": round(loss, 6)}
 
     @property
     def has_loss(self) -> bool:
@@ -405,7 +448,7 @@ class FineTuneTrainer(OwnTrainer):
                 self._save_adapters(state, draft)
             else:
                 model.save_pretrained(draft, state_dict=state)
-            self.tokenizer.save_pretrained(draft)
+            self.preprocessor.save_pretrained(draft)
             (draft / MARK).write_text(json.dumps(dict(self.settings), indent=1) + "\n")
             put_in_place(draft, target)
             print(f"model saved to {target}/", flush=True)
@@ -420,7 +463,8 @@ class FineTuneTrainer(OwnTrainer):
         adapters = draft.with_suffix(".adapters")
         shutil.rmtree(adapters, ignore_errors=True)
         save_adapters(self.parts[0], state, adapters, base)
-        save_merged(loaded_model(self.folder, self.how), adapters, draft)
+        base_model = loaded_model(self.folder, replace(self.how, weights=FULL))
+        save_merged(base_model, adapters, draft)
         shutil.rmtree(adapters)
 
 
@@ -432,6 +476,10 @@ def main(argv: list[str]) -> int:
         return execution_on_node(plan, settings)
 
     def trainer(how: Execution, ranks: RankGroups) -> Trainer:
+        form = settings["weights"]
+        if len(argv) == 2 and form in QUANTIZED:
+            precision = precision_without_plan(ranks.device)
+            how = replace(how, weights=form, precision=precision)
         return FineTuneTrainer(how, settings, ranks)
 
     return run(argv, settings["model"], execution, trainer)

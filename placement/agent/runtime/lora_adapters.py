@@ -6,7 +6,6 @@ returns ``W x + alpha / rank * B A x``. All weights of the model are frozen.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from placement.agent.runtime.bitsandbytes_weights import quiet_bitsandbytes
 from placement.planner.values.errors import LaunchInvalid
 
 ALPHA_RATIO = 2
@@ -24,7 +24,7 @@ ALL_LINEAR = "all-linear"
 
 def import_peft() -> Any:
     """Import PEFT without the warnings of libraries that it looks for."""
-    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
+    quiet_bitsandbytes()
     import peft
 
     return peft

@@ -73,6 +73,9 @@ class RemainingBatches(DistributedSampler[Any]):
 class OwnTrainer(Trainer):
     """A rank of a training with the user's model, data and loss."""
 
+    loader_workers = 0
+    """Processes that read the data. 0: this process does."""
+
     def __init__(
         self, how: Execution, settings: Mapping[str, Any], ranks: RankGroups
     ) -> None:
@@ -129,7 +132,13 @@ class OwnTrainer(Trainer):
             seed=settings["seed"],
             drop_last=True,
         )
-        loader = DataLoader(data, batch, sampler=sampler, drop_last=True)
+        loader = DataLoader(
+            data,
+            batch,
+            sampler=sampler,
+            drop_last=True,
+            num_workers=self.loader_workers,
+        )
         epoch, sampler.passed = divmod(first_batch, len(loader))
         sampler.passed *= batch
 

@@ -7,19 +7,22 @@ With a plan.json the workers follow it. This runs like ``torchrun --standalone
 --nproc-per-node N`` with two differences: a SIGTERM, which torchrun passes on to the
 workers, ends it without a traceback, and one line names the rank that failed. In a Job
 over several nodes it runs on each node for the ranks there. The environment gives the
-address of the rendezvous. The files of recipes that train a language model are checked
-before.
+address of the rendezvous. The files of recipes that train a Hugging Face model are
+checked before.
 """
 
 import json
 import os
 import sys
 from collections.abc import Mapping
+from typing import Any
 
 from placement.agent.runtime.fine_tune_inputs import check_inputs
+from placement.agent.runtime.image_folder import check_image_inputs
 from placement.planner.launch.recipes import (
     FINE_TUNE,
-    OF_LANGUAGE_MODELS,
+    FINE_TUNE_IMAGES,
+    OF_PRETRAINED,
     OWN_MODEL,
     PRE_TRAIN,
     TINY_TRANSFORMER,
@@ -32,6 +35,7 @@ WORKERS = {
     TINY_TRANSFORMER.name: "plan_worker",
     OWN_MODEL.name: "own_worker",
     FINE_TUNE.name: "fine_tune_worker",
+    FINE_TUNE_IMAGES.name: "image_worker",
     PRE_TRAIN.name: "pre_train_worker",
 }
 """Recipe -> its worker's module in this folder."""
@@ -54,14 +58,22 @@ def torchrun_rendezvous(environ: Mapping[str, str]) -> list[str]:
     ]
 
 
+def _check(recipe: str, settings: Mapping[str, Any]) -> None:
+    """Check the files that a recipe reads. Raises LaunchInvalid."""
+    if recipe == FINE_TUNE_IMAGES.name:
+        check_image_inputs(settings, os.environ)
+    else:
+        reads_weights = recipe == FINE_TUNE.name
+        check_inputs(settings, os.environ, reads_weights=reads_weights)
+
+
 def main(argv: list[str]) -> int:
     """Run the workers. 0: they ended normally or by a requested stop."""
     recipe, processes, settings, plan = argv[1], argv[2], argv[3], argv[4:]
     worker = [f"placement.agent.runtime.{WORKERS[recipe]}", settings, *plan]
-    if recipe in OF_LANGUAGE_MODELS:
-        reads_weights = recipe == FINE_TUNE.name
+    if recipe in OF_PRETRAINED:
         try:
-            check_inputs(json.loads(settings), os.environ, reads_weights=reads_weights)
+            _check(recipe, json.loads(settings))
         except LaunchInvalid as error:
             for field, problem in error.fields.items():
                 print(f"{recipe} cannot start: {field}: {problem}", flush=True)

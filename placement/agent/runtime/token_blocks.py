@@ -89,15 +89,15 @@ def _encoded(
 
 
 def divided(
-    blocks: TokenBlocks, percent: float, seed: int
+    items: Dataset[Any], percent: float, seed: int
 ) -> tuple[Subset[Any], Subset[Any]]:
-    """Return the blocks to train on, and those that are held out for evaluation.
+    """Return the items to train on, and those that are held out for evaluation.
 
-    At least one of two blocks is held out, unless `percent` is 0.
+    At least one of two items is held out, unless `percent` is 0.
     """
-    count = len(blocks)
+    count = len(items)  # type: ignore[arg-type]
     held = min(count - 1, max(1, round(count * percent / 100))) if percent else 0
     order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
     held_out = sorted(order[: max(0, held)].tolist())
     rest = sorted(order[max(0, held) :].tolist())
-    return Subset(blocks, rest), Subset(blocks, held_out)
+    return Subset(items, rest), Subset(items, held_out)

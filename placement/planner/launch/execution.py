@@ -19,6 +19,13 @@ from placement.planner.launch.pipeline_families import (
     why_not_family,
     why_not_stages,
 )
+from placement.planner.launch.quantized_bases import (
+    AS_PLANNED,
+    FULL,
+    NEEDS_ADAPTERS,
+    planned_form,
+    why_not_quantized,
+)
 from placement.planner.launch.tensor_families import why_not_tensor
 from placement.planner.values.errors import PlanInvalid
 from placement.planner.values.plan import Plan
@@ -92,6 +99,8 @@ class Execution:
     """
     backend: str = TORCH
     """The library that runs it (``backends``)."""
+    weights: str = FULL
+    """Form of the frozen weights: full, or int8 or nf4 below adapters."""
     keeps_weights_away: bool = False
     """The Plan also keeps the weights in the node's memory or on its drive."""
     shard_degree: int = 0
@@ -145,10 +154,9 @@ def why_not(plan: Mapping[str, Any]) -> str:
                 known=", ".join(known),
                 value=str(value)[:40],
             )
-    if launch.get("weights", "full") != "full":
-        return sentence(
-            "its weights are quantized ({weights})", weights=str(launch["weights"])[:40]
-        )
+    form = planned_form(plan)
+    if form != FULL and (why := why_not_quantized(form, STRATEGIES[strategy], launch)):
+        return why
     return _why_not_offload(STRATEGIES[strategy], launch)
 
 
@@ -173,7 +181,8 @@ def execution_of(plan: Plan, settings: Mapping[str, Any]) -> Execution:
     """Return the work of the recipe's processes for a Plan, with the recipe's settings.
 
     Args:
-        settings: layers, hidden, heads and seq of the recipe's model, and backend.
+        settings: layers, hidden, heads and seq of the recipe's model, backend, and the
+            form of its weights if it can have quantized ones.
 
     Raises:
         NotRunnable: with the reason in words.
@@ -184,6 +193,12 @@ def execution_of(plan: Plan, settings: Mapping[str, Any]) -> Execution:
     reason = why_not(asked)
     if not reason and backend == DEEPSPEED:
         reason = why_not_deepspeed(asked)
+    form, planned = str(settings.get("weights", FULL)), planned_form(asked)
+    if not reason and planned not in (FULL, form):
+        reason = sentence(
+            "its weights are quantized ({weights}), and those of the job are not",
+            weights=planned,
+        )
     if reason:
         raise NotRunnable(reason)
     launch = plan.launch
@@ -220,6 +235,7 @@ def execution_of(plan: Plan, settings: Mapping[str, Any]) -> Execution:
         on_drive=where == "nvme",
         streams=plan.strategy == SINGLE.key and bool(launch.get("offload_parameters")),
         backend=backend,
+        weights=form,
         keeps_weights_away=bool(launch.get("offload_parameters")),
         scaled_from=own if own != count else None,
     )
@@ -282,6 +298,30 @@ def execution_of_own(plan: Plan, backend: str = TORCH) -> Execution:
     return execution_of(plan, {**WHOLE, "backend": backend})
 
 
+def execution_of_images(plan: Plan, spec: Mapping[str, Any] | None = None) -> Execution:
+    """Return the Execution for a Hugging Face image classifier, which is not cut.
+
+    Args:
+        plan: the Plan.
+        spec: the Plan's ModelSpec (as JSON). None: it is not known.
+
+    Raises:
+        NotRunnable: the Plan cuts the model, or trains adapters.
+    """
+    if not strategy_of(plan.strategy).keeps_model_whole:
+        raise NotRunnable(
+            sentence(
+                "the recipe cannot cut an image classifier into stages or parts of "
+                "layers"
+            )
+        )
+    if ((spec or {}).get("shape") or {}).get("lora_rank"):
+        raise NotRunnable(
+            sentence("it has LoRA adapters, and the recipe trains all weights")
+        )
+    return execution_of(plan, WHOLE)
+
+
 def execution_of_pretrained(
     plan: Plan, settings: Mapping[str, Any], spec: Mapping[str, Any] | None = None
 ) -> Execution:
@@ -289,7 +329,8 @@ def execution_of_pretrained(
 
     Args:
         plan: the Plan.
-        settings: seq of the recipe, and the rank of adapters where it has one.
+        settings: seq of the recipe, and the rank of adapters and the form of the
+            weights where it has them.
         spec: the Plan's ModelSpec (as JSON). None: the node checks the model itself.
 
     Raises:
@@ -297,6 +338,7 @@ def execution_of_pretrained(
         PlanInvalid: its ranks do not form a grid.
     """
     launch = plan.launch
+    form = _form_of_weights(plan, settings, spec)
     width = int(launch.get("tensor_degree", 1))
     if launch.get("schedule"):
         return _execution_of_stages(plan, settings, spec)
@@ -313,7 +355,28 @@ def execution_of_pretrained(
         family, kv_heads = str(spec.get("family")), int(shape.get("kv_heads", heads))
         if why := why_not_tensor(family, heads, kv_heads, width):
             raise NotRunnable(why)
-    return execution_of(plan, {**WHOLE, "heads": width, "seq": settings["seq"]})
+    sizes = {"heads": width, "seq": settings["seq"], "weights": form}
+    return execution_of(plan, {**WHOLE, **sizes})
+
+
+def _form_of_weights(
+    plan: Plan, settings: Mapping[str, Any], spec: Mapping[str, Any] | None
+) -> str:
+    """Return the form of the weights of a Hugging Face model. Raises NotRunnable."""
+    form = str(settings.get("weights", AS_PLANNED))
+    if form == AS_PLANNED:
+        form = planned_form({"launch": plan.launch}, spec)
+    if form == FULL:
+        return form
+    shape = (spec or {}).get("shape") or {}
+    rank = settings.get("lora_rank", 0)
+    # A recipe without this setting trains no adapters.
+    if not rank and "lora_rank" in settings:
+        rank = shape.get("lora_rank")
+    why = why_not_quantized(form, strategy_of(plan.strategy), plan.launch)
+    if why or not rank:
+        raise NotRunnable(why or NEEDS_ADAPTERS)
+    return form
 
 
 def _execution_of_stages(

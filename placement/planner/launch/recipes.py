@@ -21,6 +21,14 @@ from placement.planner.launch.backends import (
 )
 from placement.planner.launch.execution import RUNNABLE_STRATEGIES, why_not
 from placement.planner.launch.language_model_servers import AUTO, DTYPES, TEXT_SERVERS
+from placement.planner.launch.quantized_bases import (
+    AS_PLANNED,
+    NEEDS_ADAPTERS,
+    QUANTIZED,
+    WEIGHT_FORMS,
+    WEIGHTS_FIELD,
+    planned_form,
+)
 from placement.planner.launch.workspace_apps import (
     JUPYTER_LAB,
     TERMINAL,
@@ -81,6 +89,8 @@ FULL_NAMES = {
     "lora_dropout": sentence("LoRA dropout"),
     "lora_targets": sentence("LoRA layers"),
     "lora_output": sentence("LoRA output"),
+    "readers": sentence("Reading processes"),
+    "weights": sentence("Frozen weights"),
 }
 """Names of settings in forms, if they differ from the settings' names."""
 
@@ -101,6 +111,7 @@ class RecipeSetting:
     """Kind of free text: `entry` (module:callable), `folder` (absolute, or empty),
     `home` (folder, absolute or in the home), `model` (absolute folder, or a name in
     the cache), `own-model` (such a model, or empty), `dataset` (absolute file),
+    `images` (absolute folder),
     `column` (of a data set), `layers` (names of linear layers), `job` (the folder of
     a job on the node, or empty) or `name` (of a served model).
     """
@@ -108,7 +119,7 @@ class RecipeSetting:
     @property
     def is_required(self) -> bool:
         """Return whether its default is no valid value."""
-        return self.reads in ("model", "dataset") and not self.default
+        return self.reads in ("model", "dataset", "images") and not self.default
 
     @property
     def label(self) -> str:
@@ -491,6 +502,16 @@ FINE_TUNE = Recipe(
             ),
         ),
         RecipeSetting(
+            "weights",
+            str,
+            AS_PLANNED,
+            choices=WEIGHT_FORMS,
+            help=sentence(
+                "nf4 and int8: kept in 4 or 8 bits below the adapters (QLoRA); auto: "
+                "as planned, or unchanged"
+            ),
+        ),
+        RecipeSetting(
             "evaluation_pct",
             float,
             5.0,
@@ -539,13 +560,69 @@ PRE_TRAIN = Recipe(
     settings=tuple(
         replace(setting, **_OF_PRE_TRAINING.get(setting.name, {}))
         for setting in FINE_TUNE.settings
-        if not setting.name.startswith("lora_")
+        if not setting.name.startswith("lora_") and setting.name != "weights"
+    ),
+    packages=FINE_TUNE.packages,
+    needs_isolation=True,
+)
+_OF_IMAGES: dict[str, dict[str, Any]] = {
+    "data": {
+        "reads": "images",
+        "help": sentence(
+            "folder on the node with a folder of images for each class, or with such "
+            "folders in train and validation"
+        ),
+    },
+    "batch": {
+        "default": 8,
+        "help": sentence("images per process (with a plan: per microbatch)"),
+    },
+    "learning_rate": {"default": 5e-5},
+    "evaluation_pct": {
+        "default": 10.0,
+        "help": sentence(
+            "images held out to measure loss and accuracy on, without a folder "
+            "validation; 0: none"
+        ),
+    },
+    "seed": {"help": sentence("seed for data and a new last layer")},
+}
+"""Settings of recipe ``fine-tune-images`` that differ from those of ``fine-tune``."""
+_OF_TEXT = ("column", "seq", "weights")
+FINE_TUNE_IMAGES = Recipe(
+    name="fine-tune-images",
+    title=sentence("Fine-tune an image classifier"),
+    about=(
+        sentence(
+            "Trains a Hugging Face image classifier (such as ViT) to tell your classes "
+            "of images apart, on one or more GPUs."
+        )
+    ),
+    settings=(
+        *(
+            replace(setting, **_OF_IMAGES.get(setting.name, {}))
+            for setting in FINE_TUNE.settings
+            if not setting.name.startswith("lora_") and setting.name not in _OF_TEXT
+        ),
+        RecipeSetting(
+            "readers",
+            int,
+            2,
+            least=0,
+            most=64,
+            help=sentence(
+                "processes that read images, for each process that trains; 0: it "
+                "reads them itself"
+            ),
+        ),
     ),
     packages=FINE_TUNE.packages,
     needs_isolation=True,
 )
 OF_LANGUAGE_MODELS = (FINE_TUNE.name, PRE_TRAIN.name)
 """Recipes that train the model of a config.json on text."""
+OF_PRETRAINED = (*OF_LANGUAGE_MODELS, FINE_TUNE_IMAGES.name)
+"""Recipes that train the model of a config.json."""
 SERVE = Recipe(
     name="serve-onnx",
     title=sentence("Served models"),
@@ -654,7 +731,10 @@ Reservation.
 """
 RECIPES: dict[str, Recipe] = {
     recipe.name: recipe
-    for recipe in (TINY_TRANSFORMER, BURN_IN, OWN_MODEL, FINE_TUNE, PRE_TRAIN)
+    for recipe in (
+        *(TINY_TRANSFORMER, BURN_IN, OWN_MODEL),
+        *(FINE_TUNE, FINE_TUNE_IMAGES, PRE_TRAIN),
+    )
 }
 KNOWN_RECIPES: dict[str, Recipe] = {
     **RECIPES,
@@ -662,7 +742,7 @@ KNOWN_RECIPES: dict[str, Recipe] = {
     SERVE_TEXT.name: SERVE_TEXT,
     WORKSPACE.name: WORKSPACE,
 }
-BY_TORCHRUN = (TINY_TRANSFORMER.name, OWN_MODEL.name, *OF_LANGUAGE_MODELS)
+BY_TORCHRUN = (TINY_TRANSFORMER.name, OWN_MODEL.name, *OF_PRETRAINED)
 
 
 def checked_settings(name: str, given: Mapping[str, object]) -> dict[str, Any]:
@@ -769,13 +849,16 @@ def runs_by_plan(plan: Mapping[str, Any] | None) -> bool:
 
 
 def check_needs_no_plan(settings: Mapping[str, Any]) -> None:
-    """Refuse a strategy whose shares and stages need a Plan.
+    """Refuse a strategy whose shares and stages need a Plan, and settings that do not
+    agree.
 
     Raises:
         LaunchInvalid: at the setting.
     """
     if _by_deepspeed(settings):
         raise LaunchInvalid({FIELD: NEEDS_PLAN})
+    if settings.get("weights") in QUANTIZED and not settings.get("lora_rank"):
+        raise LaunchInvalid({WEIGHTS_FIELD: NEEDS_ADAPTERS})
     strategy = settings.get("strategy", "auto")
     if strategy not in ("auto", *WITHOUT_PLAN):
         raise LaunchInvalid(
@@ -851,6 +934,8 @@ def _text(setting: RecipeSetting, value: object) -> str:
         return _model_name(value.strip())
     if setting.reads == "dataset":
         return _data_path(value.strip())
+    if setting.reads == "images" and not value.strip().startswith("/"):
+        raise ValueError(sentence("must be the absolute path of a folder on the node"))
     if setting.reads == "layers":
         return _layer_names(value)
     if setting.reads == "job" and not _JOB_FOLDER.fullmatch(value):
@@ -906,19 +991,39 @@ def _layer_names(value: str) -> str:
     )
 
 
-def adapters_of(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of recipe ``fine-tune`` for a Plan's model (as JSON).
+def adapters_of(plan: Mapping[str, Any], spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of recipe ``fine-tune`` for a Plan and its model (as JSON).
 
-    >>> adapters_of({"shape": {"lora_rank": 8, "lora_targets": ["k_proj", "v_proj"]}})
-    {'lora_rank': 8, 'lora_targets': 'k_proj v_proj'}
-    >>> adapters_of({"shape": None})
+    >>> shape = {"lora_rank": 8, "lora_targets": ["k_proj", "v_proj"]}
+    >>> adapters_of({"launch": {"weights": "nf4"}}, {"shape": shape})
+    {'lora_rank': 8, 'lora_targets': 'k_proj v_proj', 'weights': 'nf4'}
+    >>> adapters_of({}, {"shape": None})
     {}
     """
     shape = spec.get("shape") or {}
     if not shape.get("lora_rank"):
         return {}
-    names = " ".join(shape.get("lora_targets", ()))
-    return {"lora_rank": shape["lora_rank"], "lora_targets": names}
+    return {
+        "lora_rank": shape["lora_rank"],
+        "lora_targets": " ".join(shape.get("lora_targets", ())),
+        "weights": planned_form(plan, spec),
+    }
+
+
+def as_planned(
+    settings: Mapping[str, Any], plan: Mapping[str, Any], spec: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return settings of recipe ``fine-tune`` with what they leave to a Plan (as JSON).
+
+    >>> as_planned({"lora_rank": 2, "weights": "auto"}, {}, {"quantized_as": "nf4"})
+    {'lora_rank': 2, 'weights': 'nf4'}
+    """
+    found = {"weights": planned_form(plan, spec)}
+    if not settings["lora_rank"]:
+        found = adapters_of(plan, spec)
+    if settings["weights"] != AS_PLANNED:
+        found.pop("weights", None)
+    return {**settings, **found}
 
 
 def _transformer_problems(settings: Mapping[str, Any]) -> dict[str, str]:

@@ -221,8 +221,9 @@ def test_a_fine_tune_is_launched_and_its_fields_are_marked(
 
 @pytest.mark.once
 def test_a_plan_with_adapters_fills_in_their_rank_and_layers(
-    student, alice, redis_client
+    student, alice, redis_client, settings
 ):
+    settings.ALLOW_UNISOLATED_SCRIPTS = True
     make_lab()
     send_frame(redis_client)
     stored = plan_on(alice, "single")
@@ -231,6 +232,7 @@ def test_a_plan_with_adapters_fills_in_their_rank_and_layers(
     stored.spec = with_lora(whole, rank=24, targets=[name]).to_json()
     stored.save()
     html = text_of(student, f"/jobs/new/?plan={stored.pk}")
+    assert 'value="fine-tune" checked' in html
     for setting, value in (("lora_rank", 24), ("lora_targets", name)):
         field = html.partition(f'name="fine-tune.{setting}"')[2].partition(">")[0]
         assert f'value="{value}"' in field

@@ -9,6 +9,7 @@ from django.utils import timezone
 from placement.jobs import service as jobs
 from placement.jobs.nodes.command_queue import start_order
 from placement.models import Job, StoredPlan
+from placement.planner.launch.quantized_bases import NEEDS_ADAPTERS
 from placement.planner.launch.recipes import recipe_command
 from placement.planner.model.adaptation import with_lora
 from placement.planner.model.well_known import well_known_spec
@@ -415,6 +416,23 @@ def test_a_fine_tune_needs_isolation_and_names_its_invalid_fields(
     assert adapted.recipe_settings["lora_rank"] == 8
     assert adapted.recipe_settings["lora_targets"] == "c_attn"
     stop(alice, adapted)
+    asked = {**wanted, "recipe_settings": {**files, "weights": "nf4"}}
+    with pytest.raises(LaunchInvalid) as refused:
+        launch(alice, reservation, **asked)
+    assert refused.value.fields == {"recipe_settings.weights": NEEDS_ADAPTERS}
+    with pytest.raises(StrategyNotRunnable, match="where each GPU has all weights"):
+        launch(alice, reservation, plan_id=plan.pk, **asked)
+    copies = real_plan(alice, reservation, "ddp")
+    copies.plan["launch"]["weights"] = "nf4"
+    copies.save()
+    with pytest.raises(StrategyNotRunnable, match="set a LoRA rank"):
+        launch(alice, reservation, plan_id=copies.pk, **wanted)
+    copies.spec = plan.spec
+    copies.save()
+    job = launch(alice, reservation, plan_id=copies.pk, **wanted)
+    assert job.recipe_settings["weights"] == "nf4"
+    assert job.recipe_settings["lora_rank"] == 8
+    stop(alice, job)
     pre_trained = launch(
         alice, reservation, recipe="pre-train", recipe_settings=files, plan_id=plan.pk
     )

@@ -222,7 +222,9 @@ def test_what_cannot_be_compared_is_shown_and_not_counted(planned, redis_client)
     job.plan.spec = with_lora(whole, rank=2, targets=names[:1]).to_json()
     assert "of the parameters, planned" in plan_outcome.why_not_counted(row, job)
     job.plan.spec = whole.to_json()
-    job.recipe_settings["seq"] = 8
+    job.recipe_settings["weights"] = "nf4"
+    assert "weights were nf4" in plan_outcome.why_not_counted(row, job)
+    job.recipe_settings |= {"weights": "full", "seq": 8}
     assert "its sequences had 8 tokens" in plan_outcome.why_not_counted(row, job)
     plan["parameter_count"] *= 2
     assert "it trained a model of" in plan_outcome.why_not_counted(row, job)

@@ -19,6 +19,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
+    BitsAndBytesConfig,
     GPT2Config,
     GPT2LMHeadModel,
     LlamaConfig,
@@ -28,6 +29,7 @@ from transformers import (
     Qwen3Config,
 )
 
+from placement.agent.runtime.bitsandbytes_weights import keep_packing
 from placement.agent.runtime.token_blocks import TokenBlocks, divided
 
 WORDS = ("the", "cat", "sat", "on", "a", "mat", "and", "saw", "dog", ".")
@@ -104,7 +106,10 @@ def make(folder: Path) -> None:
 def load(folder: Path, tokens: Path, length: int) -> None:
     if (folder / "adapter_config.json").is_file():
         about = PeftConfig.from_pretrained(folder)
-        base = AutoModelForCausalLM.from_pretrained(about.base_model_name_or_path)
+        base = AutoModelForCausalLM.from_pretrained(
+            about.base_model_name_or_path, quantization_config=quantized_in(folder)
+        )
+        keep_packing(base)
         model = PeftModel.from_pretrained(base, folder).eval()
     else:
         model = AutoModelForCausalLM.from_pretrained(folder).eval()
@@ -125,6 +130,21 @@ def load(folder: Path, tokens: Path, length: int) -> None:
                 "dtype": str(model.dtype),
             }
         )
+    )
+
+
+def quantized_in(folder: Path) -> BitsAndBytesConfig | None:
+    """Return how the base was quantized that these adapters were trained on."""
+    form = json.loads((folder / "fine_tune.json").read_text()).get("weights")
+    if form == "int8":
+        return BitsAndBytesConfig(load_in_8bit=True)
+    if form != "nf4":
+        return None
+    return BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=torch.float32,
     )
 
 

@@ -78,13 +78,12 @@ def trained(server, folder, settings, gpu_count, **how):
     return [row for row in map(numbers_of, text.splitlines()) if row], text
 
 
-def run_models(server, *words):
+FINE_TUNE_MODELS = "tests.placement.agent.runtime.fine_tune_models"
+
+
+def run_models(server, *words, module=FINE_TUNE_MODELS):
     done = subprocess.run(
-        [
-            *(str(server.python), "-m"),
-            "tests.placement.agent.runtime.fine_tune_models",
-            *map(str, words),
-        ],
+        [str(server.python), "-m", module, *map(str, words)],
         cwd=CODE,
         env={"PATH": os.environ["PATH"], "OMP_NUM_THREADS": "1"},
         capture_output=True,

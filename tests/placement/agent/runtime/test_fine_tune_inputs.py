@@ -282,17 +282,21 @@ def test_a_pre_training_reads_no_weights_and_has_no_adapters(given):
     assert list(error.value.fields) == ["recipe_settings.lora_rank"]
 
 
-def test_adapters_need_peft_on_the_node(given, monkeypatch):
-    asked = checked_settings(
-        "fine-tune", given | {"lora_rank": 8, "lora_targets": "q_proj,v_proj"}
-    )
+@pytest.mark.parametrize(
+    ("package", "field"), [("peft", "lora_rank"), ("bitsandbytes", "weights")]
+)
+def test_adapters_and_4_bits_need_a_package_on_the_node(
+    given, monkeypatch, package, field
+):
+    chosen = {"lora_rank": 8, "lora_targets": "q_proj,v_proj", "weights": "nf4"}
+    asked = checked_settings("fine-tune", given | chosen)
     assert asked["lora_targets"] == "q_proj v_proj"
     check_inputs(asked, {})
     found = importlib.util.find_spec
     monkeypatch.setattr(
         importlib.util,
         "find_spec",
-        lambda name: None if name == "peft" else found(name),
+        lambda name: None if name == package else found(name),
     )
-    assert "-m pip install peft" in refused(asked)["lora_rank"]
-    check_inputs(asked | {"lora_rank": 0}, {})
+    assert f"-m pip install {package}" in refused(asked)[field]
+    check_inputs(asked | {"lora_rank": 0, "weights": "full"}, {})
