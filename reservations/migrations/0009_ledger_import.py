@@ -7,7 +7,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('reservations', '0007_second_factor'),
+        ('reservations', '0008_worked_at'),
     ]
 
     operations = [
