@@ -11,7 +11,7 @@ PYTHON_VENV = .venv/bin/python
 export REQUIREMENTS
 
 .DEFAULT_GOAL := help
-.PHONY: help run setup node test check format bench lock clean
+.PHONY: help run setup node test check format bench lock deb clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' Makefile
@@ -54,6 +54,9 @@ bench: ## Run the benchmarks and print their tables (minutes)
 
 lock: ## Pin the requirements again (needs the network)
 	@sh deploy/lock.sh
+
+deb: ## Build the Debian package of a GPU node in dist/ (ARGS="--version 0.1.0+git7")
+	@sh deploy/deb/build $(ARGS)
 
 clean: ## Remove what make setup installed, and caches; data in var/ stays
 	@sh deploy/setup.sh idle

@@ -28,7 +28,7 @@ warn() { printf 'note: %s\n' "$*"; }
 
 # Everything is in functions: a download that was cut off does nothing.
 main() {
-    token='' token_file='' ca='' driver=yes only_print='' update='' venv=''
+    token='' token_file='' ca='' driver=yes only_print='' update='' venv='' package=''
     folder=/opt/gpuportal settings=/etc/gpuportal
     while [ $# -gt 0 ]; do
         case $1 in
@@ -173,6 +173,13 @@ check_machine() {
         warn "no control groups version 2: jobs are isolated by user only. Start the kernel with systemd.unified_cgroup_hierarchy=1"
     fi
 
+    if [ -e "$folder/.package" ]; then
+        package="gpuportal-node $(cat "$folder/.package")"
+        [ -z "$update" ] || fail "the code in $folder is that of the package $package: install a newer package"
+        [ -x "$folder/.venv/bin/python" ] || fail "the package $package is not configured: dpkg --configure gpuportal-node"
+        say "ok    the package $package is installed"
+        venv=$folder/.venv
+    fi
     at=$folder
     while [ ! -d "$at" ]; do at=$(dirname "$at"); done
     free_mib=$(($(df -Pk "$at" | awk 'NR == 2 {print $4}') / 1024))
@@ -256,8 +263,11 @@ print_steps() {
     say "Without --print this would"
     [ -n "$update" ] ||
         say "  - make the key $settings/node_key. The token works with this key only from then on"
-    say "  - download $portal/join/v1/code/$sum.tar.gz, compare its SHA-256, unpack it into $folder"
-    if [ -n "$venv" ]; then
+    [ -n "$package" ] ||
+        say "  - download $portal/join/v1/code/$sum.tar.gz, compare its SHA-256, unpack it into $folder"
+    if [ -n "$package" ]; then
+        say "  - use the code of the package $package"
+    elif [ -n "$venv" ]; then
         say "  - use the packages of $venv"
     else
         say "  - make $folder/.venv and install the pinned packages of requirements.txt with pip (1 to 5 GB)"
@@ -321,6 +331,7 @@ install_packages() {
 }
 
 install_code() {
+    [ -z "$package" ] || return 0
     say "      downloading the portal's code ..."
     fetch "/join/v1/code/$sum.tar.gz" "$work/code.tar.gz"
     [ "$(sha256sum "$work/code.tar.gz" | cut -d ' ' -f 1)" = "$sum" ] ||

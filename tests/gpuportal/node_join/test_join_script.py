@@ -18,6 +18,7 @@ import redis
 from django.utils import timezone
 
 from gpuportal.node_join import service
+from placement.protocol import signing
 from placement.protocol.join_messages import TokenParts
 from telemetry.models import Node, NodeJoin
 from tests import brokers
@@ -141,6 +142,28 @@ def test_a_machine_that_cannot_join_is_told_why_and_is_left_as_it_was(site):
     assert not Node.objects.exists()
     row = NodeJoin.objects.get()
     assert (row.used_at, row.public_key) == (None, "")
+
+
+def test_the_code_of_a_package_is_not_replaced(site):
+    top = site.folder / "opt"
+    (top / "deploy").mkdir(parents=True)
+    (top / "deploy" / "gpuportal-node").touch()
+    (top / ".package").write_text("0.1.0\n")
+    options = site.options("--print", "--token-file")
+    given = [*options, site.token_file(site.token().text())]
+    assert "is not configured: dpkg --configure" in one_line(site.script(*given))
+    (top / ".venv").symlink_to(sys.prefix)
+    shown = site.script(*given)
+    assert shown.returncode == 0, shown.stderr
+    assert "use the code of the package gpuportal-node 0.1.0" in shown.stdout
+    assert "download" not in shown.stdout
+    etc = site.folder / "etc"
+    etc.mkdir()
+    (etc / "node.token").touch()
+    (etc / "node.env").touch()
+    (etc / "order_key.pub").write_text(signing.public_key_pem())
+    refused = one_line(site.script(*site.options("--update")))
+    assert "that of the package gpuportal-node 0.1.0: install a newer" in refused
 
 
 def typed(site: Site, text: str) -> tuple[int, str]:
