@@ -21,7 +21,6 @@ from reservations.rules.lifecycle import State
 from tests.factories import make_gpus, make_node, make_reservation
 from tests.placement import nodes
 from tests.placement.lab import send_frame
-from tests.placement.language_models.tiny_models import write_tiny_llama
 from tests.placement.serving.kitchen import token_of
 from tests.placement.workspace.workspace_nodes import WorkspaceNode
 
