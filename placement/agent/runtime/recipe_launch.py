@@ -124,8 +124,8 @@ def run_alone(worker: Sequence[str]) -> int:
     # The interpreter that torchrun would take.
     python = os.environ.get("PYTHON_EXEC", sys.executable)
     process = subprocess.Popen([python, "-u", "-m", *worker], env=os.environ | ALONE)
-    for number in came[:1]:
-        process.send_signal(number)
+    if came:
+        process.send_signal(came[0])
     exit_code = process.wait()
     if came:
         print(f"ended by signal {came[0]}", flush=True)
