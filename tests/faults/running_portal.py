@@ -77,7 +77,7 @@ for line in sys.stdin:
         )
     print(again.pk, flush=True)
 """
-ON_AND_ON = 'n=0; while :; do n=$((n+1)); echo "line $n"; sleep 0.05; done\n'
+ON_AND_ON = 'n=0; while :; do n=$((n+1)); echo "line $n"; sleep 0.25; done\n'
 STUBBORN = "trap '' TERM INT HUP\necho up\nwhile :; do sleep 0.1; done\n"
 
 

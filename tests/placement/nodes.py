@@ -180,13 +180,16 @@ PATIENCE_SECONDS = 90.0
 def until(
     condition: Callable[[], Any], seconds: float = PATIENCE_SECONDS, what: str = ""
 ) -> Any:
-    """Wait for something to become true, and return it."""
-    deadline = time.monotonic() + seconds
+    """Wait for something to become true, and return it.
+
+    The longer it waits, the more seldom it looks: many conditions read every process of
+    the machine.
+    """
+    began = time.monotonic()
     while not (found := condition()):
-        assert time.monotonic() < deadline, (
-            f"waited {seconds} s for {what or condition}"
-        )
-        time.sleep(0.02)
+        waited = time.monotonic() - began
+        assert waited < seconds, f"waited {seconds} s for {what or condition}"
+        time.sleep(min(0.02 + waited / 20, 0.2))
     return found
 
 

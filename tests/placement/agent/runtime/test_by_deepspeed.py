@@ -14,7 +14,7 @@ from placement.planner.launch.recipes import recipe_command
 from placement.planner.values.errors import LaunchInvalid
 from placement.rules.log_text import numbers_of
 from tests.placement.agent.runtime.test_own_model import CODE, OWN_CODE
-from tests.placement.agent.runtime.test_recipes import plan_for
+from tests.placement.agent.runtime.test_recipes import plan_for, until_a_step
 from tests.placement.agent.runtime.test_strategies import (
     EXACT,
     MIXED,
@@ -127,12 +127,7 @@ def test_somebodys_own_model_is_shared_out_and_saved_when_asked_to_stop(
     plan = plan_for("fsdp", 2)
     plan["launch"]["precision"] = "fp32"
     process = started(fork_server, tmp_path, plan, steps=100_000, seconds_per_step=0.05)
-    assert process.stdout is not None
-    seen = ""
-    while '"step": ' not in seen:
-        line = process.stdout.readline()
-        assert line, seen
-        seen += line
+    seen = until_a_step(process)
     process.send_signal(signal.SIGTERM)
     rest, _ = process.communicate(timeout=300)
     assert process.returncode == 0, rest

@@ -23,6 +23,7 @@ from placement.planner.values.errors import LaunchInvalid
 from placement.planner.values.gpu_list import offers_from_list
 from placement.planner.values.workload import Workload
 from placement.rules.log_text import numbers_of
+from telemetry.proc_stat import process_table
 
 CODE = Path(__file__).resolve().parents[4]
 
@@ -68,6 +69,17 @@ def plan_for(strategy, gpus):
 def losses(text):
     found = [numbers_of(line) for line in text.splitlines()]
     return [row["loss"] for row in found if row]
+
+
+def until_a_step(process):
+    """Wait for the first step. Return what was printed until then."""
+    assert process.stdout is not None
+    seen = ""
+    while '"step": ' not in seen:
+        line = process.stdout.readline()
+        assert line, seen
+        seen += line
+    return seen
 
 
 def test_two_processes_train_together_and_the_loss_falls(tmp_path, fork_server):
@@ -135,6 +147,60 @@ def test_term_saves_a_checkpoint_that_another_number_of_processes_goes_on_from(
     assert "cannot resume from checkpoint/: " in text and "blocks.2" in text, text
 
 
+def started_alone(tmp_path, fork_server):
+    """Start one rank, which needs no torchrun. Return its launcher once it trains."""
+    process = start(
+        tmp_path,
+        "tiny-transformer",
+        server=fork_server,
+        steps=100_000,
+        seconds_per_step=0.05,
+        hidden=32,
+        seq=16,
+    )
+    seen = until_a_step(process)
+    assert "starting 1 process(es)" in seen and "1 process(es) on cpu" in seen
+    return process
+
+
+def rank_in(folder):
+    """Return the number of the process that trains, as its program's command line
+    shows it.
+    """
+    (found,) = (
+        one.pid
+        for one in process_table()
+        if not one.dead
+        and f"{folder}".encode() == cwd_of(one.pid)
+        and b"plan_worker" in Path(f"/proc/{one.pid}/cmdline").read_bytes()
+    )
+    return found
+
+
+def cwd_of(pid):
+    try:
+        return os.fsencode(Path(f"/proc/{pid}/cwd").readlink())
+    except OSError:
+        return b""
+
+
+def test_a_rank_that_is_alone_saves_on_term(tmp_path, fork_server):
+    process = started_alone(tmp_path, fork_server)
+    process.send_signal(signal.SIGTERM)
+    rest, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, rest
+    assert "stop requested" in rest and "saved to checkpoint/" in rest
+    assert rest.endswith("ended by signal 15\n") and "Traceback" not in rest
+
+
+def test_a_rank_that_is_alone_and_killed_is_named(tmp_path, fork_server):
+    process = started_alone(tmp_path, fork_server)
+    os.kill(rank_in(tmp_path), signal.SIGKILL)
+    rest, _ = process.communicate(timeout=300)
+    assert process.returncode == 1
+    assert rest.endswith("gpuportal: rank 0 ended by SIGKILL\n")
+
+
 def test_term_saves_what_fsdp_shared_out_so_that_one_process_can_read_it(
     tmp_path, fork_server
 ):
@@ -149,11 +215,7 @@ def test_term_saves_what_fsdp_shared_out_so_that_one_process_can_read_it(
         hidden=32,
         seq=16,
     )
-    seen = ""
-    while '"step": ' not in seen:
-        line = process.stdout.readline()
-        assert line, seen
-        seen += line
+    until_a_step(process)
     process.send_signal(signal.SIGTERM)
     rest, _ = process.communicate(timeout=300)
     assert process.returncode == 0, rest
