@@ -158,6 +158,13 @@ def check_themes(page: Page, first: str = "light") -> None:
     page.emulate_media(reduced_motion="null")
 
 
+def no_native_days(page: Page) -> None:
+    """Check that no browser shows its own field of a day, a month or a time."""
+    kinds = ("date", "month", "time", "week", "datetime-local")
+    native = ", ".join(f"input[type={kind}]" for kind in kinds)
+    assert page.locator(native).count() == 0, page.url
+
+
 def check_looks(
     page: Page,
     *,
@@ -165,22 +172,35 @@ def check_looks(
     phone: tuple[int, int] = PHONE,
 ) -> None:
     """Check the page with axe-core on a dark phone, and on a desktop in both themes,
-    and that it fits on each. It is left on the desktop, at its top, in the light theme.
+    that it fits on each, and that its fields of days are the portal's. It is left on
+    the desktop, at its top, in the light theme.
 
     Colours that only a phone has are those of menus and of the board's filters. Their
     tests check both themes.
     """
-    for (width, height), theme in ((phone, "dark"), (desktop, "light")):
-        page.set_viewport_size({"width": width, "height": height})
-        # Farther down, the bar covers half of a button.
-        page.evaluate("() => scrollTo(0, 0)")
-        if theme == "light":
-            check_themes(page)
-        else:
-            page.emulate_media(color_scheme="dark", reduced_motion="reduce")
-            found = violations(page)
-            assert found == [], ("phone", found)
-        fits(page)
+    no_native_days(page)
+    check_phone(page, phone)
+    _resize(page, desktop)
+    check_themes(page)
+    fits(page)
+
+
+def check_phone(page: Page, size: tuple[int, int] = PHONE) -> None:
+    """Check the page with axe-core on a dark phone, and that it fits there."""
+    _resize(page, size)
+    page.emulate_media(color_scheme="dark", reduced_motion="reduce")
+    found = violations(page)
+    assert found == [], ("phone", found)
+    fits(page)
+
+
+def _resize(page: Page, size: tuple[int, int]) -> None:
+    """Give the window a size, and go to the top of the page.
+
+    Farther down, the bar covers half of a button.
+    """
+    page.set_viewport_size({"width": size[0], "height": size[1]})
+    page.evaluate("() => scrollTo(0, 0)")
 
 
 def fits(page: Page) -> None:

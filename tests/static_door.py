@@ -34,6 +34,8 @@ class StaticDoor:
         headers = {
             "content-type": content_type,
             "content-length": str(len(content)),
+            # As in production, where names have hashes: a browser asks once.
+            "cache-control": "max-age=3600, immutable",
             "x-content-type-options": "nosniff",
         }
         await send(

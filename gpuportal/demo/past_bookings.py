@@ -63,7 +63,7 @@ class PastBookings:
     def free(self, gpu: DemoGpu, start: datetime, end: datetime) -> bool:
         """Return whether no drawn reservation of the Gpu overlaps [start, end)."""
         return not any(
-            gpu in d.gpus and d.start < end and d.end > start for d in self.drafts
+            d.start < end and d.end > start and gpu in d.gpus for d in self.drafts
         )
 
     def allows(self, draft: DraftBooking) -> bool:

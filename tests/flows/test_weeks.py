@@ -24,7 +24,7 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, Response, expect
 
 from tests.gpuportal.running import Portal, manage
-from tests.pages import WAIT_MS, check_themes, fits, violations
+from tests.pages import WAIT_MS, check_themes, fits, no_native_days, violations
 
 STATE_MS = 60_000
 """How long a step waits for the state that it needs, on a busy machine."""
@@ -179,6 +179,7 @@ class Story:
             line for line in self.wrong[known:] if "Applying inline style" not in line
         ]
         fits(page)
+        no_native_days(page)
         assert self.wrong == [], name
 
     # --- actions

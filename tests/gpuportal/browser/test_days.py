@@ -82,35 +82,6 @@ def test_a_day_is_typed_or_chosen_by_keys_and_by_hand(browser, live_asgi, lab, s
         expect(opener).to_be_focused()
 
 
-def test_no_page_shows_the_browser_s_own_field_of_a_day(browser, live_asgi, lab):
-    pages = [
-        "/calendar/?find",
-        "/series/new/",
-        "/waiting/",
-        "/plan/",
-        "/me/notices/",
-        "/manage/closures/new/",
-        "/manage/accounts/",
-        "/manage/courses/new/",
-        "/manage/audit/",
-        "/manage/reports/",
-    ]
-    native = (
-        "input[type=date], input[type=month], input[type=time], "
-        "input[type=week], input[type=datetime-local]"
-    )
-    with page_of(browser, live_asgi, lab.people["omar"]) as page:
-        for address in pages:
-            page.goto(address)
-            page.wait_for_load_state("networkidle")
-            assert page.locator(native).count() == 0, address
-            name = address.strip("/").replace("/", "-").replace("?", "-")
-            for size in SIZES:
-                page.set_viewport_size(size)
-                assert violations(page) == [], address
-                picture(page, f"days-{name}-{size['width']}")
-
-
 def test_a_month_and_a_time_are_text_too(browser, live_asgi, lab):
     with page_of(browser, live_asgi, lab.people["omar"]) as page:
         page.goto("/manage/reports/")
