@@ -71,6 +71,7 @@ def test_a_number_beyond_every_database_is_no_crash(client, omar, address) -> No
         assert "A number in the address is too large" in answer.content.decode()
 
 
+@pytest.mark.once
 def test_a_threshold_is_changed_with_a_reason_and_audited_with_what_it_was(
     client, omar
 ) -> None:

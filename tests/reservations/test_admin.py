@@ -92,6 +92,7 @@ def test_the_policy_is_checked_as_a_whole(lab, desk) -> None:
     assert SitePolicy.current().quota_gpu_seconds == 100 * HOUR
 
 
+@pytest.mark.once
 def test_accounts_cannot_form_a_ring(lab, desk) -> None:
     page = reverse("admin:reservations_account_change", args=[lab.root.pk])
     form = form_of(desk.get(page)) | {"reason": "trial"}
@@ -100,6 +101,7 @@ def test_accounts_cannot_form_a_ring(lab, desk) -> None:
     assert "parent" in answer.context["adminform"].form.errors
 
 
+@pytest.mark.once
 def test_a_unix_login_must_look_like_one(lab, alice, desk) -> None:
     page = reverse("admin:reservations_user_change", args=[alice.pk])
     form = form_of(desk.get(page)) | {
@@ -133,6 +135,7 @@ def test_ledger_audit_and_reservations_cannot_be_forged(
     assert desk.post(page, {"reason": "x"}).status_code == 403
 
 
+@pytest.mark.once
 def test_giving_back_at_the_desk_needs_a_reason(lab, alice, desk) -> None:
     made = lab.book(alice, lab.gpus[:1], at(12, day=30), 1, now=at(9, day=29))
     page = reverse("admin:reservations_reservation_changelist")

@@ -91,6 +91,7 @@ def plain(one: Allocation, start: int, end: int) -> int:
 # --- one story ------------------------------------------------------------------------
 
 
+@pytest.mark.once
 def test_peak_hours_count_at_their_factor_in_cost_and_quota(lab, alice) -> None:
     lab.set(quota_gpu_seconds=WEIGHT * 12 * HOUR)
     pool = lab.gpus[0].pool

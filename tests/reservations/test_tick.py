@@ -44,6 +44,7 @@ def test_a_reservation_begins_runs_and_is_charged(lab, alice) -> None:
     assert not made.allocations.filter(live=True).exists()
 
 
+@pytest.mark.once
 def test_a_second_tick_finds_nothing_to_do(lab, alice) -> None:
     lab.book(alice, lab.gpus[:1], at(10), 1)
     tick.tick(at(10))
@@ -146,6 +147,7 @@ def test_who_does_not_come_loses_the_gpu_and_pays_what_nobody_took(
     assert balance(made) == (0, WEIGHT * (15 * 60 + 2 * HOUR))
 
 
+@pytest.mark.once
 def test_blindness_is_never_the_students_fault(lab, alice) -> None:
     made = lab.book(alice, lab.gpus[:2], NOW, 6)
     for gpu in lab.gpus[:2]:
@@ -163,6 +165,7 @@ def test_blindness_is_never_the_students_fault(lab, alice) -> None:
     assert tick.tick(at(13, 5))["no_shows"] == 1
 
 
+@pytest.mark.once
 def test_no_shows_stay_where_the_site_does_not_release_them(lab, alice) -> None:
     lab.set(release_no_shows=False)
     lab.book(alice, lab.gpus[:1], NOW, 3)
@@ -170,6 +173,7 @@ def test_no_shows_stay_where_the_site_does_not_release_them(lab, alice) -> None:
     assert tick.tick(at(10))["no_shows"] == 0
 
 
+@pytest.mark.once
 def test_a_job_that_checked_in_is_no_no_show(lab, alice) -> None:
     made = lab.book(alice, lab.gpus[:1], NOW, 3)
     assert check_in(reservation_id=made.pk, now=at(9, 1), by="job")
@@ -240,6 +244,7 @@ def test_keep_gives_the_idle_clock_back_once(lab, idle, alice) -> None:
         keep_idle(reservation_id=idle.pk, user=alice, now=at(9, 56))
 
 
+@pytest.mark.once
 def test_a_blind_stretch_does_not_free_an_idle_reservation(lab, idle) -> None:
     tick.tick(at(9, 30))
     assert tick.tick(at(11))["idle_released"] == 0
@@ -270,6 +275,7 @@ def test_a_gpu_that_comes_back_in_time_is_no_refund(lab, alice) -> None:
     assert made.lost_since == at(9, 20)
 
 
+@pytest.mark.once
 def test_the_site_pays_the_minutes_a_gpu_was_lost_before_the_end(lab, alice) -> None:
     made = lab.book(alice, lab.gpus[:1], NOW, 2)
     lab.gpus[0].lost = True

@@ -130,6 +130,7 @@ class TestPicture:
         assert logins["bo"] == plain.pk
         assert "zoe" not in logins
 
+    @pytest.mark.once
     def test_no_query_more_for_more_gpus(self, alice, django_assert_max_num_queries):
         for gpu in make_gpus(20):
             make_reservation(alice, [gpu], state=State.ACTIVE)

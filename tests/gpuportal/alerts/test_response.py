@@ -234,6 +234,7 @@ def test_a_snoozed_or_acknowledged_alert_holds_the_ladder(lab: Lab):
     assert verbs()[-1] == "response.warn.ordered"
 
 
+@pytest.mark.once
 def test_nothing_is_done_on_a_sample_that_got_old(lab: Lab):
     allow(lab, "stop", dry_run=False)
     lab.look(6)

@@ -239,6 +239,7 @@ class TestActs:
         later = timezone.now() + timedelta(hours=9)
         assert calling_alerts(omar, later).exists()
 
+    @pytest.mark.once
     @pytest.mark.parametrize("until", ["2001-01-01T00:00", "2999-01-01T00:00", "soon"])
     def test_a_date_that_cannot_be_meant_changes_nothing(
         self, client, omar, intruded, until
@@ -256,6 +257,7 @@ class TestActs:
         intruded.refresh_from_db()
         assert intruded.snoozed_until == until.replace(second=0, microsecond=0)
 
+    @pytest.mark.once
     def test_students_may_not_and_a_get_does_nothing(self, client, alice, intruded):
         client.force_login(alice)
         assert self.act(client, intruded, act="acknowledge").status_code == 403

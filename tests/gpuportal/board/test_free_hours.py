@@ -90,6 +90,7 @@ def test_hours_are_those_of_the_site_s_clocks(lab, alice, hour):
     assert list(told) == [(f"{wall:%a}", f"{wall:%H}:00")]
 
 
+@pytest.mark.once
 def test_the_page_shows_the_week_and_names_the_classes(lab, alice, hour):
     client = Client()
     client.force_login(alice)
@@ -107,6 +108,7 @@ def test_before_the_first_full_hour_the_page_teaches(alice):
     assert "Not enough data yet" in page
 
 
+@pytest.mark.once
 def test_an_address_that_is_not_understood_is_said_and_the_rest_is_shown(lab, alice):
     client = Client()
     client.force_login(alice)
@@ -117,6 +119,7 @@ def test_an_address_that_is_not_understood_is_said_and_the_rest_is_shown(lab, al
     assert "Not enough data yet" in page
 
 
+@pytest.mark.once
 def test_it_is_few_queries_and_kept_for_the_next_reader(
     lab, alice, django_assert_max_num_queries
 ):
@@ -128,6 +131,7 @@ def test_it_is_few_queries_and_kept_for_the_next_reader(
         client.get("/free/")
 
 
+@pytest.mark.once
 def test_board_and_calendar_lead_there_and_strangers_sign_in_first(alice):
     client = Client()
     assert client.get("/free/").status_code == 302

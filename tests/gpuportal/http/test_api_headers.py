@@ -15,6 +15,7 @@ from telemetry.web.deprecation import deprecated
 from tests.placement.lab import signed_in
 
 
+@pytest.mark.once
 @pytest.mark.django_db
 def test_an_answer_tells_its_limit_and_what_is_left(alice, settings, redis_client):
     settings.BOOK_RATE_PER_MINUTE = 2

@@ -19,6 +19,7 @@ def student(alice) -> Client:
     return client
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("path", ["/waiting", "/jobs", "/jobs/arrays", "/plans"])
 def test_a_body_nested_without_end_is_refused(alice, path):
     deep = "[" * 50_000 + "]" * 50_000
@@ -30,6 +31,7 @@ def test_a_body_nested_without_end_is_refused(alice, path):
         assert "levels deep" in answer.json()["detail"]
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("body", [False, 0, 5, "x", [], [{}]])
 def test_a_body_that_is_no_object_is_refused(alice, body):
     for path in ("/jobs/1/stop", "/reservations/1/cancel", "/reservations", "/jobs"):
@@ -38,6 +40,7 @@ def test_a_body_that_is_no_object_is_refused(alice, body):
         assert answer.body["detail"] == "It must be a JSON object."
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("wish", [False, 0, 5, "x", []])
 def test_a_wish_for_gaps_that_is_no_object_is_refused(alice, wish):
     answer = Caller(alice)("POST", "/jobs", {"name": "x", "backfill": wish})
@@ -56,6 +59,7 @@ def test_a_null_character_in_a_body_is_named(alice):
         assert field in answer.body["fields"]
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("method", "path", "status"),
     [
@@ -80,6 +84,7 @@ def test_a_null_character_in_a_desks_search_finds_nothing(omar):
         assert client.get(path).status_code == 200, path
 
 
+@pytest.mark.once
 def test_a_null_character_that_reaches_the_database_is_the_visitors_fault(student):
     answer = student.post("/search", {"q": "\0"})
     assert answer.status_code == 405
@@ -89,6 +94,7 @@ def test_a_null_character_that_reaches_the_database_is_the_visitors_fault(studen
     assert answer.status_code == 422
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("offset", ["+23:59", "-23:59", "+15:59", "+14:00"])
 def test_an_offset_beyond_the_databases_is_turned_to_utc(alice, offset):
     gpu = make_gpu(make_node("atlas"))
@@ -107,6 +113,7 @@ def test_an_offset_beyond_the_databases_is_turned_to_utc(alice, offset):
     assert Reservation.objects.count() <= 1
 
 
+@pytest.mark.once
 def test_a_year_at_the_end_of_time_is_refused(alice):
     for at in ("0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59", "0001-01-01"):
         body = {"gpu_ids": [1], "start": at, "end": at}

@@ -201,6 +201,7 @@ def test_a_slow_body_is_given_up(monkeypatch):
     assert time.monotonic() - begun > 0.7
 
 
+@pytest.mark.once
 @pytest.mark.django_db
 @pytest.mark.parametrize(
     ("path", "body", "kind", "status"),

@@ -18,6 +18,7 @@ def directives(answer) -> dict[str, list[str]]:
     return {name: values for name, *values in words}
 
 
+@pytest.mark.once
 @pytest.mark.django_db
 @pytest.mark.parametrize("address", ["/login/", "/", "/me/", "/nowhere/", "/admin/"])
 def test_every_answer_forbids_inline_and_eval(client: Client, omar, address: str):

@@ -32,6 +32,7 @@ def read(client, **query):
     return [one["id"] for one in told["notices"]], told["next"], answer
 
 
+@pytest.mark.once
 def test_all_pages_together_are_the_list(notices):
     (whole, none, answer) = read(notices)
     assert len(whole) == 7 and none is None and "Link" not in answer

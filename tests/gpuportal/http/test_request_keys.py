@@ -45,6 +45,7 @@ def post(user, path, body, key):
     )
 
 
+@pytest.mark.once
 def test_the_same_booking_is_made_once_and_answered_twice(alice, wish):
     first = post(alice, "/reservations", wish, '"one"')
     assert first.status_code == 201
@@ -56,6 +57,7 @@ def test_the_same_booking_is_made_once_and_answered_twice(alice, wish):
     assert RequestKey.objects.get().key == "one"
 
 
+@pytest.mark.once
 def test_a_key_belongs_to_one_request_of_one_user(alice, bob, wish):
     assert post(alice, "/reservations", wish, "one").status_code == 201
     other = post(alice, "/reservations", wish | {"purpose": "more"}, "one")
@@ -93,6 +95,7 @@ def test_a_request_without_an_answer_is_not_done_again(alice, wish):
     assert Reservation.objects.count() == 1
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("key", ["", '""', "with space", "é", "x" * 256, 'a"b'])
 def test_an_invalid_key_is_named(alice, wish, key):
     answer = post(alice, "/reservations", wish, key)
@@ -125,6 +128,7 @@ def test_the_task_deletes_old_answers_and_an_erasure_all(alice, wish):
     assert not RequestKey.objects.exists()
 
 
+@pytest.mark.once
 def test_a_job_is_launched_once(alice, gpu):
     now = timezone.now()
     row = make_reservation(

@@ -21,6 +21,7 @@ def rows():
     }
 
 
+@pytest.mark.once
 @pytest.mark.django_db
 @override_settings(
     SECURE_HSTS_SECONDS=31_536_000,

@@ -129,6 +129,7 @@ def lab(tmp_path, live_asgi, redis_client, valkey_url, alice, settings):
         yield made
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("status", "passed"), ((302, True), (600, False), (799, False))
 )

@@ -238,6 +238,7 @@ def test_messages_to_holders_and_own_settings_go_with_the_person(person, omar) -
     assert (person.time_zone, person.tour_seen_at) == ("", None)
 
 
+@pytest.mark.once
 def test_who_holds_something_or_runs_the_site_is_not_erased(person, omar) -> None:
     now = timezone.now()
     with pytest.raises(NotErasable, match="Type “zebulon”"):

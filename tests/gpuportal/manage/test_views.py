@@ -141,6 +141,7 @@ def test_the_audit_log_speaks_in_sentences_and_is_filtered(client, alice, omar) 
     assert rows[0]["reason"] == "'=new fans"
 
 
+@pytest.mark.once
 def test_a_change_of_groups_names_them(client, omar) -> None:
     accounts = [make_account(f"g{n}", title=f"Group {n}") for n in range(5)]
     change = TreeChange.objects.create(actor=omar, reason="r", kind="edit")
@@ -246,6 +247,7 @@ def test_a_link_for_a_person_with_a_password_leaves_it_valid(
     assert client.post(own, {"act": "link"}).status_code == 409
 
 
+@pytest.mark.once
 def test_operators_cannot_shut_themselves_out(client, omar) -> None:
     client.force_login(omar)
     own = reverse("manage-person", args=[omar.pk])

@@ -112,6 +112,7 @@ def lab(redis_client, time_machine):
     return gpus
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("query", BOARD_QUERIES)
 def test_what_nvidias_board_asks_for_is_there(client, lab, alice, query):
     found = samples(client.get("/metrics", **bearer(alice, "metrics")))
@@ -121,6 +122,7 @@ def test_what_nvidias_board_asks_for_is_there(client, lab, alice, query):
         assert labels <= sample.labels.keys()
 
 
+@pytest.mark.once
 def test_values_are_in_dcgms_units_and_the_booking_is_told(client, lab, alice):
     now = timezone.now()
     held = make_reservation(
@@ -144,6 +146,7 @@ def test_values_are_in_dcgms_units_and_the_booking_is_told(client, lab, alice):
     assert tags["DCGM_FI_DRIVER_VERSION"] == "570.86"
 
 
+@pytest.mark.once
 def test_what_nobody_read_is_a_gap_and_no_zero(client, lab, alice):
     found = samples(client.get("/metrics", **bearer(alice, "metrics")))
     assert [s.labels["gpu"] for s in found["DCGM_FI_DEV_GPU_UTIL"]] == ["0"]
@@ -153,6 +156,7 @@ def test_what_nobody_read_is_a_gap_and_no_zero(client, lab, alice):
     assert states["1"] == "stale"
 
 
+@pytest.mark.once
 def test_an_old_frame_says_nothing_but_its_age(client, lab, alice, redis_client):
     told(redis_client, lab, [BUSY, BUSY], age_seconds=60)
     found = samples(client.get("/metrics", **bearer(alice, "metrics")))
@@ -160,6 +164,7 @@ def test_an_old_frame_says_nothing_but_its_age(client, lab, alice, redis_client)
     assert 59 < found["gpuportal_frame_age_seconds"][0].value < 70
 
 
+@pytest.mark.once
 def test_names_follow_the_sites_privacy(client, lab, alice, omar):
     now = timezone.now()
     make_reservation(alice, [lab[0]], now, now + timedelta(hours=1))
@@ -170,6 +175,7 @@ def test_names_follow_the_sites_privacy(client, lab, alice, omar):
     assert (tags["holder"], tags["group"]) == ("", "Vision")
 
 
+@pytest.mark.once
 def test_without_a_token_nothing_is_told(client, lab, alice):
     client.force_login(alice)
     answer = client.get("/metrics")
@@ -190,6 +196,7 @@ def test_a_token_for_something_else_or_revoked_is_refused(client, lab, alice):
     assert client.get("/metrics", **good).status_code == 401
 
 
+@pytest.mark.once
 def test_a_thousand_gpus_cost_the_same_queries(
     client, alice, redis_client, django_assert_max_num_queries
 ):
@@ -245,6 +252,7 @@ def shipped_queries() -> list[str]:
     ]
 
 
+@pytest.mark.once
 def test_what_the_shipped_files_ask_for_is_there(
     client, lab, alice, redis_client, monkeypatch
 ):

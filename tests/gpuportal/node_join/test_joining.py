@@ -202,6 +202,7 @@ def test_certificates_that_cannot_be_read_leave_the_token_unused(
     assert not Node.objects.exists()
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("body", "status", "code"),
     [
@@ -248,6 +249,7 @@ def test_an_enrolled_machine_joins_again_and_its_old_token_ends(client, made):
     assert NodeIdentity.objects.get().other_machine_at is not None
 
 
+@pytest.mark.once
 def test_two_nodes_of_one_disk_are_found(client, made):
     for name in ("atlas", "borg"):
         _, token = made(name)
@@ -264,6 +266,7 @@ def test_two_nodes_of_one_disk_are_found(client, made):
     assert not identity_warnings(atlas, now)
 
 
+@pytest.mark.once
 def test_two_machines_with_one_token_are_found_and_forgotten(client, made):
     _, token = made()
     answer = answer_of(join(client, token), token)
@@ -426,6 +429,7 @@ def test_the_code_has_no_settings_and_no_links(tmp_path):
     assert [path.name for path in _members(tmp_path)] == ["LICENSE", "a.py"]
 
 
+@pytest.mark.once
 def test_a_portal_of_one_machine_lets_no_machine_join(client, made, settings, operator):
     _, token = made()
     settings.REDIS_URL = "unix:///run/valkey.sock?db=0"
@@ -484,6 +488,7 @@ def test_a_name_that_cannot_join_is_refused_beside_its_field(
     assert not NodeJoin.objects.exists()
 
 
+@pytest.mark.once
 def test_only_operators_add_machines(client):
     row = NodeJoin.objects.create(
         public_id="0" * 16,

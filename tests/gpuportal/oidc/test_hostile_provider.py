@@ -117,6 +117,7 @@ def test_a_clock_that_is_a_little_off_is_accepted(site):
     assert User.objects.get().username == "mia"
 
 
+@pytest.mark.once
 def test_new_keys_are_read_when_a_token_names_one(site, monkeypatch):
     assert sign_in(site, Client()).status_code == 302
     site.key, site.header["kid"] = OTHER_KEY, "two"
@@ -146,6 +147,7 @@ def test_a_bad_answer_is_a_page(site, bad):
         assert "<script>alert" not in answer.content.decode()
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("bad", BAD_ANSWERS.values(), ids=BAD_ANSWERS)
 def test_a_bad_configuration_is_a_page(site, bad):
     site.answers["/.well-known/openid-configuration"] = bad
@@ -162,6 +164,7 @@ BAD_METADATA = {
 }
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("bad", BAD_METADATA.values(), ids=BAD_METADATA)
 def test_a_bad_address_in_the_configuration_is_refused(site, bad):
     site.metadata = bad
@@ -174,6 +177,7 @@ def test_an_endpoint_does_not_lead_inside(site, host):
     refused(sign_in(site, Client()), 502, "no address that the portal may call")
 
 
+@pytest.mark.once
 def test_a_provider_that_is_away_says_so_and_stops_nobody(settings):
     with hostile_site() as site:
         use(settings, site.provider())
@@ -300,6 +304,7 @@ def test_a_switched_off_person_is_refused(site):
     assert "_auth_user_id" not in client.session
 
 
+@pytest.mark.once
 def test_the_session_is_new_and_ends_with_the_setting(site, settings):
     client = Client()
     client.force_login(make_user("stranger"))
@@ -360,6 +365,7 @@ def test_a_person_connects_a_login_and_signs_in_with_it(site):
     assert "belongs to another person" in answer.content.decode()
 
 
+@pytest.mark.once
 def test_without_passwords_the_page_has_only_the_button(site, settings):
     ada = make_user("ada")
     ada.set_password("long enough, and known")

@@ -149,6 +149,7 @@ def test_a_person_without_a_mapped_group_gets_no_account(real):
     assert not User.objects.exists()
 
 
+@pytest.mark.once
 def test_denied_consent_is_a_page(real):
     person = Person("ada")
     answer = person.portal.get(person.consent(person.to_provider(), "deny"))

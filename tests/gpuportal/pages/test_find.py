@@ -81,6 +81,7 @@ def test_who_left_is_not_found(alice, bob):
     assert "person" not in kinds("bob", alice)
 
 
+@pytest.mark.once
 def test_alice_finds_her_job_by_name_and_number_and_carol_does_not(alice, carol):
     job = make_job(alice, "fine tune")
     for query in ("fine", f"#{job.pk}", str(job.pk)):
@@ -140,6 +141,7 @@ def test_what_was_typed_stays_typed_and_is_only_text(client: Client, alice):
     assert "Nothing found for “&lt;script&gt;x”" in text
 
 
+@pytest.mark.once
 def test_a_search_costs_the_same_queries_for_many_hits(
     alice, django_assert_max_num_queries
 ):

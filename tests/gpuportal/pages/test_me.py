@@ -19,6 +19,7 @@ def tokens_in(page: str) -> list[str]:
     return re.findall(r"gp_[\w-]{20,}", page)
 
 
+@pytest.mark.once
 def test_a_token_is_shown_once_and_kept_as_a_hash(client: Client, alice):
     client.force_login(alice)
     answer = client.post("/me/tokens/", NEW)
@@ -30,6 +31,7 @@ def test_a_token_is_shown_once_and_kept_as_a_hash(client: Client, alice):
     assert tokens_in(client.get("/me/").content.decode()) == []
 
 
+@pytest.mark.once
 def test_a_token_has_the_chosen_scopes_and_lifetime(client: Client, alice):
     client.force_login(alice)
     client.post("/me/tokens/", NEW)
@@ -38,6 +40,7 @@ def test_a_token_has_the_chosen_scopes_and_lifetime(client: Client, alice):
     assert token.expires_at - token.created_at == timedelta(days=30)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -58,6 +61,7 @@ def test_a_wrong_form_is_explained_and_stays_filled(client, alice, change, words
         assert 'value="sweeps"' in text
 
 
+@pytest.mark.once
 def test_a_revoked_token_is_gone_from_the_page(client: Client, alice):
     client.force_login(alice)
     client.post("/me/tokens/", NEW)
@@ -93,12 +97,14 @@ def test_making_and_revoking_are_in_the_audit_log(alice):
     assert verbs == ["token.created", "token.revoked"]
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("scopes", [[], ["admin"], ["read", "everything"]])
 def test_no_service_hands_out_other_scopes(alice, scopes):
     with pytest.raises(ValueError, match="not scopes"):
         create_token(user=alice, label="x", scopes=scopes, days=7, now=timezone.now())
 
 
+@pytest.mark.once
 def test_an_expired_token_is_called_expired(client: Client, alice):
     create_token(
         user=alice,
@@ -111,6 +117,7 @@ def test_an_expired_token_is_called_expired(client: Client, alice):
     assert "expired" in client.get("/me/").content.decode()
 
 
+@pytest.mark.once
 def test_one_sees_ones_groups(client: Client, alice):
     client.force_login(alice)
     assert "Vision" in client.get("/me/").content.decode()

@@ -32,6 +32,7 @@ def gpus():
     return make_gpus(2, make_node("node-a"))
 
 
+@pytest.mark.once
 def test_a_newcomer_is_told_three_steps(client, alice, gpus):
     page = page_for(client, alice)
     assert "Welcome, Alice" in page
@@ -39,6 +40,7 @@ def test_a_newcomer_is_told_three_steps(client, alice, gpus):
     assert 'data-term="flex"' in page
 
 
+@pytest.mark.once
 def test_a_person_without_a_group_is_told_whom_to_ask(client, db):
     page = page_for(client, make_user("lone"))
     assert "You are in no group yet, so you cannot book." in page

@@ -75,6 +75,7 @@ def test_signing_out_takes_a_post_and_ends_the_session(client: Client, alice):
     assert client.get("/").status_code == 302
 
 
+@pytest.mark.once
 def test_the_theme_of_the_cookie_is_in_the_first_byte_of_the_page(client, alice):
     client.force_login(alice)
     assert "data-theme" not in client.get("/me/").content.decode().split(">", 2)[1]
@@ -91,6 +92,7 @@ def test_only_the_operator_sees_the_admin(client: Client, alice, omar):
     assert 'href="/admin/"' in client.get("/").content.decode()
 
 
+@pytest.mark.once
 def test_a_group_head_gets_an_entry_to_the_group(client: Client, alice, bob):
     membership = bob.memberships.get()
     membership.is_head = True
@@ -103,6 +105,7 @@ def test_a_group_head_gets_an_entry_to_the_group(client: Client, alice, bob):
     assert client.get(f"/group/?account={membership.account_id}").status_code == 200
 
 
+@pytest.mark.once
 def test_the_page_one_is_on_is_marked(client: Client, alice):
     client.force_login(alice)
     assert 'href="/" aria-current="page"' in client.get("/").content.decode()
@@ -174,6 +177,7 @@ def test_the_operator_reads_each_reason_with_its_nodes(client: Client, omar):
     assert "switched off on a, because jobs are not isolated there. “make" in text
 
 
+@pytest.mark.once
 def test_late_live_data_is_told_and_fresh_data_is_not(client, alice, redis_client):
     make_node("node-a")
     client.force_login(alice)
@@ -209,6 +213,7 @@ def test_open_alerts_are_counted_and_closed_ones_are_not(client: Client, omar):
     assert "quatter" not in text
 
 
+@pytest.mark.once
 def test_many_alerts_are_counted_and_the_worst_are_shown(client: Client, omar):
     now = timezone.now()
     for gpu in make_gpus(ALERTS_SHOWN + 3):

@@ -27,6 +27,7 @@ def granted(now):
     return found
 
 
+@pytest.mark.once
 def test_a_reservation_grants_its_cards_from_start_to_end(lab, alice, bob) -> None:
     User.objects.filter(pk=alice.pk).update(unix_user="ada")
     first, other, *_ = lab.gpus
@@ -45,6 +46,7 @@ def test_a_reservation_grants_its_cards_from_start_to_end(lab, alice, bob) -> No
     assert grants_of(elsewhere, at(11)) == ()
 
 
+@pytest.mark.once
 def test_one_entry_holds_the_cards_of_one_reservation(lab, alice) -> None:
     lab.book(alice, lab.gpus[:2], NOW, 2)
     lab.book(alice, lab.gpus[2:3], NOW, 3)
@@ -100,6 +102,7 @@ def test_a_displaced_reservation_grants_nothing(lab, bob, carol) -> None:
     assert granted(tuesday)[lab.gpus[0].uuid][0] == {"carol"}
 
 
+@pytest.mark.once
 def test_co_users_open_the_card_too_until_they_leave(lab, alice, bob) -> None:
     User.objects.filter(pk=bob.pk).update(unix_user="robert")
     made = lab.book(alice, lab.gpus[:1], NOW, 2)

@@ -145,6 +145,7 @@ def test_a_running_job_shows_where_it_stands(student, job):
     assert state["failure"] is None
 
 
+@pytest.mark.once
 def test_a_failed_job_says_exit_code_and_last_lines_first(student, reservation):
     job = failed(
         reservation, exit_code=3, reason="exit code 3", last_lines=["one", "boom"]
@@ -180,6 +181,7 @@ def test_a_job_that_was_lost_is_called_so(reservation):
     assert failure_of(job) == {"title": "Lost", "reason": "the node went away"}
 
 
+@pytest.mark.once
 def test_a_log_is_read_by_ranges_and_downloaded_whole(student, job):
     log_store.append(
         job, attempt=1, offset=0, data=b"\x1b[31mred\x1b[0m\nstep=1 loss=2.5\n"
@@ -212,6 +214,7 @@ def test_negative_and_far_ranges_are_empty(student, job):
     assert (far["bytes"], far["size"]) == (0, 3)
 
 
+@pytest.mark.once
 def test_a_job_of_no_such_number_is_not_found(student):
     for number in (1, 10**18, 10**30):
         assert student.get(f"/jobs/{number}/").status_code == 404
@@ -223,6 +226,7 @@ def test_the_utilization_of_a_jobs_own_time_is_told(student, job):
     assert set(body["gpus"][0]["series"]) >= {"at", "util_avg_pct", "memory_max_bytes"}
 
 
+@pytest.mark.once
 def test_what_runs_can_be_read(student, reservation):
     script = make_job(
         reservation,
@@ -346,6 +350,7 @@ def test_list_and_page_ask_no_more_for_more_rows(
         student.get(f"/jobs/{job.pk}/")
 
 
+@pytest.mark.once
 def test_the_figures_of_a_running_job_cost_two_queries(
     student, reservation, django_assert_max_num_queries, time_machine
 ):
@@ -367,6 +372,7 @@ def test_others_jobs_are_told_as_far_as_the_site_lets(reservation, bob, carol):
     assert str(reservation.membership.account) in html
 
 
+@pytest.mark.once
 def test_the_list_and_the_page_tell_how_far_a_job_is(student, job):
     now = timezone.now()
     Job.objects.update(

@@ -53,6 +53,7 @@ def test_without_a_reservation_the_form_says_where_to_get_one(student):
     assert "Find a slot" in text_of(student, "/jobs/new/")
 
 
+@pytest.mark.once
 def test_a_recipe_is_launched_with_its_settings(student, reservation):
     answer = student.post("/jobs/new/", launching(reservation))
     job = Job.objects.get()
@@ -483,6 +484,7 @@ def test_own_code_that_no_node_runs_is_disabled_in_advance(
     assert disabled not in text_of(student, "/jobs/new/")
 
 
+@pytest.mark.once
 def test_heads_that_do_not_divide_the_width_are_refused_at_the_field(
     student, reservation
 ):

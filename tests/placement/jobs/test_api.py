@@ -46,6 +46,7 @@ def job(program, reservation):
     return Job.objects.get(pk=answer.json()["id"])
 
 
+@pytest.mark.once
 def test_a_job_is_launched_looked_at_and_stopped(program, job):
     one = program.get(f"/api/v1/jobs/{job.pk}").json()
     assert (one["state"], one["owner"], one["node"]) == ("queued", "alice", "red")
@@ -146,6 +147,7 @@ def test_others_see_nothing_of_it(bob, carol, job, reservation):
         assert post(client, "/jobs", body).status_code == 404
 
 
+@pytest.mark.once
 def test_numbers_and_words_out_of_bounds_are_named(program, job):
     far = program.get("/api/v1/jobs?reservation=99999999999999999999")
     assert far.status_code == 422
@@ -158,6 +160,7 @@ def test_who_is_signed_out_is_refused(job):
     assert Client().get("/api/v1/jobs").status_code == 401
 
 
+@pytest.mark.once
 def test_the_log_is_read_by_bytes(program, job):
     Job.objects.filter(pk=job.pk).update(attempt=1)
     job.attempt = 1
@@ -172,6 +175,7 @@ def test_the_log_is_read_by_bytes(program, job):
     assert [row["loss"] for row in rows] == [2, 1]
 
 
+@pytest.mark.once
 def test_the_list_asks_the_database_as_often_for_many_as_for_one(
     program, job, alice, django_assert_max_num_queries
 ):

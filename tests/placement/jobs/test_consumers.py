@@ -147,6 +147,7 @@ def test_log_messages_that_are_none_are_not_passed_on(job, message):
     assert not job_broadcast.LogGate().publish("red", {"job": job.pk, **message})
 
 
+@pytest.mark.once
 def test_a_node_cannot_write_into_another_nodes_log(job):
     make_node("blue")
     message = {"job": job.pk, "attempt": 1, "offset": 0, "bytes": 2, "data": "hi"}

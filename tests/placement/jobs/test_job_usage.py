@@ -55,6 +55,7 @@ def job(alice, started) -> Job:
     )
 
 
+@pytest.mark.once
 def test_it_counts_so_far_on_its_own_node_and_from_its_start(job, alice, started):
     usage = job_usage(job, now=started + 10 * MINUTE)
     assert usage is not None
@@ -105,6 +106,7 @@ def test_a_job_that_never_ran_has_none(job, alice):
     assert client.get(f"/api/v1/jobs/{job.pk}/usage").json()["usage"] is None
 
 
+@pytest.mark.once
 def test_carol_cannot_see_what_bobs_job_came_to(job, carol):
     client = Client()
     client.force_login(carol)

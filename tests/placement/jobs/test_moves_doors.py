@@ -98,6 +98,7 @@ def test_who_may_look_but_not_stop_gets_no_buttons(job, proposal, bob):
     assert "move-accept" not in text and "move-allow" not in text
 
 
+@pytest.mark.once
 def test_a_job_without_a_plan_has_no_moves(alice, reservation):
     made = jobs.launch(
         user=alice,
@@ -128,6 +129,7 @@ def test_yes_over_the_api_is_kept_with_who_said_it(alice, job, proposal):
     assert (again.status_code, again.json()["code"]) == (409, "move-gone")
 
 
+@pytest.mark.once
 def test_no_over_the_api(alice, job, proposal):
     got = post(alice, f"{job.pk}/moves/{proposal.pk}/decline")
     assert got.json()["moves"][0]["state"] == "declined"
@@ -153,6 +155,7 @@ def test_bob_and_carol_are_told_nothing_and_decide_nothing(job, proposal, bob, c
     assert proposal.state == M.PROPOSED
 
 
+@pytest.mark.once
 def test_the_operator_edits_the_policy_with_a_reason(omar):
     PlacementPolicy.current()
     client = signed_in(omar)
@@ -174,6 +177,7 @@ def test_the_operator_edits_the_policy_with_a_reason(omar):
     assert entry.reason == "exams"
 
 
+@pytest.mark.once
 def test_the_operator_looks_at_decisions_and_changes_none(omar, proposal):
     client = signed_in(omar)
     assert client.get("/admin/placement/movedecision/").status_code == 200

@@ -172,6 +172,7 @@ def test_what_cannot_be_waited_for_is_refused_at_the_field(
     assert launch(alice, later, after=second.pk).after == second
 
 
+@pytest.mark.once
 def test_a_request_may_wait_for_a_job_and_gaps_may_not(alice, bob, job):
     wanted = {"name": "later", "recipe": "burn-in", "after": job.pk}
     assert waitlist.check(alice, wanted)["after"] == job.pk

@@ -75,6 +75,7 @@ def test_carol_and_bob_and_omar_cannot_launch_into_alices_reservation(
             launch(other, reservation)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("state", [State.ENDED, State.RELEASED, State.CANCELLED])
 def test_a_reservation_that_is_over_takes_no_job(alice, reservation, state):
     type(reservation).objects.filter(pk=reservation.pk).update(state=state)
@@ -162,6 +163,7 @@ def test_gpus_on_two_nodes_need_a_named_one(alice):
     assert launch(alice, both, node="blue").node == second
 
 
+@pytest.mark.once
 def test_one_reservation_has_a_ceiling_of_live_jobs(alice, reservation):
     first = launch(alice, reservation)
     rest = [Job(**_row(first)) for _ in range(99)]
@@ -379,6 +381,7 @@ def test_a_model_of_ones_own_needs_isolation_like_a_script(
     assert job.recipe_settings["model"] == "train:model"
 
 
+@pytest.mark.once
 def test_a_model_of_ones_own_is_shared_out_but_not_cut(alice, reservation, settings):
     settings.ALLOW_UNISOLATED_SCRIPTS = True
     plan = real_plan(alice, reservation, "zero1")

@@ -48,6 +48,7 @@ def test_the_same_file_again_is_the_same_model(alice, bob):
     assert keep(bob).pk != keep(alice).pk
 
 
+@pytest.mark.once
 def test_a_file_name_is_not_a_path(alice):
     assert keep(alice, "../../etc/config.json").name == "config.json"
 
@@ -66,6 +67,7 @@ def test_a_file_too_large_is_refused_before_it_is_read(alice, monkeypatch):
     assert "at most 10" in refused(alice, "m.onnx", b"x" * 11)["upload"]
 
 
+@pytest.mark.once
 def test_the_parser_gets_none_of_our_environment(alice, monkeypatch):
     monkeypatch.setenv("SECRET_KEY", "hush")
     monkeypatch.setenv("DATABASE_URL", "postgres://hush")
@@ -93,6 +95,7 @@ def test_a_parser_that_dies_is_a_sentence_and_no_crash(alice, monkeypatch):
     assert "memory" in refused(alice, "config.json", GPT2)["upload"]
 
 
+@pytest.mark.once
 def test_a_chosen_model_is_ones_own(alice, carol):
     row = keep(alice)
     spec = chosen_spec(user=alice, well_known="", model_id=row.pk)

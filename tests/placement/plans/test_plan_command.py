@@ -137,6 +137,7 @@ class TestAFile:
 class TestLive:
     """The portal's own Gpus and its calendar."""
 
+    @pytest.mark.once
     def test_the_portals_gpus_are_planned_for_now(self, gpus):
         data = json.loads(run("gpt2", "--json"))
 

@@ -53,6 +53,7 @@ def follow(row):
     return state
 
 
+@pytest.mark.once
 def test_the_same_question_is_followed_once_whoever_asks(alice, carol, child):
     row, fresh = ask(alice)
     assert fresh
@@ -87,6 +88,7 @@ def test_a_lost_worker_is_overtaken(alice, child):
     assert (again.pk, fresh, again.state) == (row.pk, True, State.WAITING)
 
 
+@pytest.mark.once
 def test_a_failure_is_told_and_may_be_asked_again_later(alice, monkeypatch):
     def broken(*_args, **_named):
         raise SymbolicFailed("too-slow", "took too long")
@@ -138,6 +140,7 @@ def test_an_upload_is_followed_only_for_its_owner_and_only_with_its_config(
         refining_service.refine(user=bob, model_id=sizes.pk, **given)
 
 
+@pytest.mark.once
 def test_nobody_fills_the_queue(alice, bob, child):
     for batch in range(1, 1 + refinement.MOST_OPEN_PER_USER):
         ask(alice, batch=batch)

@@ -223,6 +223,7 @@ def test_two_kept_plans_stand_side_by_side_and_anothers_does_not(kept, alice, ca
     )
 
 
+@pytest.mark.once
 def test_the_list_asks_no_more_for_more_plans(kept, alice, django_assert_num_queries):
     student = signed_in(alice)
     student.get("/plan/kept/")

@@ -57,6 +57,7 @@ def test_later_counts_bookings_and_not_what_runs_now(alice, bob, gpus, redis_cli
     assert by_label["node-a:1"].free_bytes == 0
 
 
+@pytest.mark.once
 def test_a_booking_that_begins_within_the_window_counts(alice, bob, gpus):
     soon = timezone.now() + timedelta(hours=2)
     make_reservation(bob, gpus[:1], soon, soon + timedelta(hours=1))
@@ -65,6 +66,7 @@ def test_a_booking_that_begins_within_the_window_counts(alice, bob, gpus):
     assert offers(alice, hours=1)[1]["node-a:0"].usable
 
 
+@pytest.mark.once
 def test_names_are_hidden_where_the_site_hides_them(alice, bob, omar, gpus):
     policy = SitePolicy.current()
     policy.names_visible = False
@@ -132,6 +134,7 @@ def test_lost_and_closed_gpus_are_never_offered(alice, gpus):
     assert by_label["node-a:0"].free_bytes == by_label["node-a:1"].free_bytes == 0
 
 
+@pytest.mark.once
 def test_a_kept_plan_is_read_back_equal(alice, gpus):
     spec = well_known_spec("gpt2")
     found, _ = offers(alice)
@@ -251,6 +254,7 @@ def test_the_soonest_plan_waits_for_the_first_gpus_that_come_free(alice, bob, gp
     assert soonest.offered.start > now + timedelta(hours=2)
 
 
+@pytest.mark.once
 def test_with_gpus_free_now_the_soonest_plan_waits_for_nothing(alice, gpus):
     soonest = soonest_plans(
         user=alice,

@@ -59,6 +59,7 @@ def rules(alice) -> None:
     Membership.objects.filter(user=alice).update(quota_gpu_seconds=0)
 
 
+@pytest.mark.once
 def test_a_booking_that_a_job_starts_with_is_no_news(alice, node) -> None:
     gpus = make_gpus(2, node)
     with_job, without = (

@@ -131,6 +131,7 @@ def test_a_terminal_is_started_and_its_address_is_the_portals(
     assert call("POST", f"{path}/stop").body["state"] == "stopped"
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("body", "field"),
     (
@@ -155,6 +156,7 @@ def test_another_persons_reservation_is_unknown(caller, bob, held):
     assert start(caller(bob), held).status_code == 404
 
 
+@pytest.mark.once
 def test_a_gpu_is_booked_and_the_program_starts_in_one_request(caller, alice, held):
     gpu = make_gpus(1, make_node("node2"))[0]
     make_membership(alice, "second")

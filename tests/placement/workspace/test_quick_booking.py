@@ -60,6 +60,7 @@ def test_one_click_books_and_starts_the_program_of_the_last_time(gpu, alice):
     assert Reservation.objects.count() == 2
 
 
+@pytest.mark.once
 def test_the_first_time_asks_for_the_environment_before_it_books(gpu, alice):
     answer = click(alice, gpu)
     assert answer.status_code == 200
@@ -72,6 +73,7 @@ def test_the_first_time_asks_for_the_environment_before_it_books(gpu, alice):
     assert Job.objects.get().environment_folder == "/home/al/venv"
 
 
+@pytest.mark.once
 def test_it_ends_before_the_next_booking(gpu, alice, bob):
     soon = timezone.now().replace(minute=0, second=0, microsecond=0)
     soon += timedelta(hours=1)
@@ -97,6 +99,7 @@ def test_a_refusal_books_nothing_and_shows_a_form(gpu, alice, settings):
     assert not Reservation.objects.exists() and not Job.objects.exists()
 
 
+@pytest.mark.once
 def test_nobody_pays_with_another_persons_membership(gpu, alice, bob, omar):
     theirs = bob.memberships.get().pk
     assert press(alice, gpu, membership=theirs).status_code == 422
@@ -106,6 +109,7 @@ def test_nobody_pays_with_another_persons_membership(gpu, alice, bob, omar):
     assert not Reservation.objects.exists()
 
 
+@pytest.mark.once
 def test_the_board_offers_it_only_where_it_can_work(gpu, alice, settings, client):
     make_node("node2")
     settings.ALLOW_UNISOLATED_SCRIPTS = False

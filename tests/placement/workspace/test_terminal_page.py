@@ -24,6 +24,7 @@ def address(held, more=""):
     return f"/reservations/{held.pk}/terminal/{more}"
 
 
+@pytest.mark.once
 def test_one_press_starts_one_terminal_and_another_press_stops_it(held, alice):
     browser = signed_in(alice)
     for _ in range(2):
@@ -75,6 +76,7 @@ def test_a_wrong_node_and_one_without_isolation_are_refused(held, alice, setting
     assert not Workspace.objects.exists()
 
 
+@pytest.mark.once
 def test_a_reservation_that_is_over_leads_to_its_page(held, alice):
     Reservation.objects.update(state=State.ENDED)
     answer = signed_in(alice).get(address(held))
@@ -83,6 +85,7 @@ def test_a_reservation_that_is_over_leads_to_its_page(held, alice):
     assert link not in signed_in(alice).get(answer["Location"]).content.decode()
 
 
+@pytest.mark.once
 def test_a_terminal_is_no_workspace_to_enter_or_share(held, alice, settings):
     settings.WORKSPACE_ORIGIN = "http://*.localhost:8010"
     made = open_workspace(

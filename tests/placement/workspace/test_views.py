@@ -41,6 +41,7 @@ def test_a_node_that_refuses_own_programs_offers_no_button(client, alice, made):
     assert "not isolated" not in page()
 
 
+@pytest.mark.once
 def test_one_node_of_two_that_accepts_own_programs_is_enough(client, alice, settings):
     settings.WORKSPACE_ORIGIN = "http://*.localhost:8010"
     settings.ALLOW_UNISOLATED_SCRIPTS = False
@@ -54,6 +55,7 @@ def test_one_node_of_two_that_accepts_own_programs_is_enough(client, alice, sett
     assert "Start JupyterLab" in shown
 
 
+@pytest.mark.once
 def test_a_failed_workspace_shows_its_last_lines(client, alice, made):
     job = Job.objects.create(
         owner=alice,
@@ -73,6 +75,7 @@ def test_a_failed_workspace_shows_its_last_lines(client, alice, made):
     assert "jupyter-lab is not installed &lt;here&gt;" in shown
 
 
+@pytest.mark.once
 def test_the_page_shows_no_panel_to_those_who_cannot_use_it(client, omar, made):
     client.force_login(omar)
     assert (

@@ -31,6 +31,7 @@ def test_carol_cannot_touch_bobs_reservation(gpus, bob, carol, hour) -> None:
     assert (row.state, row.version) == ("confirmed", 1)
 
 
+@pytest.mark.once
 def test_carol_cannot_pay_with_visions_quota(gpus, bob, carol, hour) -> None:
     body = wish(gpus[:1], hour, membership=bob.memberships.get().pk)
     for path in ("/reservations", "/reservations/preview"):
@@ -116,6 +117,7 @@ def test_tokens_expire_are_revoked_and_die_with_the_login(gpus, alice) -> None:
         assert Caller(token=text)("GET", "/standing").status_code == 401
 
 
+@pytest.mark.once
 def test_an_operators_token_is_no_operator(gpus, alice, omar, hour) -> None:
     made = Caller(alice)("POST", "/reservations", wish(gpus[:1], hour)).body
     path = f"/reservations/{made['id']}/cancel"
@@ -126,6 +128,7 @@ def test_an_operators_token_is_no_operator(gpus, alice, omar, hour) -> None:
     assert page("POST", path, {"reason": "maintenance"}).status_code == 200
 
 
+@pytest.mark.once
 def test_the_sixty_first_booking_in_a_minute_is_too_fast(
     gpus, alice, bob, hour, settings
 ) -> None:

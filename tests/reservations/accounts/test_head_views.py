@@ -93,6 +93,7 @@ def test_a_hostile_head_reaches_no_other_group_no_quota_and_no_rights(
     assert client.post("/group/", huge).status_code == 409
 
 
+@pytest.mark.once
 def test_students_past_heads_and_strangers_have_no_group(client, head, bob) -> None:
     client.force_login(bob)
     own = bob.memberships.get()

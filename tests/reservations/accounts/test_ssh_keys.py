@@ -142,6 +142,7 @@ def test_a_user_has_a_bounded_number_of_keys_and_erasure_deletes_them(alice, bob
     assert list(SshKey.objects.all()) == [theirs]
 
 
+@pytest.mark.once
 def test_keys_in_the_shell(live_server, alice, tmp_path):
     shown = create_token(
         user=alice, label="t", scopes=["read", "job"], days=1, now=timezone.now()

@@ -37,6 +37,7 @@ def test_booking_changing_cancelling_and_undoing(gpus, alice, hour) -> None:
     assert (released.status_code, released.body["code"]) == (409, "not-changeable")
 
 
+@pytest.mark.once
 def test_what_runs_can_be_kept_and_released(gpus, alice) -> None:
     now = timezone.now()
     end = now.replace(minute=0, second=0, microsecond=0) + timedelta(hours=2)
@@ -53,6 +54,7 @@ def test_what_runs_can_be_kept_and_released(gpus, alice) -> None:
     assert call("POST", f"{path}/release", {}).body["state"] == "released"
 
 
+@pytest.mark.once
 def test_a_refusal_is_a_problem_with_numbers_and_the_next_slot(
     gpus, alice, bob, hour
 ) -> None:
@@ -178,6 +180,7 @@ def test_slots_are_found_and_a_preview_agrees(gpus, alice, bob, hour) -> None:
     assert call("GET", "/slots?count=2&hours=nan").status_code == 422
 
 
+@pytest.mark.once
 def test_too_many_gpus_name_those_that_would_work(gpus, alice, hour) -> None:
     policy = SitePolicy.current()
     policy.gpus_at_once = 1
@@ -194,6 +197,7 @@ def test_too_many_gpus_name_those_that_would_work(gpus, alice, hour) -> None:
     assert call("POST", "/reservations", told).status_code == 201
 
 
+@pytest.mark.once
 def test_a_preview_says_why_not(gpus, alice, bob, hour) -> None:
     Caller(bob)("POST", "/reservations", wish(gpus[:1], hour))
     seen = Caller(alice)("POST", "/reservations/preview", wish(gpus[:1], hour)).body
@@ -202,6 +206,7 @@ def test_a_preview_says_why_not(gpus, alice, bob, hour) -> None:
     assert seen["next_slot"]["gpu_ids"] == [gpus[1].pk]
 
 
+@pytest.mark.once
 def test_the_standing_has_path_quota_and_ledger(gpus, alice, bob, hour) -> None:
     call = Caller(alice)
     call("POST", "/reservations", wish(gpus[:2], hour))
@@ -215,6 +220,7 @@ def test_the_standing_has_path_quota_and_ledger(gpus, alice, bob, hour) -> None:
     assert seen["ledger"][0]["reason"] == "booked firm"
 
 
+@pytest.mark.once
 def test_what_is_booked_is_told_to_both_audiences(
     gpus, alice, hour, redis_client, django_capture_on_commit_callbacks
 ) -> None:
@@ -246,6 +252,7 @@ def test_what_is_booked_is_told_to_both_audiences(
     listener.close()
 
 
+@pytest.mark.once
 def test_a_broker_that_is_away_costs_no_booking(
     gpus, alice, hour, monkeypatch, django_capture_on_commit_callbacks
 ) -> None:

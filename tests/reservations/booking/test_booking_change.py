@@ -51,6 +51,7 @@ def test_moving_to_other_gpus_and_another_time(lab, alice) -> None:
     assert not LateReturn.objects.exists()
 
 
+@pytest.mark.once
 def test_what_a_move_gives_back_late_is_remembered(lab, alice) -> None:
     made = lab.book(alice, lab.gpus[:1], at(14), 2)
     change(made, alice, start=at(15), end=at(17))
@@ -58,6 +59,7 @@ def test_what_a_move_gives_back_late_is_remembered(lab, alice) -> None:
     assert (late.start, late.end, late.permille) == (at(14), at(15), 500)
 
 
+@pytest.mark.once
 def test_flex_that_becomes_firm_gives_its_late_hours_back_as_flex(lab, alice) -> None:
     lab.set(quota_gpu_seconds=0)
     made = lab.book(alice, lab.gpus[:1], at(14), 2)
@@ -163,6 +165,7 @@ def test_moving_the_start_to_now_begins_at_once(lab, alice) -> None:
     assert (after.start, after.state) == (at(9, 12), State.ACTIVE)
 
 
+@pytest.mark.once
 def test_what_is_over_cannot_be_changed(lab, alice) -> None:
     made = lab.book(alice, lab.gpus[:1], at(14), 2)
     cancel(reservation_id=made.pk, user=alice, now=NOW)

@@ -56,6 +56,7 @@ def test_it_is_too_late_after_ten_seconds(lab, alice, seconds) -> None:
     assert made.state == State.ACTIVE
 
 
+@pytest.mark.once
 def test_what_is_in_use_is_not_undone(lab, alice) -> None:
     made = lab.book(alice, lab.gpus[:1], NOW, 3)
     check_in(reservation_id=made.pk, now=NOW, by="job")
@@ -69,6 +70,7 @@ def test_only_who_booked_undoes(lab, alice, bob) -> None:
         undo(made, bob)
 
 
+@pytest.mark.once
 def test_what_was_cancelled_is_not_undone_again(lab, alice) -> None:
     made = lab.book(alice, lab.gpus[:1], at(12), 3)
     undo(made, alice)
@@ -89,6 +91,7 @@ def test_what_took_over_flex_is_not_undone(lab, alice, bob) -> None:
         undo(made, alice)
 
 
+@pytest.mark.once
 def test_a_token_comes_back(lab, alice) -> None:
     membership = alice.memberships.get()
     failed = lab.book(alice, lab.gpus[3:], at(9, day=4), 1)

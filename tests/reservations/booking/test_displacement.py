@@ -150,6 +150,7 @@ def test_the_freeze_begins_twelve_hours_ahead_to_the_second(lab, bob, carol) -> 
     assert lab.book(carol, lab.gpus[:1], TUESDAY, 2, now=just_before)
 
 
+@pytest.mark.once
 def test_nobody_displaces_another_membership_of_the_same_person(lab, carol) -> None:
     second = make_membership(carol, "vision")
     first = carol.memberships.get(account__name="nlp")
@@ -175,6 +176,7 @@ def test_a_change_displaces_by_the_same_rules(lab, bob, carol) -> None:
     assert Notice.objects.get().detail["by"] == made.pk
 
 
+@pytest.mark.once
 def test_a_change_that_only_gives_back_displaces_nobody(lab, bob, carol) -> None:
     made = lab.book(carol, lab.gpus[:1], TUESDAY, 4)
     lab.book(bob, lab.gpus[1:2], TUESDAY, 2)
@@ -205,6 +207,7 @@ def test_a_victim_that_moved_meanwhile_leaves_nothing_written(
     assert not Notice.objects.exists()
 
 
+@pytest.mark.once
 def test_the_preview_says_what_would_go_and_changes_nothing(lab, bob, carol) -> None:
     flex = lab.book(bob, lab.gpus[:1], TUESDAY, 2)
     decision = preview(
@@ -222,6 +225,7 @@ def test_the_preview_says_what_would_go_and_changes_nothing(lab, bob, carol) -> 
     assert flex.state == State.CONFIRMED
 
 
+@pytest.mark.once
 def test_flex_says_until_when_it_can_be_taken(lab, bob) -> None:
     def ask(start):
         return preview(

@@ -53,6 +53,7 @@ def test_a_class_stars_all_of_its_gpus(lab, alice) -> None:
         star_class(user=alice, gpu_class="NVIDIA Z1", wanted=True)
 
 
+@pytest.mark.once
 def test_the_api_stars_and_the_calendar_lists_it(lab, alice, bob) -> None:
     ask, gpu = Caller(alice), lab.gpus[1]
     assert ask("PUT", "/favourites", {"gpu": gpu.pk}).body == {"gpu_ids": [gpu.pk]}

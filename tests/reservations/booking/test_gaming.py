@@ -66,6 +66,7 @@ def test_hoarding_prime_time_far_ahead_meets_quota_limits_and_the_late_price(
     assert balance(held) == (0, held.cost_gpu_seconds // 2)
 
 
+@pytest.mark.once
 def test_a_week_edge_gives_no_second_quota(lab, alice) -> None:
     lab.set(quota_gpu_seconds=WEIGHT * 8 * HOUR)
     sunday, monday = at(16, day=8), at(0, day=9)
@@ -156,6 +157,7 @@ def test_who_books_for_a_friend_pays_and_the_friend_does_not_check_in(
         )
 
 
+@pytest.mark.once
 def test_cancelling_at_the_last_minute_costs_what_nobody_else_took(
     lab, alice, bob
 ) -> None:
@@ -377,6 +379,7 @@ def test_a_head_gives_back_for_members_what_counts_for_them(lab, alice, bob) -> 
         assert lab.book(user, [gpu], ahead, 1, now=moment)
 
 
+@pytest.mark.once
 def test_what_an_admin_takes_is_no_return(lab, alice, omar) -> None:
     held = lab.book(alice, lab.gpus[:2], at(12, day=6), 4)
     cancel(reservation_id=held.pk, user=omar, now=at(12), reason="the hall is cooled")

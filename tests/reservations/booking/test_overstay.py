@@ -180,6 +180,7 @@ def test_the_api_asks_and_shows_it(gpus, alice, hour) -> None:
     assert bad.status_code == 422
 
 
+@pytest.mark.once
 def test_a_site_may_let_nobody_stay_on(lab, alice) -> None:
     lab.set(overstay_seconds=0)
     made = lab.book(alice, lab.gpus[:1], NOW, 2)

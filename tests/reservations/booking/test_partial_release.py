@@ -76,6 +76,7 @@ def test_the_last_hours_and_a_gpu_of_what_is_ahead_go_at_the_price_that_was_told
     assert (free.returned_gpu_seconds, free.late_gpu_seconds) == (WEIGHT * HOUR, 0)
 
 
+@pytest.mark.once
 def test_nothing_left_is_no_part_and_others_give_nothing_back(lab, alice, bob) -> None:
     row = lab.book(alice, lab.gpus[:1], NOW, 4)
     later = NOW + timedelta(hours=1)

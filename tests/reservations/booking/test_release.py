@@ -23,6 +23,7 @@ def cancel(reservation, user, now=NOW, reason=""):
     )
 
 
+@pytest.mark.once
 def test_a_cancel_a_day_ahead_costs_nothing(lab, alice) -> None:
     made = lab.book(alice, lab.gpus[:2], at(12, day=4), 3)
     gone = cancel(made, alice)
@@ -102,6 +103,7 @@ def test_a_cancel_can_be_undone_within_ten_seconds(lab, alice) -> None:
     assert made.allocations.get().live
 
 
+@pytest.mark.once
 def test_an_undo_is_refused_when_somebody_took_the_gpu(lab, alice, bob) -> None:
     made = lab.book(alice, lab.gpus[:1], at(12), 4)
     cancel(made, alice)
@@ -208,6 +210,7 @@ def test_the_ledger_says_why(lab, alice) -> None:
     ]
 
 
+@pytest.mark.once
 def test_an_undo_never_breaks_the_quota(lab, alice) -> None:
     lab.set(quota_gpu_seconds=WEIGHT * 4 * HOUR)
     made = lab.book(alice, lab.gpus[:1], at(12, day=4), 4)

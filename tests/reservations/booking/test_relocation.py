@@ -77,6 +77,7 @@ def test_nothing_is_charged_for_hours_that_the_portal_asked_for(held, gpus):
     call_command("check_books")
 
 
+@pytest.mark.once
 def test_it_stands_in_the_audit_log(held, gpus, alice):
     made = rest(held, [gpus[1], gpus[2]], actor=alice)
     entry = AuditEntry.objects.get(verb="reservation.moved-on")
@@ -94,6 +95,7 @@ def unchanged(held, gpus):
     return held.state == State.ACTIVE and [a.gpu for a in live] == gpus[:2]
 
 
+@pytest.mark.once
 def test_a_gpu_that_somebody_holds_changes_nothing(held, gpus, bob):
     book(
         user=bob,
@@ -115,6 +117,7 @@ def test_a_broken_gpu_is_not_moved_onto(held, gpus):
     assert unchanged(held, gpus)
 
 
+@pytest.mark.once
 def test_a_firm_right_never_turns_into_a_weaker_one(held, gpus):
     policy = SitePolicy.current()
     policy.quota_gpu_seconds = 3600
@@ -124,6 +127,7 @@ def test_a_firm_right_never_turns_into_a_weaker_one(held, gpus):
     assert unchanged(held, gpus)
 
 
+@pytest.mark.once
 def test_only_what_runs_can_move_and_only_by_whom_it_concerns(held, gpus, carol):
     with pytest.raises(NotAllowed):
         rest(held, [gpus[2]], actor=carol)

@@ -94,6 +94,7 @@ def test_windows_that_nobody_may_have(lab, alice, start, hours, refusal) -> None
     assert refused.value.numbers
 
 
+@pytest.mark.once
 def test_five_gpus_at_once_are_too_many(lab, alice) -> None:
     lab.set(quota_gpu_seconds=10**9, gpus_at_once=2)
     lab.book(alice, lab.gpus[:1], at(14), 4)
@@ -111,6 +112,7 @@ def test_five_gpus_at_once_are_too_many(lab, alice) -> None:
     assert lab.book(alice, [gpu], at(15), 1).kind == Kind.FIRM
 
 
+@pytest.mark.once
 def test_a_part_is_offered_only_where_it_would_be_granted(lab, alice, bob) -> None:
     lab.set(quota_gpu_seconds=10**9, gpus_at_once=2)
     lab.book(bob, lab.gpus[:2], at(15), 1)
@@ -159,6 +161,7 @@ def test_beyond_the_quota_it_is_flex_inside_the_flex_horizon(lab, alice) -> None
     assert flex.decision["why_not_firm"]["code"] == "quota-exceeded"
 
 
+@pytest.mark.once
 def test_beyond_the_quota_and_the_flex_horizon_it_is_refused(lab, alice) -> None:
     lab.set(quota_gpu_seconds=WEIGHT * 4 * HOUR)
     lab.book(alice, lab.gpus[:1], at(12, day=8), 3)
@@ -175,6 +178,7 @@ def test_beyond_the_quota_and_the_flex_horizon_it_is_refused(lab, alice) -> None
     assert refused.value.next_slot.kind == Kind.FIRM
 
 
+@pytest.mark.once
 def test_a_group_has_a_quota_of_its_own(lab, alice, bob) -> None:
     make_account("vision").__class__.objects.filter(name="vision").update(
         quota_gpu_seconds=WEIGHT * 4 * HOUR
@@ -242,6 +246,7 @@ def test_an_unknown_gpu_is_not_found_and_none_is_refused(lab, alice) -> None:
         lab.book(alice, [], at(14), 1)
 
 
+@pytest.mark.once
 def test_what_only_the_database_noticed_is_still_a_refusal(
     lab, alice, bob, monkeypatch
 ) -> None:
@@ -255,6 +260,7 @@ def test_what_only_the_database_noticed_is_still_a_refusal(
     assert Allocation.objects.count() == 1
 
 
+@pytest.mark.once
 def test_a_preview_says_what_booking_would_do_and_writes_nothing(
     lab, alice, bob, carol
 ) -> None:
@@ -280,6 +286,7 @@ def test_a_preview_says_what_booking_would_do_and_writes_nothing(
     assert seen.next_slot is not None
 
 
+@pytest.mark.once
 def test_a_preview_of_a_change_ignores_what_would_change(lab, alice, bob) -> None:
     made = lab.book(alice, lab.gpus[:1], at(14), 2)
     asked = {

@@ -67,6 +67,7 @@ def test_a_gpu_that_somebody_booked_is_not_given_away(lab, alice, bob) -> None:
     assert made.state == State.REFUNDED
 
 
+@pytest.mark.once
 def test_who_came_later_is_an_intruder_and_no_unclean_start(lab, alice) -> None:
     made = lab.book(alice, lab.gpus[:1], at(10), 2)
     tick.tick(at(10))
@@ -76,6 +77,7 @@ def test_who_came_later_is_an_intruder_and_no_unclean_start(lab, alice) -> None:
     assert gpus_of(made) == [lab.gpus[0].pk]
 
 
+@pytest.mark.once
 def test_once_the_holder_has_come_nothing_is_moved(lab, alice) -> None:
     made = lab.book(alice, lab.gpus[:1], at(10), 2)
     tick.tick(at(10))

@@ -72,6 +72,7 @@ def test_pages_are_only_read(alice, path):
         assert method(f"/{path}").status_code == 405
 
 
+@pytest.mark.once
 def test_bob_sees_alices_reservation_because_they_share_a_group(tree, alice, bob):
     made = make_reservation(alice, purpose="sweep")
     answer = as_user(bob).get(f"/reservations/{made.pk}/")
@@ -81,6 +82,7 @@ def test_bob_sees_alices_reservation_because_they_share_a_group(tree, alice, bob
     assert "ledger-title" not in answer.text
 
 
+@pytest.mark.once
 def test_where_names_are_hidden_the_groups_page_of_it_has_none(tree, alice, bob):
     SitePolicy.objects.update_or_create(pk=1, defaults={"names_visible": False})
     row = make_reservation(alice, gpus=make_gpus(1), purpose="thesis of Alice")
@@ -94,6 +96,7 @@ def test_carol_cannot_see_bobs_reservation(tree, bob, carol):
     assert as_user(carol).get(f"/reservations/{made.pk}/").status_code == 404
 
 
+@pytest.mark.once
 def test_the_operator_and_the_head_above_see_a_reservation_with_its_ledger(
     tree, alice, omar
 ):
@@ -144,6 +147,7 @@ def test_the_decision_is_told_in_words(tree, alice):
     assert "Tue 3 Mar 09:00" in text
 
 
+@pytest.mark.once
 def test_a_decision_without_reasons_does_not_break_the_page(tree, alice):
     made = make_reservation(alice, decision={"quotas": [], "why_not_firm": None})
     answer = as_user(alice).get(f"/reservations/{made.pk}/")
@@ -231,6 +235,7 @@ def test_somebody_in_no_group_may_look_but_is_told_why_not_book(db):
 # --- standing -------------------------------------------------------------------------
 
 
+@pytest.mark.once
 def test_the_sentence_says_place_and_use_in_shares(tree, alice, bob, carol):
     charge(make_reservation(alice, state="ended"), 30 * HOUR)
     charge(make_reservation(bob, state="ended"), 10 * HOUR)
@@ -240,6 +245,7 @@ def test_the_sentence_says_place_and_use_in_shares(tree, alice, bob, carol):
     assert "Vision has used 0.9× its share; you 1.5× of yours." in text
 
 
+@pytest.mark.once
 def test_the_page_says_what_would_move_one_up(tree, alice, bob):
     charge(make_reservation(alice, state="ended"), 30 * HOUR)
     charge(make_reservation(bob, state="ended"), 10 * HOUR)
@@ -247,6 +253,7 @@ def test_the_page_says_what_would_move_one_up(tree, alice, bob):
     assert "You would pass Bob with 20 credits" in text
 
 
+@pytest.mark.once
 def test_where_names_are_hidden_the_rival_has_none(tree, alice, bob):
     SitePolicy.objects.update_or_create(pk=1, defaults={"names_visible": False})
     charge(make_reservation(bob, state="ended"), 10 * HOUR)
@@ -256,11 +263,13 @@ def test_where_names_are_hidden_the_rival_has_none(tree, alice, bob):
     assert "Bob" not in text
 
 
+@pytest.mark.once
 def test_the_first_of_all_is_told_so(tree, alice, bob):
     charge(make_reservation(bob, state="ended"), 10 * HOUR)
     assert "Nobody is served before you." in as_user(alice).get("/standing/").text
 
 
+@pytest.mark.once
 def test_the_band_has_fourteen_days_to_book_into(tree, alice):
     answer = as_user(alice).get("/standing/")
     [chart] = answer.context["charts"]
@@ -302,6 +311,7 @@ def test_a_student_cannot_choose_an_account_or_another_member(tree, alice, bob, 
     assert own.status_code == 200
 
 
+@pytest.mark.once
 def test_the_operator_sees_a_member_as_the_member_is_called(tree, alice, omar):
     membership = Membership.objects.get(user=alice)
     text = as_user(omar).get(f"/standing/?membership={membership.pk}").text
@@ -309,6 +319,7 @@ def test_the_operator_sees_a_member_as_the_member_is_called(tree, alice, omar):
     assert "You are" not in text
 
 
+@pytest.mark.once
 def test_carols_ledger_has_none_of_bobs_rows(tree, bob, carol):
     charge(make_reservation(bob, state="ended"), HOUR, reason="bobs own")
     charge(make_reservation(carol, state="ended"), HOUR, reason="carols own")

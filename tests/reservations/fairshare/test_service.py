@@ -48,6 +48,7 @@ def test_who_booked_stands_behind_who_did_not(lab, alice, bob, carol) -> None:
     assert idle.path[-1].level_fs is None
 
 
+@pytest.mark.once
 def test_past_charges_count_less_with_time_and_commitments_do_not(lab, alice) -> None:
     lab.book(alice, lab.gpus[:1], NOW, 4)
     tick.tick(at(13))
@@ -82,6 +83,7 @@ def test_the_groups_quota_is_shown_beside_ones_own(lab, alice) -> None:
     ]
 
 
+@pytest.mark.once
 def test_a_standing_costs_the_same_queries_for_any_history(
     lab, alice, django_assert_max_num_queries
 ) -> None:
@@ -173,6 +175,7 @@ def test_slots_skip_what_the_quota_forbids(lab, alice) -> None:
     assert (slot.start, slot.kind) == (at(12, day=9), Kind.FIRM)
 
 
+@pytest.mark.once
 def test_slots_respect_memory_class_and_times(lab, alice) -> None:
     small = make_gpus(
         2,
@@ -199,6 +202,7 @@ def test_a_search_that_can_never_fit_is_refused(lab, alice, omar) -> None:
         find(omar)
 
 
+@pytest.mark.once
 def test_holders_are_known_at_every_instant(lab, alice, bob) -> None:
     alice.unix_user = "alice1"
     alice.save()

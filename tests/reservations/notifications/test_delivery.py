@@ -50,6 +50,7 @@ def states():
     return [(row.channel, row.state, row.tries) for row in rows]
 
 
+@pytest.mark.once
 def test_a_mail_is_tried_again_under_one_number_and_taken_once(alice, mail):
     assert told(alice, key="once") is not None
     assert told(alice, key="once") is None, "the same key is told once"
@@ -107,6 +108,7 @@ def test_a_delivery_is_forgotten_a_month_after_its_end(alice, mail, monkeypatch)
     assert Notice.objects.count() == 2
 
 
+@pytest.mark.once
 def test_an_address_that_is_refused_ends_and_so_do_endless_tries(alice, mail):
     told(alice)
     mail.answers = ["451 later"] * 20
@@ -118,6 +120,7 @@ def test_an_address_that_is_refused_ends_and_so_do_endless_tries(alice, mail):
     assert mail.mails == []
 
 
+@pytest.mark.once
 def test_quiet_hours_hold_back_and_end_in_one_digest(alice, mail):
     preferences.choose(
         user=alice,
@@ -158,6 +161,7 @@ def test_nothing_is_queued_for_who_is_muted_or_has_no_way(alice, bob, mail):
     assert Notice.objects.filter(user=alice).count() == 2, "the page tells always"
 
 
+@pytest.mark.once
 def test_a_webhook_is_signed_and_its_secret_is_in_no_table(alice, hook):
     secret = preferences.set_webhook(user=alice, url=hook.url, now=NOW)
     kept = NoticeSettings.objects.values().get()
@@ -247,6 +251,7 @@ def outside(settings):
     settings.PORTAL_URL = "https://gpu.example.org"
 
 
+@pytest.mark.once
 def test_slack_gets_text_in_which_only_our_link_is_one(alice, hook, outside):
     headers, body = sent_to_chat(alice, hook, "slack")
     assert headers["Content-Type"] == "application/json"
@@ -256,6 +261,7 @@ def test_slack_gets_text_in_which_only_our_link_is_one(alice, hook, outside):
     assert got["text"].endswith("<https://gpu.example.org/jobs/7/|Open>")
 
 
+@pytest.mark.once
 def test_mattermost_gets_markdown_that_mentions_nobody(alice, hook, outside):
     _, body = sent_to_chat(alice, hook, "mattermost")
     got = json.loads(body)
@@ -264,6 +270,7 @@ def test_mattermost_gets_markdown_that_mentions_nobody(alice, hook, outside):
     assert got["text"].endswith("[Open](https://gpu.example.org/jobs/7/)")
 
 
+@pytest.mark.once
 def test_teams_gets_an_adaptive_card(alice, hook, outside):
     _, body = sent_to_chat(alice, hook, "teams")
     got = json.loads(body)
@@ -278,6 +285,7 @@ def test_teams_gets_an_adaptive_card(alice, hook, outside):
     assert line["text"].endswith("[Open](https://gpu.example.org/jobs/7/)")
 
 
+@pytest.mark.once
 def test_matrix_gets_text_and_escaped_html(alice, hook, outside):
     _, body = sent_to_chat(alice, hook, "matrix")
     got = json.loads(body)
@@ -296,6 +304,7 @@ def test_ntfy_gets_plain_text_with_a_title_and_a_link(alice, hook, outside):
     assert HOSTILE in body.decode()
 
 
+@pytest.mark.once
 def test_a_long_digest_fits_into_one_chat_message(alice, hook):
     preferences.set_webhook(user=alice, url=hook.url, now=NOW, format_name="ntfy")
     for number in range(40):

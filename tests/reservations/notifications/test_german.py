@@ -99,6 +99,7 @@ def test_a_notice_is_stored_as_numbers_and_read_in_any_language(german, page):
     assert listed[0]["text"].startswith("Deine Reservierung ")
 
 
+@pytest.mark.once
 @pytest.mark.django_db(transaction=True)
 def test_a_mail_is_in_the_language_of_its_reader(german, bob, settings):
     for user in (german, bob):

@@ -195,6 +195,7 @@ def test_a_changed_or_ended_closure_gives_time_back_and_undoes_no_refund(
     ]
 
 
+@pytest.mark.once
 def test_what_changed_since_the_preview_is_shown_again(lab, alice, omar) -> None:
     wanted = draft(lab.gpus, at(12), at(14))
     seen = closures.preview(draft=wanted, now=NOW).mark

@@ -22,6 +22,7 @@ def test_every_field_says_what_it_means_its_unit_and_its_default(db) -> None:
             assert str(field.default) in told, field.name
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("name", "value"),
     [

@@ -217,6 +217,7 @@ def test_a_replaced_gpu_hands_its_bookings_on_and_names_conflicts(
     assert clash.state == State.CANCELLED
 
 
+@pytest.mark.once
 def test_what_cannot_be_meant_is_refused_by_field(lab, alice, desk) -> None:
     gpu, other = lab.gpus[:2]
     pool = gpu.pool_id

@@ -46,6 +46,7 @@ def adopt(user, now, **more):
     return adoption.adopt(user=user, node="node1", hours=2, now=now, **more)
 
 
+@pytest.mark.once
 def test_what_runs_becomes_a_flex_booking_that_is_charged(alice, gpus, now):
     alice.unix_user = "al"
     alice.save()
@@ -133,6 +134,7 @@ def test_one_notice_tells_of_the_use_and_leads_to_the_button(alice, bob, gpus, n
     assert told.detail == {"where": "node1:0, node1:1", "url": "/alerts/#adopt"}
 
 
+@pytest.mark.once
 def test_the_page_offers_one_click_and_shows_a_refusal(client, alice, bob, gpus, now):
     seen(gpus[0], "alice", now=now)
     client.force_login(bob)

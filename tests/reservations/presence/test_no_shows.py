@@ -77,6 +77,7 @@ def test_time_without_samples_makes_no_strike(lab, alice) -> None:
     assert standing_service.standing(user=alice, now=NOW + 3 * DAY).no_shows == ()
 
 
+@pytest.mark.once
 def test_idle_time_that_was_freed_is_no_no_show(lab, alice) -> None:
     made = lab.book(alice, lab.gpus[:1], NOW, 3)
     release(reservation_id=made.pk, user=alice, now=at(10))

@@ -87,6 +87,7 @@ def test_the_tick_rolls_up_accounts_and_may_run_twice(held, alice, omar):
     assert (row.hour_at, row.n, row.held_seconds) == (nine, 1800, 1800)
 
 
+@pytest.mark.once
 def test_an_account_s_chart_is_of_what_it_held_at_both_tiers(held, alice):
     account = alice.memberships.get().account_id
     path = f"/accounts/{account}/history?hours=6&points="
@@ -100,6 +101,7 @@ def test_an_account_s_chart_is_of_what_it_held_at_both_tiers(held, alice):
         assert {x for x in series["util_avg_pct"] if x is not None} == {90}
 
 
+@pytest.mark.once
 def test_a_reservation_s_chart_has_only_its_own_minutes(held, alice):
     _gpus, nine, alices, _carols = held
     since = int(nine.timestamp())

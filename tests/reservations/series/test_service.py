@@ -129,6 +129,7 @@ def test_conflicts_are_shown_before_saving_and_left_out_where_one_says_so(
     assert made.occurrences.get(state="refused").code == "gpu-taken"
 
 
+@pytest.mark.once
 def test_the_quota_counts_every_day_and_what_does_not_fit_waits(lab, alice) -> None:
     alice.memberships.update(quota_gpu_seconds=WEIGHT * 3 * HOUR)
     shown = series.rehearse(wish(lab, alice, rule(at(10, day=9), 1, times=5)), now=NOW)
@@ -201,6 +202,7 @@ def test_one_day_is_left_out_all_that_follow_are_cancelled_or_none_is_added(
     assert not Occurrence.objects.filter(state="later").exists()
 
 
+@pytest.mark.once
 def test_a_series_of_somebody_whose_membership_ended_ends_with_a_word(
     lab, alice
 ) -> None:

@@ -20,6 +20,7 @@ def ask(reservation, user, message="Could you free it?", now=NOW):
     )
 
 
+@pytest.mark.once
 def test_the_holder_reads_who_asks_what(lab, alice, bob) -> None:
     made = lab.book(bob, lab.gpus[:1], at(12, day=4), 2)
     told = ask(made, alice)
@@ -30,6 +31,7 @@ def test_the_holder_reads_who_asks_what(lab, alice, bob) -> None:
     assert info.url == f"/reservations/{made.pk}/"
 
 
+@pytest.mark.once
 def test_one_message_an_hour_about_one_booking(lab, alice, bob) -> None:
     made = lab.book(bob, lab.gpus[:1], at(12, day=4), 2)
     ask(made, alice)
@@ -38,6 +40,7 @@ def test_one_message_an_hour_about_one_booking(lab, alice, bob) -> None:
     assert ask(made, alice, now=NOW + timedelta(minutes=61))
 
 
+@pytest.mark.once
 def test_ten_messages_a_day(lab, alice, bob) -> None:
     made = lab.book(bob, lab.gpus[:1], at(12, day=6), 2)
     for hour in range(MOST_A_DAY):
@@ -72,6 +75,7 @@ def test_a_message_is_one_line_that_nothing_turns_round(lab, alice, bob, odd) ->
     assert not Notice.objects.filter(kind="asked").exists()
 
 
+@pytest.mark.once
 def test_ones_own_booking_and_what_is_over_have_nobody_to_ask(lab, alice, bob) -> None:
     own = lab.book(alice, lab.gpus[:1], at(12, day=4), 2)
     with pytest.raises(CannotAsk, match="is yours"):

@@ -34,6 +34,7 @@ def find(user, **fields):
     )
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("rule", [SQUATTER, INTRUDER])
 def test_a_clean_gpu_is_found_first(lab, alice, rule) -> None:
     squat(lab.gpus[0], rule)
@@ -118,6 +119,7 @@ def test_the_waitlist_avoids_it_for_a_start_now(lab, alice, bob, start) -> None:
     assert (got.gpu, asked.state) == (clean, "placed")
 
 
+@pytest.mark.once
 def test_the_waitlist_takes_it_where_no_other_is_free(lab, alice, bob) -> None:
     squat(lab.gpus[0])
     lab.book(bob, lab.gpus[1:], NOW, 8)

@@ -238,6 +238,7 @@ def test_an_offer_lapses_is_gone_when_booked_and_pauses_when_declined(
     assert "has expired" in texts(alice)[0]
 
 
+@pytest.mark.once
 def test_in_quiet_hours_one_is_asked_and_has_time_until_they_end(lab, alice) -> None:
     NoticeSettings.objects.create(user=alice, quiet_from=time(22), quiet_until=time(7))
     night = at(23)
@@ -292,6 +293,7 @@ def test_a_waiting_request_bypasses_no_limit(lab, alice, bob) -> None:
     assert row.state == "waiting" and row.expected_start is not None
 
 
+@pytest.mark.once
 def test_two_beats_place_once_and_a_withdrawn_request_not_at_all(lab, alice) -> None:
     row = ask(alice, any_notice=True)
     policy = site_policy()
@@ -331,6 +333,7 @@ def test_a_look_is_taken_when_something_was_written_and_every_minute(
         assert len(looks) == expected, f"after {seconds} s"
 
 
+@pytest.mark.once
 def test_who_cannot_wait_is_told_why(lab, alice) -> None:
     make_gpu(make_node("node-b"), pool=make_pool("H100"))
     with pytest.raises(NeverFits) as never:

@@ -103,6 +103,7 @@ def test_a_million_lines_become_a_chart_that_a_browser_can_draw(job):
     assert time.process_time() - began < 0.1
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("block", [7, 64, 2**20])
 def test_a_search_finds_every_line_wherever_it_lies(job, monkeypatch, block):
     lines = [b"step %d" % n for n in range(40)]
@@ -211,6 +212,7 @@ def test_the_logs_of_jobs_that_ended_first_go_where_a_person_has_too_many(
     assert log_store.limit_each_person(now) == {"dropped": 0, "cut": 0}
 
 
+@pytest.mark.once
 def test_a_running_jobs_log_is_cut_with_one_line_where_running_ones_hold_too_much(
     job, alice
 ):

@@ -126,6 +126,7 @@ def test_a_piece_from_elsewhere_is_told_where_to_go_on(as_node, job, offset):
     assert log_store.size(job) == 6
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     "query",
     [

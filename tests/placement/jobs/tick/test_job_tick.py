@@ -53,6 +53,7 @@ def test_orders_have_the_id_of_the_request_that_launched_the_job(job, monkeypatc
     assert request_id.current() == ""
 
 
+@pytest.mark.once
 def test_nothing_is_ordered_before_the_reservation_is_active(job, orders, reservation):
     Reservation.objects.filter(pk=reservation.pk).update(state=State.CONFIRMED)
     assert job_tick.tick(NOW)["ordered"] == 0

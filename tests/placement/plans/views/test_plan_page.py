@@ -113,6 +113,7 @@ def test_a_script_gets_the_result_alone_and_the_fields_errors(student):
     assert "No plan yet" in html
 
 
+@pytest.mark.once
 def test_what_was_typed_stays_when_the_form_is_wrong(student):
     answer = student.post("/plan/", typed(batch="many", hours="7"))
     html = answer.content.decode()
@@ -203,6 +204,7 @@ def test_a_bad_file_is_named_at_its_field(student, name, content, words):
     assert not RegisteredModel.objects.exists()
 
 
+@pytest.mark.once
 def test_no_file_chosen_is_said_at_the_field(student):
     html = student.post(
         "/plan/", typed(source="file"), headers=FRAGMENT
@@ -210,6 +212,7 @@ def test_no_file_chosen_is_said_at_the_field(student):
     assert "Choose a config.json" in error_of(html, "upload")
 
 
+@pytest.mark.once
 def test_somebody_elses_file_cannot_be_chosen(student, carol):
     row = RegisteredModel.objects.create(
         owner=carol, name="hers", source="config", sha256="0", spec={}
@@ -284,6 +287,7 @@ def test_old_readings_are_not_taken_for_fresh(alice, gpus, redis_client):
     assert "no fresh reading" in html
 
 
+@pytest.mark.once
 def test_at_a_chosen_time_what_runs_now_does_not_count(student, redis_client, gpus):
     send_frame(redis_client, {number: 23_000 for number in range(6)})
     later = timezone.localtime(timezone.now() + timedelta(days=2))
@@ -414,6 +418,7 @@ def test_a_plan_that_no_longer_fits_is_not_kept(student, gpus, bob):
     assert student.get("/plan/choose/").status_code == 405
 
 
+@pytest.mark.once
 def test_a_reservation_that_is_over_or_anothers_cannot_be_chosen(student, bob, gpus):
     now = timezone.now()
     his = make_reservation(bob, gpus[:1], now, now + timedelta(hours=1))

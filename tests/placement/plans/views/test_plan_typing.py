@@ -25,6 +25,7 @@ from tests.placement.plans.views.test_plan_page import FRAGMENT, error_of, typed
 pytestmark = pytest.mark.django_db
 
 
+@pytest.mark.once
 def test_what_is_typed_is_answered_without_a_search(student, monkeypatch):
     def search(**_asked: object) -> None:
         raise AssertionError("the closed form alone")

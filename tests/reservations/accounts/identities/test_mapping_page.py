@@ -78,6 +78,7 @@ def test_preview_then_save(desk):
     assert AuditEntry.objects.filter(verb="identity.mapping-changed").count() == 2
 
 
+@pytest.mark.once
 def test_a_provider_has_rows_of_its_own(desk):
     vision = make_account("vision")
     sent = form(("gpu", "member", vision.pk))
@@ -150,6 +151,7 @@ def test_the_page_of_a_person_disconnects_a_login(desk):
     assert not Identity.objects.exists()
 
 
+@pytest.mark.once
 def test_people_with_a_login_can_sign_in(desk):
     ada_signs_in()
     assert "ada" not in desk.get("/manage/people/?kind=new").content.decode()

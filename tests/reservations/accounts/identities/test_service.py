@@ -91,6 +91,7 @@ def test_members_added_by_hand_stay(omar):
     assert groups_of(sign_in("ada")) == {"vision", "nlp"}
 
 
+@pytest.mark.once
 def test_a_holder_of_reservations_stays_until_they_end(omar):
     give("gpu", "vision")
     ada = sign_in("ada", "gpu")
@@ -101,6 +102,7 @@ def test_a_holder_of_reservations_stays_until_they_end(omar):
     assert groups_of(sign_in("ada")) == set()
 
 
+@pytest.mark.once
 def test_a_holder_of_reservations_does_not_stay_a_head(omar):
     give("heads", "vision", "head")
     ada = sign_in("ada", "heads")

@@ -117,6 +117,7 @@ def test_keys_end_too_if_the_person_asks_for_it(ada, settings):
     assert detail == {"tokens_revoked": 1, "ssh_keys_removed": 1}
 
 
+@pytest.mark.once
 def test_every_address_gets_the_same_answer_and_some_no_mail(
     ada, settings, time_machine
 ):
@@ -145,6 +146,7 @@ def test_every_address_gets_the_same_answer_and_some_no_mail(
         assert len(postman.mails) == 4
 
 
+@pytest.mark.once
 def test_a_link_ends_if_the_person_is_switched_off(ada, settings):
     with smtp(settings) as postman:
         ask(ada.email)
@@ -181,6 +183,7 @@ def test_without_the_broker_the_page_says_that_no_mail_was_sent(
     assert "No mail was sent. Try again in a moment." in answer.content.decode()
 
 
+@pytest.mark.once
 def test_requests_from_one_address_are_limited(settings, redis_client, time_machine):
     settings.MAIL_CONFIGURED, settings.PORTAL_URL = True, "https://gpu.example.org"
     time_machine.move_to(timezone.now(), tick=False)
@@ -199,6 +202,7 @@ def test_a_mail_server_that_is_away_changes_no_answer(ada, settings):
     assert row.subject == f"user:{ada.pk}"
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("address", ["", "nothing", "a\0@x.org", "x" * 9000])
 def test_an_invalid_address_is_refused_by_the_field(address, settings):
     settings.MAIL_CONFIGURED, settings.PORTAL_URL = True, "https://gpu.example.org"
@@ -215,6 +219,7 @@ def test_sites_without_mail_or_passwords_say_what_to_do(settings):
     assert AuditEntry.objects.count() == 0
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     "address",
     ["/login/password/MQ/set-password/", f"/login/password/{'9' * 900}/x/"]
@@ -236,6 +241,7 @@ def change(client: Client, **fields: str):
     return client.post("/me/password/", {"old_password": PASSWORD, **CHOSEN, **fields})
 
 
+@pytest.mark.once
 def test_a_changed_password_keeps_this_browser_and_signs_out_others(ada):
     here, there = Client(), Client()
     for browser in (here, there):
@@ -248,6 +254,7 @@ def test_a_changed_password_keeps_this_browser_and_signs_out_others(ada):
     assert AuditEntry.objects.get().verb == "password.changed"
 
 
+@pytest.mark.once
 def test_faults_stand_by_the_fields_and_guesses_are_limited(
     ada, redis_client, time_machine
 ):
@@ -264,6 +271,7 @@ def test_faults_stand_by_the_fields_and_guesses_are_limited(
     assert signs_in(PASSWORD)
 
 
+@pytest.mark.once
 def test_a_person_without_a_password_is_told_so(ada):
     ada.set_unusable_password()
     ada.save()

@@ -68,6 +68,7 @@ def is_in(client: Client) -> bool:
     return client.get("/me/").status_code == 200
 
 
+@pytest.mark.once
 def test_nobody_is_signed_in_before_the_second_factor(ada):
     here = Client()
     assert password(here, next="/standing/").url == PROVE
@@ -92,6 +93,7 @@ def test_nobody_is_signed_in_before_the_second_factor(ada):
     assert not is_in(other)
 
 
+@pytest.mark.once
 def test_the_pending_sign_in_ends_with_time_password_and_account(ada, clock):
     late = Client()
     password(late)
@@ -128,6 +130,7 @@ def test_wrong_codes_lock_the_app_but_no_recovery_code(ada, clock, redis_client)
     assert again.post(PROVE, {"code": code()}).status_code == 302
 
 
+@pytest.mark.once
 def test_no_other_door_leads_around_it(ada):
     ada.is_superuser = ada.is_staff = True
     ada.save()
@@ -140,6 +143,7 @@ def test_no_other_door_leads_around_it(ada):
     assert student.get("/admin/", follow=True).status_code == 403
 
 
+@pytest.mark.once
 def test_a_token_and_a_key_need_it_again_after_ten_minutes(ada, clock):
     here = Client()
     password(here)
@@ -310,6 +314,7 @@ def test_an_operator_confirms_a_factor_before_any_change_of_a_person(
     assert here.post("/manage/people/new/", new).status_code == 302
 
 
+@pytest.mark.once
 def test_the_admin_pages_of_people_need_the_factor_too(ada, omar_with_factor):
     here, pages = omar_with_factor, "/admin/reservations/user/"
     own = f"{pages}{ada.pk}/"
@@ -372,6 +377,7 @@ def test_a_locked_app_is_told_by_mail_once(
     assert "locked for 15 minutes" in mail.body
 
 
+@pytest.mark.once
 def test_tries_are_counted_for_each_address(ada, redis_client):
     here, there = Client(REMOTE_ADDR="192.0.2.1"), Client(REMOTE_ADDR="192.0.2.2")
     for client in (here, there):
@@ -381,6 +387,7 @@ def test_tries_are_counted_for_each_address(ada, redis_client):
     assert there.post(PROVE, {"code": code()}).status_code == 302
 
 
+@pytest.mark.once
 def test_the_secret_of_a_new_app_is_dropped_after_ten_minutes(clock):
     here = Client()
     here.force_login(make_user("bo"))
@@ -394,6 +401,7 @@ def test_the_secret_of_a_new_app_is_dropped_after_ten_minutes(clock):
     assert not SecondFactor.objects.exists()
 
 
+@pytest.mark.once
 def test_the_first_factor_without_a_password_needs_a_late_sign_in(clock):
     bo, here = make_user("bo"), Client()
     bo.set_unusable_password()

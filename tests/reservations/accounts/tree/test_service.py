@@ -91,6 +91,7 @@ def test_all_or_none_and_every_problem_is_named(lab, alice, omar) -> None:
     assert not TreeChange.objects.exists()
 
 
+@pytest.mark.once
 def test_no_account_is_moved_below_itself(lab, omar) -> None:
     vision = Account.objects.get(name="vision")
     with pytest.raises(EditsRefused, match="its own parent"):
@@ -207,6 +208,7 @@ def test_a_guest_needs_a_last_day_and_somebody_who_answers(
         save(omar, Edit("member", own.pk, own.version, {"active": False}))
 
 
+@pytest.mark.once
 def test_the_parts_of_a_big_edit_do_not_cost_a_query_a_row(
     lab, omar, django_assert_max_num_queries
 ) -> None:

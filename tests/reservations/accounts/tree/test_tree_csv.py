@@ -67,6 +67,7 @@ def test_what_is_exported_comes_back_equal_and_runs_in_no_spreadsheet(
         }
 
 
+@pytest.mark.once
 def test_every_wrong_row_is_named_and_nothing_is_written(
     client, lab, alice, omar
 ) -> None:
@@ -126,6 +127,7 @@ def test_a_file_that_is_no_such_table_is_refused(client, lab, omar, data, why) -
     assert why in answer.content.decode()
 
 
+@pytest.mark.once
 def test_children_may_come_before_their_parents_and_utf_16_is_read(
     client, lab, omar
 ) -> None:
@@ -157,6 +159,7 @@ def test_an_import_is_refused_where_the_tree_moved_since_the_dry_run(
     assert Account.objects.get(name="vision").shares == 1
 
 
+@pytest.mark.once
 def test_a_file_is_kept_while_the_reason_is_missing_and_another_file_is_previewed_again(
     client, lab, omar
 ) -> None:
