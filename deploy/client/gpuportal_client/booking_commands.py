@@ -231,6 +231,22 @@ def stay(args):
     print(f"reservation {args.reservation} {'ends' if args.off else 'stays on'}")
 
 
+def adopt(args):
+    """List what you use without a booking. With a node, book that, as flex from now."""
+    to = portal()
+    if args.node is None:
+        answer = to.ask("GET", "/unbooked-use")
+        rows = ((use["node"], *use["gpus"]) for use in answer["uses"])
+        show(args, answer, rows)
+        return
+    body = {"node": args.node}
+    if args.hours is not None:
+        body["hours"] = args.hours
+    made = to.create("/unbooked-use/book", body)
+    end = f"{when(made['end']):%a %d %b %H:%M}"
+    print(f"reservation {made['id']} on {made['node']} until {end}, flex")
+
+
 def give_back(args):
     """Give some GPUs, or the last hours, of a reservation back. The rest continues."""
     to = portal()
@@ -319,6 +335,9 @@ def declare(word):
     word(checkin, "reservation")
     word(keep, "reservation", reason={"default": "", "help": "why, in one line"})
     word(stay, "reservation", off=switch_off)
+    long = {"type": int, "help": "for how many hours (default: 2)"}
+    runs = word(adopt, hours=long, json=JSON_OPTION)
+    runs.add_argument("node", nargs="?", help="the node on which your processes run")
     last = {"type": hours, "default": 0, "help": "the last hours of the booking"}
     word(give_back, "reservation", on=certain, hours=last, check=check)
     used = word(usage, job={"type": int, "help": "of this job"}, json=JSON_OPTION)

@@ -19,7 +19,9 @@ from reservations.models import (
     Reservation,
     WaitingRequest,
 )
-from reservations.rules.lifecycle import State
+from reservations.rules.booking_alerts import SQUATTER
+from reservations.rules.lifecycle import Kind, State
+from telemetry.alerts.service import open_alert
 from tests.factories import make_gpus, make_node, make_reservation
 from tests.placement.lab import make_lab, send_frame
 from tests.placement.serving.networks import mlp_bytes
@@ -147,6 +149,21 @@ def test_a_running_booking_is_checked_in_kept_and_stays_on(gp, lab, bob):
     refused(gp("usage"), 2, "give the number")
     for word in ("checkin", "keep", "cancel", "undo"):
         assert gp(word, lab.now.pk, user=bob).status == 1, word
+
+
+def test_what_runs_without_a_booking_is_listed_and_booked(gp, lab, alice, bob):
+    assert "node-a" not in ok(gp("adopt"))
+    refused(gp("adopt", "node-a"), 1, "use of yours without a booking")
+    now = timezone.now()
+    detail = {"users": [alice.username]}
+    open_alert(rule=SQUATTER, gpu_id=lab.gpus[1].pk, now=now, detail=detail)
+    assert "node-a:1" in ok(gp("adopt"))
+    assert gp("adopt", "node-a", user=bob).status == 1
+    refused(gp("adopt", "node-a", "--hours", 99), 2, "hours")
+    told = ok(gp("adopt", "node-a", "--hours", 1, user=alice))
+    made = Reservation.objects.exclude(pk=lab.now.pk).get()
+    assert told.startswith(f"reservation {made.pk} on node-a until ")
+    assert (made.user, made.kind) == (alice, Kind.FLEX)
 
 
 def test_a_series_is_previewed_made_skipped_and_ended(gp, lab):

@@ -9,7 +9,6 @@ from playwright.sync_api import Page, expect
 from placement.models import Job, Workspace
 from tests.pages import WAIT_MS, elsewhere
 from tests.placement import nodes
-from tests.placement.access.stream_nodes import streams_of
 from tests.placement.lab import signed_in
 from tests.placement.workspace.workspace_nodes import require_tmux, reserved_node
 
@@ -43,6 +42,13 @@ def test_a_student_types_in_the_terminal_and_finds_it_again(
     host = urlsplit(live_asgi).hostname
     cookie = {"name": site.SESSION_COOKIE_NAME, "value": session}
     page.context.add_cookies([cookie | {"domain": host, "path": "/"}])
+    sockets = []
+
+    def pass_on(socket):
+        sockets.append(socket)
+        socket.connect_to_server()
+
+    page.route_web_socket("**/ws/terminal/**", pass_on)
     page.goto(f"{live_asgi}/reservations/{lab.held.pk}/")
     page.get_by_role("link", name="Terminal", exact=True).click()
     axe()
@@ -55,14 +61,17 @@ def test_a_student_types_in_the_terminal_and_finds_it_again(
     page.keyboard.type("echo job-$GPUPORTAL_GPU_COUNT-$((40+2))\n")
     expect(screen).to_contain_text("job-2-42", timeout=WAIT_MS)
     axe()
-    # The node's connection is lost. The page comes back by itself, and tmux has it all.
-    elsewhere(lab.stack.close)
-    expect(state).to_contain_text("lost", timeout=WAIT_MS)
-    page.keyboard.type("echo never-sent\n")
-    elsewhere(lab.stack.enter_context, streams_of(lab.settings))
+    # The portal restarts. The page comes back by itself, tmux has everything, and what
+    # was typed meanwhile is not sent.
+    sockets[0].close(code=1012)
+    expect(state).to_contain_text("The connection is lost.")
+    page.keyboard.type("echo never\n")
+    nodes.until(lambda: page.wait_for_timeout(50) or len(sockets) == 2, what="a socket")
     expect(state).to_have_text("Connected.", timeout=WAIT_MS)
     expect(screen).to_contain_text("job-2-42", timeout=WAIT_MS)
-    expect(screen).not_to_contain_text("never-sent")
+    page.keyboard.type("echo $((6*7))-again\n")
+    expect(screen).to_contain_text("42-again", timeout=WAIT_MS)
+    expect(screen).not_to_contain_text("never")
     page.reload()
     expect(screen).to_contain_text("job-2-42", timeout=WAIT_MS)
     page.keyboard.press("Control+Shift+Enter")

@@ -119,3 +119,15 @@ def test_what_is_handed_over_opens_to_the_new_holder(lab, alice, bob) -> None:
     given = offers.offer(reservation_id=made.pk, user=alice, to="bob", now=NOW)
     offers.accept(offer_id=given.pk, user=bob, now=NOW)
     assert granted(NOW)[lab.gpus[0].uuid][0] == {"bob"}
+
+
+@pytest.mark.once
+def test_a_swap_opens_each_card_to_the_other_user(lab, alice, bob) -> None:
+    own = lab.book(alice, lab.gpus[:1], at(10), 2)
+    theirs = lab.book(bob, lab.gpus[1:2], at(10), 2)
+    given = offers.offer(
+        reservation_id=own.pk, user=alice, wanted_id=theirs.pk, now=NOW
+    )
+    offers.accept(offer_id=given.pk, user=bob, now=NOW)
+    found = granted(at(10))
+    assert [found[gpu.uuid][0] for gpu in lab.gpus[:2]] == [{"bob"}, {"alice"}]
