@@ -13,7 +13,7 @@ from placement.jobs import queries as snapshots
 from placement.jobs import service as jobs
 from placement.jobs.array_api import router as arrays
 from placement.jobs.job_usage import job_usage
-from placement.jobs.nodes import log_store
+from placement.jobs.nodes import log_store, run_curves
 from placement.jobs.results_api import router as results
 from placement.jobs.schemas import NewJob, StopReason
 from placement.language_models.api import router as language_models
@@ -209,8 +209,8 @@ def job_log_search(
 
 @router.get("/jobs/{int:job_id}/numbers")
 def job_numbers(request: HttpRequest, job_id: int) -> LogNumbers:
-    """The numbers in the log, thinned for a chart."""
-    return {"rows": log_store.numbers(_visible_job(request, job_id))}
+    """The numbers in the log and in TensorBoard event files, thinned for a chart."""
+    return {"rows": run_curves.numbers(_visible_job(request, job_id))}
 
 
 @router.post("/jobs", response={201: dict[str, Any]})

@@ -17,7 +17,7 @@ from django.views.decorators.http import require_safe
 from placement.backfill.queries import gap_of
 from placement.jobs import queries as snapshots
 from placement.jobs.job_usage import job_usage
-from placement.jobs.nodes import log_store, result_files
+from placement.jobs.nodes import log_store, result_files, run_curves
 from placement.jobs.views.viewer import reader
 from placement.models import Job, JobPart, StoredPlan
 from placement.planner.values.errors import PlanInvalid
@@ -26,6 +26,7 @@ from placement.plans.views import plan_cards
 from placement.plans.views.outcome_panel import measured_of
 from placement.protocol.job_parts import first_failed_part
 from placement.rules.rebalance_policy import RestartMode
+from placement.rules.tracked_runs import TENSORBOARD, tracked_runs
 from reservations.models import Allocation, SitePolicy, User
 from telemetry.inventory.queries import load_history
 from telemetry.protocol.sentences import sentence
@@ -99,8 +100,12 @@ def job_show(request: HttpRequest, pk: int) -> HttpResponse:
 
 def _files(request: HttpRequest, job: Job) -> dict[str, object]:
     """Return the context for a Job's results."""
+    files = snapshots.job_results(job)
+    tracked = tracked_runs([file["path"] for file in files])
     return {
-        "files": snapshots.job_results(job),
+        "files": files,
+        "tracked": tracked,
+        "has_events": any(one.tool == TENSORBOARD for one in tracked),
         "limits": result_files.limits(),
         "mine": job.owner_id == reader(request).pk,
     }
@@ -299,8 +304,8 @@ def job_log(request: HttpRequest, pk: int) -> JsonResponse:
 
 @require_safe
 def job_numbers(request: HttpRequest, pk: int) -> JsonResponse:
-    """Return the numbers in the log, thinned for a chart."""
-    return JsonResponse({"rows": log_store.numbers(_visible_job(request, pk))})
+    """Return the numbers in log and event files, thinned for a chart."""
+    return JsonResponse({"rows": run_curves.numbers(_visible_job(request, pk))})
 
 
 @require_safe

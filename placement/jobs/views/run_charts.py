@@ -10,7 +10,7 @@ from django.urls import reverse
 from django.utils.translation import gettext, gettext_lazy
 from django.views.decorators.http import require_safe
 
-from placement.jobs.nodes import log_store
+from placement.jobs.nodes import run_curves
 from placement.jobs.views.viewer import reader
 from placement.models import Job, JobArray
 from placement.rules.run_comparison import (
@@ -52,7 +52,7 @@ def job_compare(request: HttpRequest) -> HttpResponse:
     """Compare the Jobs in the address, or all Jobs of an array."""
     user = reader(request)
     jobs, left_out = _jobs(request, user)
-    rows = [log_store.numbers(job) for job in jobs]
+    rows = [run_curves.numbers(job) for job in jobs]
     metrics = metric_names(rows)
     metric = request.GET.get("metric", "")
     metric = metric if metric in metrics else (metrics[0] if metrics else "")

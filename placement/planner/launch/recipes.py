@@ -602,7 +602,9 @@ FINE_TUNE_IMAGES = Recipe(
         *(
             replace(setting, **_OF_IMAGES.get(setting.name, {}))
             for setting in FINE_TUNE.settings
-            if not setting.name.startswith("lora_") and setting.name not in _OF_TEXT
+            if not setting.name.startswith("lora_")
+            and setting.name not in _OF_TEXT
+            and setting not in _SIMULATED
         ),
         RecipeSetting(
             "readers",
@@ -615,6 +617,7 @@ FINE_TUNE_IMAGES = Recipe(
                 "reads them itself"
             ),
         ),
+        *_SIMULATED,
     ),
     packages=FINE_TUNE.packages,
     needs_isolation=True,

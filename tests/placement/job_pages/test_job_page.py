@@ -7,9 +7,12 @@ from datetime import timedelta
 import pytest
 from django.test import Client
 from django.utils import timezone
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from placement.job_pages.job_page import failure_of
-from placement.jobs.nodes import log_store
+from placement.jobs.nodes import log_store, result_files
 from placement.models import Job, JobEvent, PlanOutcome, ResultFile
 from placement.plans import plan_outcome
 from placement.protocol.job_lifecycle import JobState
@@ -387,6 +390,50 @@ def test_the_list_and_the_page_tell_how_far_a_job_is(student, job):
     told = student.get(f"/jobs/{job.pk}/state").json()["progress"]
     assert (told["done"], told["total"]) == (30, 120)
     assert told["left_seconds"] == pytest.approx(90)
+
+
+def test_tensorboard_files_are_listed_and_drawn_beside_the_log(
+    student, job, settings, tmp_path
+):
+    settings.MEDIA_ROOT = str(tmp_path / "media")
+    log_store.append(job, attempt=1, offset=0, data=b"step=0 loss=2.5\n")
+    for run, losses in (("train", (2.5, 2.0)), ("eval", (3.0,))):
+        folder = tmp_path / run
+        writer = EventFileWriter(str(folder))
+        for step, loss in enumerate(losses):
+            value = Summary.Value(tag="error", simple_value=loss)
+            made = Summary(value=[value])
+            writer.add_event(Event(wall_time=1.0, step=step, summary=made))
+        writer.close()
+        (path,) = folder.iterdir()
+        row = ResultFile.objects.create(
+            job=job,
+            attempt=1,
+            path=f"logs/{run}/{path.name}",
+            size_bytes=path.stat().st_size,
+            sha256=run,
+            complete_at=timezone.now(),
+        )
+        result_files.path_of(row).parent.mkdir(parents=True, exist_ok=True)
+        path.rename(result_files.path_of(row))
+    told = student.get(f"/jobs/{job.pk}/numbers").json()["rows"]
+    assert told == [
+        {"step": 0, "loss": 2.5},
+        {"step": 0, "eval/error": 3.0, "train/error": 2.5},
+        {"step": 1, "train/error": 2.0},
+    ]
+    html = text_of(student, f"/jobs/{job.pk}/files")
+    assert "<code>tensorboard --logdir logs</code>" in html
+    assert "also under Charts" in html
+    (runs,) = student.get(f"/api/v1/jobs/{job.pk}/files").json()["runs"]
+    assert (runs["tool"], runs["folder"], runs["runs"]) == ("TensorBoard", "logs", 2)
+    compared = text_of(student, f"/jobs/compare/?job={job.pk}")
+    assert "train/error" in compared
+    row.dropped_at = timezone.now()
+    row.save()
+    result_files.path_of(row).unlink()
+    told = student.get(f"/jobs/{job.pk}/numbers").json()["rows"]
+    assert [set(one) for one in told[1:]] == [{"step", "error"}] * 2
 
 
 def test_files_are_listed_and_what_came_of_a_plan_stands_beside_it(
