@@ -23,6 +23,7 @@ from gpuportal.pages import views
 from gpuportal.pages.help_pages import help_page, help_terms
 from gpuportal.pages.mine import my_reservations_page
 from gpuportal.pages.reservation_page import reservation
+from gpuportal.pages.status_page import status_page
 
 urlpatterns = [
     # First, because addresses are tried in order and programs wait for these answers.
@@ -35,6 +36,7 @@ urlpatterns = [
     path("mine/", my_reservations_page, name="mine"),
     path("reservations/<int:pk>/", reservation, name="reservation"),
     path("help/", help_page, name="help"),
+    path("status/", status_page, name="status"),
     path("help/terms.json", help_terms, name="help-terms"),
     path("search", views.search, name="search"),
     path("bell", bell, name="bell"),

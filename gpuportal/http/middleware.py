@@ -85,6 +85,20 @@ class SignInMiddleware(LoginRequiredMiddleware):
     receives it may not accept GET.
     """
 
+    def process_view(
+        self,
+        request: HttpRequest,
+        view_func: Callable[..., HttpResponseBase],
+        view_args: tuple[object, ...],
+        view_kwargs: dict[str, object],
+    ) -> HttpResponseBase | None:
+        """Let pass what is open to everybody, before Django reads the visitor from the
+        database. Those pages open while it is away, in a browser with a session too.
+        """
+        if not getattr(view_func, "login_required", True):
+            return None
+        return super().process_view(request, view_func, view_args, view_kwargs)
+
     def handle_no_permission(
         self, request: HttpRequest, view_func: Callable[..., HttpResponseBase]
     ) -> HttpResponseRedirect:
