@@ -56,6 +56,8 @@ class Example:
     inputs: tuple[Any, ...]
     dynamic: tuple[dict[int, Any], ...]
     """Of each input: dimension -> the range of sizes it may have."""
+    outputs: tuple[str, ...] | None = None
+    """Names. None: the exporter's own."""
 
 
 def check_packages() -> None:
@@ -124,6 +126,7 @@ def of_folder(folder: Path, most_tokens: int) -> Example:
             ("pixel_values",),
             (image,),
             ({0: rows},),
+            ("logits",),
         )
     names = ("input_ids", "attention_mask")
     longest = getattr(model.config, "max_position_embeddings", most_tokens)
@@ -134,7 +137,11 @@ def of_folder(folder: Path, most_tokens: int) -> Example:
     extra = {"use_cache": False} if kind == "AutoModelForCausalLM" else {}
     sizes = {0: rows, 1: count}
     return Example(
-        _logits_of(model, names, extra), names, (tokens, mask), (sizes, dict(sizes))
+        _logits_of(model, names, extra),
+        names,
+        (tokens, mask),
+        (sizes, dict(sizes)),
+        ("logits",),
     )
 
 
@@ -214,6 +221,7 @@ def export(example: Example, path: Path) -> float:
             path,
             dynamo=True,
             input_names=list(example.names),
+            output_names=example.outputs,
             dynamic_shapes=_shapes(model, example),
             external_data=False,
             verbose=False,

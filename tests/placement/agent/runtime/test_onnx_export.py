@@ -82,7 +82,7 @@ def test_modules_and_folders_become_files_that_onnxruntime_runs(fork_server, tmp
     assert status == 0 and "input pixel_values" in text, text
     session = onnxruntime.InferenceSession(run / "results" / "model.onnx")
     images = numpy.zeros((3, 3, 16, 16), dtype="float32")
-    (logits,) = session.run(None, {"pixel_values": images})
+    (logits,) = session.run(["logits"], {"pixel_values": images})
     assert logits.shape == (3, 2)
 
 
