@@ -395,7 +395,7 @@ def _planned(
         return settings_given
     strategy = str(plan.plan["strategy"])
     if not runs_by_plan(plan.plan):
-        check_needs_no_plan({"strategy": strategy})
+        check_needs_no_plan({**settings_given, "strategy": strategy})
     elif plan.plan["node"] != where.name:
         raise LaunchInvalid(
             {"node": sentence("the plan is for {node}", node=plan.plan["node"])}

@@ -75,6 +75,24 @@ def values(text):
     return name, [setting(f"{name}={value}")[1] for value in rest.split(",")]
 
 
+def export(args):
+    """Write a model as one ONNX file, in a job. `gp serve` takes the file."""
+    to = portal()
+    settings = {"model": args.model, "folder": args.folder, "seq": args.seq}
+    body = {
+        "name": args.name or "export to ONNX",
+        "kind": "recipe",
+        "recipe": "export-onnx",
+        "recipe_settings": {key: one for key, one in settings.items() if one},
+        "reservation": args.reservation,
+        "gpus": 1,
+    }
+    made = to.create("/jobs", body)
+    print(f"job {made['id']}: {made['state']}", file=sys.stderr)
+    if args.follow:
+        read_log(to, made["id"], follow=True)
+
+
 def run(args):
     """Start a script or a ready recipe."""
     to = portal()
@@ -352,6 +370,21 @@ def declare(word):
         default=[],
         metavar="NAME=VALUE,VALUE",
         help="a job for each value, which {NAME} in the arguments stands for",
+    )
+    exported = word(
+        export,
+        reservation={
+            "type": int,
+            "required": True,
+            "help": "number of the reservation to run in",
+        },
+        folder={"help": "folder of your code on the node, for module:callable"},
+        seq={"type": int, "help": "most tokens of a sequence (default: 512)"},
+        name={"help": "name of the job"},
+        follow={"action": "store_true", "help": "print the log until the job ends"},
+    )
+    exported.add_argument(
+        "model", help="folder on the node, name in the cache, or module:callable"
     )
     states = (*LIVE, "done", "failed", "stopped", "lost")
     word(

@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from placement.agent.runtime.fine_tune_inputs import check_inputs
-from placement.agent.runtime.image_folder import check_image_inputs
+from placement.agent.runtime.images.image_folder import check_image_inputs
 from placement.planner.launch.recipes import (
     FINE_TUNE,
     FINE_TUNE_IMAGES,
@@ -40,7 +40,7 @@ WORKERS = {
     TINY_TRANSFORMER.name: "plan_worker",
     OWN_MODEL.name: "own_worker",
     FINE_TUNE.name: "fine_tune_worker",
-    FINE_TUNE_IMAGES.name: "image_worker",
+    FINE_TUNE_IMAGES.name: "images.image_worker",
     PRE_TRAIN.name: "pre_train_worker",
 }
 """Recipe -> its worker's module in this folder."""

@@ -111,7 +111,7 @@ class RecipeSetting:
     """Kind of free text: `entry` (module:callable), `folder` (absolute, or empty),
     `home` (folder, absolute or in the home), `model` (absolute folder, or a name in
     the cache), `own-model` (such a model, or empty), `dataset` (absolute file),
-    `images` (absolute folder),
+    `images` (absolute folder), `export` (a model, or module:callable),
     `column` (of a data set), `layers` (names of linear layers), `job` (the folder of
     a job on the node, or empty) or `name` (of a served model).
     """
@@ -119,7 +119,8 @@ class RecipeSetting:
     @property
     def is_required(self) -> bool:
         """Return whether its default is no valid value."""
-        return self.reads in ("model", "dataset", "images") and not self.default
+        files = ("model", "dataset", "images", "export")
+        return self.reads in files and not self.default
 
     @property
     def label(self) -> str:
@@ -626,6 +627,45 @@ OF_LANGUAGE_MODELS = (FINE_TUNE.name, PRE_TRAIN.name)
 """Recipes that train the model of a config.json on text."""
 OF_PRETRAINED = (*OF_LANGUAGE_MODELS, FINE_TUNE_IMAGES.name)
 """Recipes that train the model of a config.json."""
+EXPORT_ONNX = Recipe(
+    name="export-onnx",
+    title=sentence("Export to ONNX"),
+    about=sentence(
+        "Writes a Hugging Face model or your own module as one ONNX file, which can be "
+        "served."
+    ),
+    settings=(
+        RecipeSetting(
+            "model",
+            str,
+            "",
+            reads="export",
+            help=sentence(
+                "folder of the model on the node, its name in the Hugging Face cache, "
+                "or module:callable, which returns a torch module and a tuple of "
+                "example inputs"
+            ),
+        ),
+        RecipeSetting(
+            "folder",
+            str,
+            "",
+            reads="folder",
+            help=sentence("folder of your code on the node; empty: your home folder"),
+        ),
+        RecipeSetting(
+            "seq",
+            int,
+            512,
+            least=8,
+            most=131_072,
+            help=sentence("most tokens of a sequence"),
+        ),
+        *_SIMULATED,
+    ),
+    packages=("torch", "transformers"),
+    needs_isolation=True,
+)
 SERVE = Recipe(
     name="serve-onnx",
     title=sentence("Served models"),
@@ -736,7 +776,7 @@ RECIPES: dict[str, Recipe] = {
     recipe.name: recipe
     for recipe in (
         *(TINY_TRANSFORMER, BURN_IN, OWN_MODEL),
-        *(FINE_TUNE, FINE_TUNE_IMAGES, PRE_TRAIN),
+        *(FINE_TUNE, FINE_TUNE_IMAGES, PRE_TRAIN, EXPORT_ONNX),
     )
 }
 KNOWN_RECIPES: dict[str, Recipe] = {
@@ -819,6 +859,8 @@ def recipe_command(
     text = json.dumps(checked, sort_keys=True)
     if name == BURN_IN.name:
         return [python, "-m", "placement.agent.runtime.burn_in", text]
+    if name == EXPORT_ONNX.name:
+        return [python, "-m", "placement.agent.runtime.onnx_export", text]
     if name == SERVE.name:
         return [python, "-m", "placement.agent.serving.server_guard", text]
     if name == SERVE_TEXT.name:
@@ -927,13 +969,12 @@ def _text(setting: RecipeSetting, value: object) -> str:
     if not isinstance(value, str) or not value.isprintable() or len(value) > 300:
         raise ValueError(sentence("must be at most 300 printable characters"))
     if setting.reads == "entry":
-        try:
-            return str(EntryPoint.read(value.strip()))
-        except SpecInvalid as error:
-            raise ValueError(error.fields["entry"]) from error
+        return str(_entry_point(value))
     if setting.reads == "model":
         return _model_name(value.strip())
-    if setting.reads == "own-model" and value:
+    if setting.reads == "export" and ":" in value:
+        return str(_entry_point(value))
+    if setting.reads in ("own-model", "export") and (value or setting.is_required):
         return _model_name(value.strip())
     if setting.reads == "dataset":
         return _data_path(value.strip())
@@ -954,6 +995,14 @@ def _text(setting: RecipeSetting, value: object) -> str:
     if value and not value.startswith("/"):
         raise ValueError(sentence("must be an absolute path on the node, or empty"))
     return value
+
+
+def _entry_point(value: str) -> EntryPoint:
+    """Return what a module:callable names. Raises ValueError."""
+    try:
+        return EntryPoint.read(value.strip())
+    except SpecInvalid as error:
+        raise ValueError(error.fields["entry"]) from error
 
 
 def _model_name(value: str) -> str:

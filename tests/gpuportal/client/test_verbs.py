@@ -236,6 +236,18 @@ def test_a_sweep_and_the_facts_of_a_job(gp, lab):
     refused(gp(*run, "--sweep", "seconds=30", "--gaps"), 2, "--reservation NUMBER")
 
 
+def test_an_export_is_a_job_of_its_recipe(gp, lab, settings):
+    settings.ALLOW_UNISOLATED_SCRIPTS = True
+    export = ("export", "/srv/model", "--reservation", lab.now.pk)
+    told = gp(*export, "--seq", 64)
+    assert told.status == 0, told
+    made = Job.objects.get()
+    assert (made.recipe, made.gpu_count) == ("export-onnx", 1)
+    told = made.recipe_settings
+    assert (told["model"], told["seq"], told["folder"]) == ("/srv/model", 64, "")
+    refused(gp("export", "../x", *export[2:]), 2, "absolute path of the model's folder")
+
+
 def test_a_plan_is_made_kept_and_its_files_are_written(
     gp, alice, redis_client, tmp_path
 ):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from placement.agent.runtime.image_folder import (
+from placement.agent.runtime.images.image_folder import (
     check_image_inputs,
     opened_image,
     read_image_folder,

@@ -89,6 +89,7 @@ def test_killed_copies_on_nf4_go_on_and_are_merged_into_weights_in_full(
         **LORA,
     )
     plan = nf4_plan("ddp", 2)
+    plan["launch"] |= {"checkpointing": "full"}
     kill_after_a_checkpoint(fork_server, tmp_path, settings, plan)
     kept = (tmp_path / "checkpoint" / ".metadata").read_bytes()
     assert b"lora_A" in kept and b"absmax" not in kept

@@ -1,7 +1,7 @@
 """One process of recipe ``fine-tune-images``: a classifier on a folder of images.
 
-    python -m torch.distributed.run ... -m placement.agent.runtime.image_worker '{...}'
-    [PLAN]
+    python -m torch.distributed.run ...
+    -m placement.agent.runtime.images.image_worker '{...}' [PLAN]
 
 The classes are the folders of the data set. If the model has another number of classes,
 it gets a new last layer, whose first weights the seed decides. Images are prepared as
@@ -30,7 +30,7 @@ from placement.agent.runtime.fine_tune_worker import (
     import_transformers,
     prepared,
 )
-from placement.agent.runtime.image_folder import opened_image, read_image_folder
+from placement.agent.runtime.images.image_folder import opened_image, read_image_folder
 from placement.agent.runtime.own_worker import run
 from placement.agent.runtime.rank_groups import RankGroups
 from placement.agent.runtime.token_blocks import divided

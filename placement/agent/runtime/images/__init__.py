@@ -1,0 +1,1 @@
+"""Recipe ``fine-tune-images``: its data set, and a rank of its training."""
