@@ -72,11 +72,11 @@ def test_a_release_has_its_files_sums_and_a_signature(checkout, tmp_path):
     names = {path.name for path in to.iterdir()}
     wheel = next(name for name in names if name.endswith(".whl"))
     assert names == {
-        *("NOTES.md", "SHA256SUMS", "SHA256SUMS.sig", "gp.py", wheel),
+        *("NOTES.txt", "SHA256SUMS", "SHA256SUMS.sig", "gp.py", wheel),
         f"gpuportal-{VERSION}.tar.gz",
         f"gpuportal-node_{VERSION}_all.deb",
     }
-    assert (to / "NOTES.md").read_text().strip() == "The notes."
+    assert (to / "NOTES.txt").read_text().strip() == "The notes."
     sums = (to / "SHA256SUMS").read_text()
     assert sums.count("\n") == len(names) - 2
 

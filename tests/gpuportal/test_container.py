@@ -1,0 +1,233 @@
+"""The image and the compose file: compared with the code, and their scripts run.
+
+No base image is fetched here, so neither is built in the tests (docs/packages.md).
+"""
+
+import os
+import re
+import shutil
+import subprocess
+
+import pytest
+import yaml
+
+from tests.gpuportal.test_deploy import unit
+from tests.house.walk import ROOT
+
+pytestmark = pytest.mark.pure
+FOLDER = ROOT / "deploy" / "container"
+COMPOSE = yaml.safe_load((FOLDER / "compose.yaml").read_text())
+SERVICES: dict[str, dict] = COMPOSE["services"]
+OURS = {name for name, service in SERVICES.items() if service["image"] == "gpuportal"}
+NAMED = ("web", "worker", "beat", "ingest", "migrate")
+SECRETS = {"secret_key": "k" * 50, "database_password": "db", "broker_password": "br"}
+
+
+def text(name: str) -> str:
+    return (FOLDER / name).read_text()
+
+
+def run(*words: object, **environ: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(word) for word in words],
+        env={"PATH": os.environ["PATH"]} | environ,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def one_line(done: subprocess.CompletedProcess[str]) -> str:
+    assert done.returncode == 2, done.stdout
+    (line,) = done.stderr.splitlines()
+    return line
+
+
+@pytest.fixture
+def container(tmp_path):
+    """The entrypoint in a folder whose Python prints how it was started."""
+    script = tmp_path / "deploy" / "container" / "entrypoint"
+    script.parent.mkdir(parents=True)
+    shutil.copy(FOLDER / "entrypoint", script)
+    python = tmp_path / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text('#!/bin/sh\necho "$*"\nenv\n')
+    python.chmod(0o755)
+    secrets = tmp_path / "secrets"
+    secrets.mkdir()
+    for name, value in SECRETS.items():
+        (secrets / name).write_text(value + "\n")
+
+    def start(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
+        given = {"GPUPORTAL_SECRETS": str(secrets), "PORTAL_NAME": "gpu.example.org"}
+        given |= {"GPUPORTAL_SOCKET": str(tmp_path / "web.sock")}
+        return run(script, *words, **given | environ)
+
+    return start, secrets
+
+
+def test_each_process_starts_as_its_unit_does(container):
+    start, _ = container
+    for name in ("web", "worker", "refine", "beat", "ingest"):
+        done = start(name)
+        assert done.returncode == 0, done.stderr
+        line = done.stdout.splitlines()[0]
+        path = ROOT / "deploy" / "systemd" / f"gpuportal-{name}.service"
+        wanted = unit(path)["ExecStart"].replace("%%h", "%h").split()[1:]
+        found = line.split()
+        if name == "web":
+            # A socket in place of a port, which nobody but the proxy reaches.
+            wanted[wanted.index("--fd") : wanted.index("--fd") + 2] = found[3:5]
+            wanted[wanted.index("127.0.0.1")] = "*"
+            assert found[3] == "--uds"
+        assert found == wanted
+    line = start("manage", "createsuperuser").stdout.splitlines()[0]
+    assert line == "manage.py createsuperuser"
+    lines = start("migrate").stdout
+    for command in ("migrate -v 0", "collectstatic --noinput", "check --deploy"):
+        assert f"manage.py {command}" in lines
+
+
+def test_settings_read_what_the_entrypoint_sets(container):
+    start, secrets = container
+    (secrets / "ca.pem").touch()
+    (secrets / "email_url").write_text("smtp+tls://u:p@mail.example.org:587\n")
+    lines = start("ingest").stdout.splitlines()[1:]
+    found = dict(line.split("=", 1) for line in lines if "=" in line)
+    assert found["SECRET_KEY"] == SECRETS["secret_key"]
+    assert found["DATABASE_URL"] == "postgres://gpuportal:db@database:5432/gpuportal"
+    assert found["REDIS_URL"] == "rediss://portal:br@gpu.example.org:6379/0"
+    assert found["EMAIL_URL"].startswith("smtp+tls://")
+    settings = (ROOT / "gpuportal" / "settings.py").read_text()
+    paths = (ROOT / "telemetry" / "paths.py").read_text()
+    set_here = re.findall(r"^ *export ([^\n]+)", text("entrypoint"), re.M)
+    names = set(re.findall(r"\b([A-Z_]{5,})(?==|$)", "\n".join(set_here), re.M))
+    image = re.search(r"^ENV (.+)$", text("Containerfile"), re.M)
+    names |= set(re.findall(r"(\w+)=", image[1])) if image else set()
+    names |= set(COMPOSE["x-portal"]["environment"])
+    names -= {"PORTAL_NAME", "PYTHONDONTWRITEBYTECODE"}
+    assert {"SECRET_KEY", "GPUPORTAL_VAR", "ALLOWED_HOSTS", "EMAIL_URL"} <= names
+    unknown = [name for name in names if f'"{name}"' not in settings + paths]
+    assert unknown == []
+
+
+@pytest.mark.parametrize("name", SECRETS)
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [(None, "cannot read"), ("", "is empty"), ("a b@c", "characters other than")],
+)
+def test_there_is_no_default_for_a_secret(container, name, value, said):
+    start, secrets = container
+    (secrets / name).unlink()
+    if value is not None:
+        (secrets / name).write_text(value)
+    line = one_line(start("web"))
+    assert said in line
+    assert name in line
+
+
+def test_the_entrypoint_refuses_what_it_does_not_know(container):
+    start, _ = container
+    assert "unknown: shell" in one_line(start("shell"))
+    assert "usage: web" in one_line(start())
+    assert "is the name that people type" in start("web", PORTAL_NAME="").stderr
+
+
+def test_the_compose_file_names_what_there_is():
+    assert {*NAMED} == OURS
+    for name, service in SERVICES.items():
+        assert service["networks"], name
+        if name in OURS:
+            assert service["command"] == [name]
+            assert service["cap_drop"] == ["ALL"]
+            assert "ports" not in service
+        for other in service.get("depends_on", {}):
+            assert other in SERVICES
+        for secret in service.get("secrets", ()):
+            assert secret in COMPOSE["secrets"]
+        for volume in service.get("volumes", ()):
+            source = volume.split(":")[0]
+            at_home = source.startswith(".")
+            assert (
+                (FOLDER / source).exists() if at_home else source in COMPOSE["volumes"]
+            )
+    # Only pages and broker are open, and the broker's settings are those that ship.
+    assert {name for name in SERVICES if "ports" in SERVICES[name]} == {
+        *("proxy", "broker"),
+    }
+    check = SERVICES["web"]["healthcheck"]["test"]
+    assert (ROOT / check[-1]).is_file()
+    values = re.findall(
+        r"^\s+\w*(?:PASSWORD|SECRET|KEY)\w*: *(\S+)", text("compose.yaml"), re.M
+    )
+    assert values == ["/run/secrets/database_password"]
+
+
+def test_the_shipped_examples_have_what_the_scripts_replace(tmp_path):
+    for script, example in (
+        ("nginx.sh", "nginx.conf.example"),
+        ("broker.sh", "redis.conf.example"),
+    ):
+        source = (ROOT / "deploy" / example).read_text()
+        patterns = re.findall(r"-e '?\"?s([|/])(.+?)\1", text(script))
+        assert patterns
+        for _, pattern in patterns:
+            assert re.search(pattern, source), (script, pattern)
+    conf = tmp_path / "conf"
+    done = run(
+        "sh",
+        FOLDER / "nginx.sh",
+        PORTAL_NAME="gpu.uni.example",
+        NGINX_EXAMPLE=str(ROOT / "deploy" / "nginx.conf.example"),
+        NGINX_CONF=str(conf),
+    )
+    assert done.returncode == 0, done.stderr
+    written = conf.read_text()
+    assert "server_name gpu.uni.example;" in written
+    assert "proxy_pass http://unix:/run/gpuportal/web.sock;" in written
+    for gone in ("gpu.example.org", "127.0.0.1:", "/etc/gpuportal", "/opt/gpuportal"):
+        assert gone not in written
+
+
+def test_prepare_makes_the_secrets_once(tmp_path):
+    script, to = FOLDER / "prepare", tmp_path / "made" / "secrets"
+    to.parent.mkdir()
+    for name in ("chain", "key", "ca"):
+        (tmp_path / name).write_text(name)
+    files = [tmp_path / "chain", tmp_path / "key", tmp_path / "ca"]
+    given = {"GPUPORTAL_SECRETS_DIR": str(to)}
+    assert "usage" in one_line(run("sh", script, "gpu.example.org", **given))
+    line = one_line(run("sh", script, "a b", *files, **given))
+    assert "no name of a host" in line
+    line = one_line(run("sh", script, "gpu", "nowhere", *files[1:], **given))
+    assert "cannot read nowhere" in line
+    assert not to.exists()
+    done = run("sh", script, "gpu.example.org", *files, **given)
+    assert done.returncode == 0, done.stderr
+    assert {path.name for path in to.iterdir()} == {
+        *COMPOSE["secrets"],
+        "broker_admin_password",
+    }
+    assert to.stat().st_mode & 0o777 == 0o700
+    assert (to.parent / ".env").read_text() == "PORTAL_NAME=gpu.example.org\n"
+    passwords = {(to / name).read_text() for name in SECRETS}
+    assert len(passwords) == 3
+    users = (to / "users.acl").read_text().splitlines()
+    assert [line.split()[1] for line in users] == ["default", "portal", "admin"]
+    assert not [p for p in passwords if p.strip() in (to / "users.acl").read_text()]
+    again = one_line(run("sh", script, "gpu.example.org", *files, **given))
+    assert "its passwords are in use" in again
+
+
+def test_the_image_takes_no_secret_and_nothing_that_was_made():
+    lines = (ROOT / ".dockerignore").read_text().splitlines()
+    kept = [line[1:] for line in lines if line.startswith("!")]
+    assert lines[1] == "*"
+    assert all((ROOT / name).exists() for name in kept)
+    assert not {"var", ".venv", ".git", "node_modules", "dist"} & {*kept}
+    assert "deploy/container/secrets" in lines
+    image = text("Containerfile")
+    assert re.search(r"^USER gpuportal$", image, re.M)
+    entry = re.search(r'^ENTRYPOINT \["/opt/gpuportal/(.+)"\]$', image, re.M)
+    assert entry
+    assert os.access(ROOT / entry[1], os.X_OK)
