@@ -23,6 +23,9 @@ from msgspec import Meta, Struct
 from placement.agent.job_folder import JobFolder
 from placement.agent.process import serving_socket
 from placement.planner.launch.workspace_apps import JUPYTER_LAB
+from placement.protocol.commands import parse_order
+from placement.protocol.container_images import RECIPE
+from placement.protocol.node_refusals import OrderRefused
 from telemetry.protocol.codec import Malformed, decode
 
 ASK_SECONDS = 30.0
@@ -129,9 +132,11 @@ class KernelActivity:
 
 
 def _is_notebook(folder: JobFolder) -> bool:
-    order = folder.read("order")
-    settings = order.get("settings")
-    return isinstance(settings, dict) and settings.get("app") == JUPYTER_LAB.name
+    try:
+        order = parse_order(str(folder.read("order").get("payload", "")))
+    except OrderRefused:
+        return False
+    return order.recipe == RECIPE and order.settings.get("app") == JUPYTER_LAB.name
 
 
 async def _answer(folder: JobFolder) -> bytes:
