@@ -27,7 +27,7 @@ _REFERENCE = re.compile(
 )
 
 
-class Engine(StrEnum):
+class ContainerEngine(StrEnum):
     """The program that starts a container."""
 
     APPTAINER = "apptainer"
@@ -38,7 +38,7 @@ class Engine(StrEnum):
 class ContainerImage:
     """An image and the program that starts it."""
 
-    engine: Engine
+    engine: ContainerEngine
     reference: str
     """A path on the node, or a name in a registry."""
 
@@ -54,14 +54,18 @@ def image_of(environment: str) -> ContainerImage | None:
     True
     """
     if environment.startswith("/") and environment.endswith(FILE_SUFFIX):
-        return ContainerImage(Engine.APPTAINER, environment)
+        return ContainerImage(ContainerEngine.APPTAINER, environment)
     if environment.startswith(PODMAN_PREFIX):
-        return ContainerImage(Engine.PODMAN, environment.removeprefix(PODMAN_PREFIX))
+        return ContainerImage(
+            ContainerEngine.PODMAN, environment.removeprefix(PODMAN_PREFIX)
+        )
     return None
 
 
 def image_problem(image: ContainerImage) -> str:
     """Return why an image cannot be named so; "" if it can."""
-    if image.engine is Engine.PODMAN and not _REFERENCE.fullmatch(image.reference):
+    if image.engine is ContainerEngine.PODMAN and not _REFERENCE.fullmatch(
+        image.reference
+    ):
         return sentence("names no image: write podman:REGISTRY/NAME:TAG")
     return ""

@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from placement.protocol.container_images import Engine, image_of, image_problem
+from placement.protocol.container_images import ContainerEngine, image_of, image_problem
 from placement.protocol.rendezvous import Meeting
 from telemetry.protocol.sentences import sentence
 
@@ -239,7 +239,7 @@ def environment_problem(name: str, *, images: bool = False) -> str:
     if (image := image_of(name)) is not None:
         if not images:
             return sentence("cannot be an image here: only workspaces run in one")
-        if image_problem(image) or image.engine is Engine.PODMAN:
+        if image_problem(image) or image.engine is ContainerEngine.PODMAN:
             return image_problem(image)
     if name and not name.startswith("/") and not CONDA_NAME.fullmatch(name):
         return sentence(

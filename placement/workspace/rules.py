@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from urllib.parse import urlsplit
 
-from placement.protocol.container_images import Engine, image_of
+from placement.protocol.container_images import ContainerEngine, image_of
 from placement.protocol.launchers import environment_problem
 from telemetry.protocol.sentences import sentence
 
@@ -111,7 +111,7 @@ def workspace_environment_problem(name: str, images: Collection[str]) -> str:
     if why := environment_problem(name, images=True):
         return why
     image = image_of(name)
-    if image is None or image.engine is not Engine.PODMAN or name in images:
+    if image is None or image.engine is not ContainerEngine.PODMAN or name in images:
         return ""
     there = ", ".join(one for one in images if image_of(one) != image)
     if not there:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from placement.agent.process.program_lookup import SYSTEM_PATH
-from placement.protocol.container_images import ContainerImage, Engine
+from placement.protocol.container_images import ContainerEngine, ContainerImage
 
 SINGULARITY = "singularity"
 """The earlier name of apptainer, with the same options."""
@@ -23,14 +23,14 @@ CDI_FOLDERS = (Path("/etc/cdi"), Path("/var/run/cdi"))
 CDI_KIND = "nvidia.com/gpu"
 MOST_CDI_BYTES = 2**20
 INSTALL = {
-    Engine.APPTAINER: "https://apptainer.org/docs/admin/latest/installation.html",
-    Engine.PODMAN: "apt-get install podman uidmap crun",
+    ContainerEngine.APPTAINER: "https://apptainer.org/docs/admin/latest/installation.html",
+    ContainerEngine.PODMAN: "apt-get install podman uidmap crun",
 }
 NOT_PASSED = frozenset(
     ("PATH", "PYTHONPATH", "OMP_NUM_THREADS", "TMPDIR", "LD_LIBRARY_PATH")
 )
 """Variables that are about the node's own programs."""
-NO_PROGRAM = {Engine.APPTAINER: (255,), Engine.PODMAN: (126, 127)}
+NO_PROGRAM = {ContainerEngine.APPTAINER: (255,), ContainerEngine.PODMAN: (126, 127)}
 """Exit statuses that mean that the image lacks the program."""
 
 
@@ -85,13 +85,16 @@ def container_command(
     Raises:
         ContainerRefused: this node cannot run it.
     """
-    for path in (*folders, image.reference if image.engine is Engine.APPTAINER else ""):
+    for path in (
+        *folders,
+        image.reference if image.engine is ContainerEngine.APPTAINER else "",
+    ):
         if ":" in path or "," in path:
             raise ContainerRefused(
                 f"{path} cannot be shown in a container: its name has a colon or comma."
             )
     gpus = [uuid for uuid in environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if uuid]
-    if image.engine is Engine.APPTAINER:
+    if image.engine is ContainerEngine.APPTAINER:
         return _apptainer(image.reference, words, folders, workdir, gpus, host)
     return _podman(image.reference, words, folders, workdir, gpus, environ, host)
 
@@ -104,9 +107,9 @@ def _apptainer(
     gpus: Sequence[str],
     host: ContainerHost,
 ) -> list[str]:
-    program = host.find(Engine.APPTAINER) or host.find(SINGULARITY)
+    program = host.find(ContainerEngine.APPTAINER) or host.find(SINGULARITY)
     if program is None:
-        raise _not_installed(Engine.APPTAINER)
+        raise _not_installed(ContainerEngine.APPTAINER)
     if not Path(path).is_file():
         raise ContainerRefused(
             f"There is no image file {path} on this node. Make it there: "
@@ -128,9 +131,9 @@ def _podman(
     environ: Mapping[str, str],
     host: ContainerHost,
 ) -> list[str]:
-    program = host.find(Engine.PODMAN)
+    program = host.find(ContainerEngine.PODMAN)
     if program is None:
-        raise _not_installed(Engine.PODMAN)
+        raise _not_installed(ContainerEngine.PODMAN)
     if not host.gains_rights:
         raise ContainerRefused(
             "podman cannot start here: it needs newuidmap, and the isolation of jobs "
@@ -157,7 +160,7 @@ def _podman(
     ]
 
 
-def _not_installed(engine: Engine) -> ContainerRefused:
+def _not_installed(engine: ContainerEngine) -> ContainerRefused:
     return ContainerRefused(
         f"{engine} is not installed on this node. Ask the lab admin to install it "
         f"({INSTALL[engine]}), or name a venv, conda environment or uv project."

@@ -23,10 +23,13 @@ from msgspec import Meta, Struct
 from placement.agent.job_folder import JobFolder
 from placement.agent.process import serving_socket
 from placement.planner.launch.workspace_apps import JUPYTER_LAB
+from placement.protocol.commands import parse_order
+from placement.protocol.container_images import RECIPE
+from placement.protocol.node_refusals import OrderRefused
 from telemetry.protocol.codec import Malformed, decode
 
 ASK_SECONDS = 30.0
-ANSWER_SECONDS = 5.0
+ANSWER_SECONDS = 20.0
 MOST_ANSWER_BYTES = 2**20
 MOST_KERNELS = 1000
 BUSY = "busy"
@@ -110,20 +113,30 @@ class KernelActivity:
         notebooks = [folder for folder in folders if _is_notebook(folder)]
         names = {folder.name for folder in notebooks}
         self._worked = {k: v for k, v in self._worked.items() if k in names}
-        for folder in notebooks:
-            try:
-                at = worked_at(asyncio.run(_answer(folder)), time.time())
-            except (OSError, ValueError) as error:
-                logger.info("job %s: its kernels are not known: %s", folder.name, error)
-                continue
-            if at is not None:
-                self._worked[folder.name] = at
+        if notebooks:
+            asyncio.run(self._ask_all(notebooks))
+
+    async def _ask_all(self, folders: Collection[JobFolder]) -> None:
+        """Ask all at once, so that one that does not answer delays no other."""
+        await asyncio.gather(*map(self._ask_one, folders))
+
+    async def _ask_one(self, folder: JobFolder) -> None:
+        try:
+            at = worked_at(await _answer(folder), time.time())
+        except (OSError, ValueError) as error:
+            words = str(error) or type(error).__name__
+            logger.info("job %s: its kernels are not known: %s", folder.name, words)
+            return
+        if at is not None:
+            self._worked[folder.name] = at
 
 
 def _is_notebook(folder: JobFolder) -> bool:
-    order = folder.read("order")
-    settings = order.get("settings")
-    return isinstance(settings, dict) and settings.get("app") == JUPYTER_LAB.name
+    try:
+        order = parse_order(str(folder.read("order").get("payload", "")))
+    except OrderRefused:
+        return False
+    return order.recipe == RECIPE and order.settings.get("app") == JUPYTER_LAB.name
 
 
 async def _answer(folder: JobFolder) -> bytes:

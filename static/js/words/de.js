@@ -63,6 +63,7 @@ words: {
 "Clock": "Takt",
 "Close": "Schließen",
 "Closed": "Geschlossen",
+"Connected again. Click into the terminal to type.": "Wieder verbunden. Klicke ins Terminal, um zu tippen.",
 "Connected.": "Verbunden.",
 "Connecting …": "Verbindung wird hergestellt …",
 "Copied.": "Kopiert.",

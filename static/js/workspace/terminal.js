@@ -76,6 +76,7 @@ class TerminalPage {
     dark.addEventListener("change", recolour);
     new MutationObserver(recolour).observe(document.documentElement, { attributeFilter: ["data-theme"] });
     this.again.addEventListener("click", () => this.connect());
+    frame.addEventListener("focusin", () => this.open && this.tell(gettext("Connected.")));
     for (const button of document.querySelectorAll("[data-keys]")) {
       button.addEventListener("click", () => {
         this.type(new TextEncoder().encode(KEYS[button.dataset.keys]));
@@ -86,7 +87,7 @@ class TerminalPage {
     this.connect();
   }
 
-  connect() {
+  connect({ byItself = false } = {}) {
     clearTimeout(this.timer);
     this.again.hidden = true;
     this.closed = false;
@@ -97,8 +98,9 @@ class TerminalPage {
       this.terminal.reset();
       this.fit.fit();
       this.sendSize();
-      this.tell(gettext("Connected."));
-      this.terminal.focus();
+      // Somebody who types while it is away must not have the end of a line sent alone.
+      this.tell(byItself ? gettext("Connected again. Click into the terminal to type.") : gettext("Connected."));
+      if (!byItself) this.terminal.focus();
     });
     this.socket.addEventListener("message", ({ data }) => {
       if (typeof data === "string") this.moveEnd(JSON.parse(data).end);
@@ -160,10 +162,10 @@ class TerminalPage {
     this.tell(words);
     this.closed = true;
     this.again.hidden = false;
-    if (document.activeElement === this.terminal.textarea) this.again.focus();
-    if (LOST.includes(code)) {
-      // What is typed meanwhile is dropped, so nothing is sent twice.
-      this.timer = setTimeout(() => this.connect(), this.pause);
+    const lost = LOST.includes(code);
+    if (document.activeElement === this.terminal.textarea) (lost ? this.state : this.again).focus();
+    if (lost) {
+      this.timer = setTimeout(() => this.connect({ byItself: true }), this.pause);
       this.pause = Math.min(MOST_AGAIN_MS, 2 * this.pause);
     }
     return look();

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from placement.agent.access import container_command as containers
+from placement.agent.access import container_command
 from placement.agent.access.container_command import ContainerHost, ContainerRefused
 from placement.protocol.container_images import image_of
 from tests.placement.agent.test_workspace_host import run_host
@@ -27,7 +27,7 @@ ENVIRON = {
 
 
 def command(environment, host=HOST, environ=ENVIRON, folders=("/tmp/ws-a",)):
-    return containers.container_command(
+    return container_command.container_command(
         image_of(environment),
         ["jupyter-lab", "--no-browser"],
         folders=folders,
@@ -93,11 +93,11 @@ def test_a_folder_cannot_change_how_it_is_shown(folder):
 
 
 def test_only_files_about_gpus_count(tmp_path, monkeypatch):
-    monkeypatch.setattr(containers, "CDI_FOLDERS", (tmp_path, tmp_path / "none"))
+    monkeypatch.setattr(container_command, "CDI_FOLDERS", (tmp_path, tmp_path / "none"))
     (tmp_path / "a.yaml").write_text("kind: intel.com/gpu\n")
-    assert containers.container_host().cdi_text == ""
+    assert container_command.container_host().cdi_text == ""
     (tmp_path / "b.json").write_text('{"kind": "nvidia.com/gpu"}')
-    assert "nvidia.com/gpu" in containers.container_host().cdi_text
+    assert "nvidia.com/gpu" in container_command.container_host().cdi_text
 
 
 @pytest.mark.parametrize(

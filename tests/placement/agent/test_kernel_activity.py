@@ -11,6 +11,7 @@ from placement.agent.access import kernel_activity
 from placement.agent.access.kernel_activity import KernelActivity, worked_at
 from placement.agent.job_folder import JobFolder
 from placement.agent.process import serving_socket
+from tests.placement.nodes import make_order
 
 pytestmark = pytest.mark.pure
 NOW = 1_800_000_000.0
@@ -71,7 +72,8 @@ def test_only_notebooks_are_asked_and_one_that_never_answers_is_left(
         path = tmp_path / f"{number}-1-{number:x}"
         path.mkdir()
         folders.append(JobFolder.at(path))
-        folders[-1].write("order", {"settings": {"app": app}})
+        order = make_order(recipe="workspace", settings={"app": app})
+        folders[-1].write("order", {"payload": order.payload()})
     listeners = [
         serving_socket.listen(one, serving_socket.WORKSPACE) for one in folders
     ]
