@@ -8,10 +8,10 @@ from placement.planner.memory.estimate import estimate
 from placement.planner.model.adaptation import adapted
 from placement.planner.model.families.config_json import parse_config
 from placement.planner.values.workload import Workload
-from tests.placement.agent.runtime.fine_tune_models import SEQ
 from tests.placement.agent.runtime.test_fine_tune import (
     LORA,
     ROUNDING,
+    SEQ,
     check_same,
     curves,
     kill_after_a_checkpoint,
