@@ -36,6 +36,7 @@ NAMED = {
 
 BROUGHT = {
     "deepspeed": "an extra of nodes: requirements-peers.txt",
+    "ldap": "an extra of portals with a directory: requirements-ldap.txt",
     "peft": "an extra of nodes, for adapters: docs/operations.md",
     "pyarrow": "an extra of nodes, for .parquet data: docs/operations.md",
     "uvloop": "uvicorn[standard] brings it",
