@@ -12,6 +12,7 @@ from django.core.checks import CheckMessage, Error, Tags, Warning, register
 from django.db import DatabaseError
 
 from gpuportal.broker import is_unencrypted
+from gpuportal.directory.directory_client import is_library_installed
 from gpuportal.monitoring import migrations_due
 from telemetry import paths
 from telemetry.models import Node
@@ -69,10 +70,29 @@ def production_is_meant(**_kwargs: Any) -> list[CheckMessage]:
 @register(Tags.security)
 def people_can_sign_in(**_kwargs: Any) -> list[CheckMessage]:
     """Refuse settings of logins that are incomplete."""
-    return [
+    found: list[CheckMessage] = [
         Error(problem, hint="see docs/logins.md", id="gpuportal.E008")
         for problem in settings.LOGIN_SETTINGS.problems
     ]
+    directory = settings.LOGIN_SETTINGS.directory
+    if directory and not is_library_installed():
+        found.append(
+            Error(
+                "LOGIN=ldap needs the package python-ldap, which is not installed",
+                hint="apt-get install gcc python3-dev libldap2-dev libsasl2-dev; "
+                ".venv/bin/python -m pip install -r requirements-ldap.txt",
+                id="gpuportal.E009",
+            )
+        )
+    if directory and directory.plain_over_network:
+        found.append(
+            Warning(
+                "LDAP_PLAIN_TEXT=1 sends passwords over the network in the open",
+                hint="use ldaps://, or ldap:// with StartTLS, which is the default",
+                id="gpuportal.W004",
+            )
+        )
+    return found
 
 
 @register(Tags.database)

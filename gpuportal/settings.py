@@ -148,6 +148,11 @@ AUTHENTICATION_BACKENDS = [
 ]
 if LOGIN_SETTINGS.passwords:
     AUTHENTICATION_BACKENDS.append("django.contrib.auth.backends.ModelBackend")
+if LOGIN_SETTINGS.directory:
+    # After the portal's own passwords: see its docstring.
+    AUTHENTICATION_BACKENDS.append(
+        "gpuportal.directory.directory_backend.DirectoryBackend"
+    )
 if LOGIN_SETTINGS.providers:
     AUTHENTICATION_BACKENDS.append("gpuportal.oidc.backend.OidcBackend")
 AUTH_PASSWORD_VALIDATORS = [

@@ -10,6 +10,7 @@ from gpuportal.api import api
 from gpuportal.api_reference import api_reference
 from gpuportal.board import wall_views
 from gpuportal.board.free_hours import free_hours
+from gpuportal.directory import views as directory
 from gpuportal.http.language_model_door import admit_call
 from gpuportal.http.serve_door import admit
 from gpuportal.manage import audit_views, people_views
@@ -75,6 +76,7 @@ urlpatterns = [
     path("login/<slug:key>/", oidc.start, name="oidc-start"),
     path("login/<slug:key>/back/", oidc.back, name="oidc-back"),
     path("login/<slug:key>/end/", oidc.end, name="oidc-end"),
+    path("me/directory/connect/", directory.connect, name="directory-connect"),
     path("me/logins/<slug:key>/connect/", oidc.connect, name="oidc-connect"),
     path("logout/", views.SignOut.as_view(), name="logout"),
     path("join.sh", join_channel.join_script, name="join-script"),

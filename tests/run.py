@@ -1,9 +1,10 @@
 """``make test``: the suite on SQLite, and what touches a database on PostgreSQL.
 
-Brings what is missing and may be brought (Chromium; under CI=true also
-PostgreSQL, Redis and a C compiler). With arguments, which go to pytest, the two
-databases go side by side. Without them the suite is cut into runs of pytest by folder,
-so that no file is read twice for SQLite, and three queues of runs go side by side:
+Brings what is missing and may be brought (Chromium and the client of LDAP; under
+CI=true also PostgreSQL, Redis, slapd and a C compiler). With arguments, which go to
+pytest, the two databases go side by side. Without them the suite is cut into runs of
+pytest by folder, so that no file is read twice for SQLite, and three queues of runs go
+side by side:
 
 - A run that sleeps most of its time, until clocks and deadlines have passed. It takes
   a tenth of a core.
@@ -16,6 +17,7 @@ What a run prints follows when it has ended. What failed is printed once more at
 end, where it is found. The last line sums up what all passed.
 """
 
+import importlib.util
 import os
 import pwd
 import re
@@ -23,6 +25,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 from collections import Counter
@@ -94,6 +97,7 @@ NO_TESTS = 5
 def main(arguments: Sequence[str]) -> int:
     """Run everything; return the worst exit status."""
     _bring(("chromium", "chromium-browser"), "chromium")
+    _bring_ldap()
     if CI:
         # Of one version: the shell uses the browser's files.
         _bring(("chromium-headless-shell",), "chromium chromium-headless-shell")
@@ -106,6 +110,7 @@ def main(arguments: Sequence[str]) -> int:
         _bring(("slurmctld", "/usr/sbin/slurmctld"), slurm)
         _bring(("zsh",), "zsh")
         _bring(("fish",), "fish")
+        _bring(("slapd", "/usr/sbin/slapd"), "slapd")
         if _postgres_bin() is None:
             _apt("postgresql")
     with ExitStack() as stack:
@@ -331,6 +336,33 @@ def _bring(programs: Sequence[str], packages: str) -> None:
     """Install Debian packages unless one of the programs is there."""
     if not any(shutil.which(program) for program in programs):
         _apt(packages)
+
+
+def _bring_ldap() -> None:
+    """Build the client of LDAP directories, which most portals do not need."""
+    if importlib.util.find_spec("ldap") is not None:
+        return
+    packages = {"/usr/include/ldap.h": "libldap2-dev libsasl2-dev"}
+    packages[f"{sysconfig.get_path('include')}/Python.h"] = "python3-dev"
+    missing = [names for file, names in packages.items() if not Path(file).exists()]
+    if shutil.which("cc") is None:
+        missing.append("gcc libc6-dev")
+    if missing:
+        _apt(" ".join(missing))
+    print("test: building python-ldap ...", flush=True)
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "pip", "install", "--disable-pip-version-check"),
+            *("--no-input", "-q", "-r", "requirements-ldap.txt"),
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        lines = done.stderr.strip().splitlines()
+        print(f"test: python-ldap: {lines[-1] if lines else 'pip failed'}", flush=True)
 
 
 def _apt(packages: str) -> None:

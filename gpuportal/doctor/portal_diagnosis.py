@@ -41,12 +41,15 @@ class NodeState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoginState:
-    """An identity provider of the site, as its configuration was just read."""
+    """An identity provider or the directory of the site, as it was just read."""
 
     name: str
     address: str
     fault: str
     """Why nobody can sign in with it; "" if they can."""
+    answer: str = "the provider answers"
+    fix: str = ""
+    """What to do about the fault; "": check the address."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,9 +116,9 @@ def portal_report(facts: PortalFacts) -> Iterator[Diagnosis]:
         check = f"login {login.name}"
         if login.fault:
             fix = f"Check the address {login.address}, and the network to it."
-            yield problem(check, login.fault, fix)
+            yield problem(check, login.fault, login.fix or fix)
         else:
-            yield well(check, "the provider answers")
+            yield well(check, login.answer)
     yield _backup(facts)
     if facts.bundled:
         yield well("scripts", "the scripts of pages are bundled")

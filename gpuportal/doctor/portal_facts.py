@@ -17,6 +17,7 @@ from django.utils import timezone
 
 from gpuportal import ticks
 from gpuportal.backup import last_backup
+from gpuportal.directory import directory_client
 from gpuportal.doctor.portal_diagnosis import (
     LoginState,
     NodeState,
@@ -30,7 +31,7 @@ from gpuportal.oidc.provider_client import (
     client_of,
 )
 from gpuportal.pages import bundle
-from reservations.accounts.identities.queries import providers
+from reservations.accounts.identities.queries import directory, providers
 from telemetry import paths
 from telemetry.models import Node
 
@@ -146,6 +147,24 @@ def _logins() -> Iterator[LoginState]:
         except ProviderAnswerInvalid as error:
             fault = f"the answer of the provider is not valid: {error}"
         yield LoginState(name=provider.name, address=provider.issuer, fault=fault)
+    found = directory()
+    if found is None:
+        return
+    fault = answer = fix = ""
+    try:
+        answer = directory_client.look(found)
+    except directory_client.DirectoryAway as error:
+        fault = f"the directory does not answer: {error}"
+    except directory_client.DirectoryAnswerInvalid as error:
+        fault = f"people cannot sign in: {error}"
+        fix = "Check the variables that begin with LDAP_ (docs/logins.md)."
+    yield LoginState(
+        name=found.name,
+        address=" ".join(found.urls),
+        fault=fault,
+        answer=answer,
+        fix=fix,
+    )
 
 
 def _bundled() -> bool:

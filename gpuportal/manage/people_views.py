@@ -20,7 +20,7 @@ from gpuportal.manage.audit_text import rows_of
 from reservations.accounts import invitation_mail, offboarding, tasks
 from reservations.accounts import people as people_services
 from reservations.accounts.identities import service as identity_service
-from reservations.accounts.identities.queries import provider_name, providers
+from reservations.accounts.identities.queries import identity_sources, provider_name
 from reservations.accounts.invitations import UNUSABLE
 from reservations.accounts.second_factors import service as factor_service
 from reservations.accounts.second_factors.sign_in import proof_needed
@@ -97,7 +97,7 @@ def people(request: HttpRequest) -> HttpResponseBase:
         "kinds": KINDS.items(),
         "page": page,
         "query": query.urlencode(),
-        "providers": providers(),
+        "providers": identity_sources(),
     }
     return render(request, "gpuportal/manage/people.html", found)
 

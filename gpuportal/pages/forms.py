@@ -7,9 +7,13 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import gettext_lazy as lazy
 
+from gpuportal.directory.directory_backend import REFUSAL
+from gpuportal.directory.forms import refusal_errors
+from reservations.accounts.identities.queries import directory
+from reservations.accounts.identities.rules import SignInRefused
 from reservations.accounts.ssh_keys.public_key import MOST_CHARACTERS
 from reservations.accounts.ssh_keys.service import MOST_NAME_CHARACTERS
-from reservations.models import ApiToken
+from reservations.models import ApiToken, User
 from reservations.notifications.reader_locale import zone_names
 from telemetry.web.plain_forms import PlainErrors, PlainForm
 
@@ -125,6 +129,30 @@ class SignInForm(PlainErrors, AuthenticationForm):
         "invalid_login": lazy("Wrong user name or password."),
         "inactive": lazy("This account is switched off. Contact the lab admin."),
     }
+
+    def clean_username(self) -> str:
+        """Return one name for all ways to write it that a directory takes for one.
+
+        So failures are counted together. The portal's own user names keep their case.
+        """
+        typed: str = self.cleaned_data["username"]
+        if directory() is None or User.objects.filter(username=typed).exists():
+            return typed
+        return typed.lower()
+
+    def clean(self) -> dict[str, object]:
+        """Show why a directory signed nobody in."""
+        try:
+            return super().clean() or self.cleaned_data
+        except SignInRefused as refusal:
+            raise refusal_errors(refusal) from refusal
+
+    def get_invalid_login_error(self) -> forms.ValidationError:
+        """Show the refusal of the directory if there is one."""
+        refusal = getattr(self.request, REFUSAL, None)
+        if refusal is None:
+            return super().get_invalid_login_error()
+        return refusal_errors(refusal)
 
 
 class ZoneForm(PlainForm):

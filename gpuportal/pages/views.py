@@ -35,6 +35,7 @@ from gpuportal.pages.forms import (
 from placement.workspace.quick_booking import quick_start
 from reservations.accounts.api_tokens import create_token, revoke_token
 from reservations.accounts.identities.queries import (
+    directory,
     provider_named,
     providers,
     ways_in,
@@ -76,6 +77,7 @@ class SignIn(LoginView):
             **kwargs,
             passwords=settings.LOGIN_SETTINGS.passwords,
             providers=providers(),
+            directory=directory(),
             left=left,
         )
 

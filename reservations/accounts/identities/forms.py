@@ -5,6 +5,7 @@ from typing import Any
 from django import forms
 from django.utils.translation import gettext, gettext_lazy
 
+from reservations.accounts.identities.identity_source import folded_group
 from reservations.accounts.identities.rules import LONGEST_VALUE, Mapped
 from reservations.models import Account, ClaimRole
 from telemetry.web.plain_forms import PlainForm
@@ -43,11 +44,23 @@ class MappingRowForm(PlainForm):
         widget=forms.Select(attrs={"class": "select"}),
     )
 
-    def __init__(self, *args: Any, accounts: list[tuple[int, str]], **named: Any):
+    def __init__(
+        self,
+        *args: Any,
+        accounts: list[tuple[int, str]],
+        folds_case: bool,
+        **named: Any,
+    ):
         super().__init__(*args, **named)
+        self.folds_case = folds_case
         field = self.fields["account"]
         assert isinstance(field, forms.TypedChoiceField)
         field.choices = [("", "–"), *accounts]
+
+    def clean_value(self) -> str:
+        """Write the value as sign-ins compare it."""
+        value: str = self.cleaned_data["value"]
+        return folded_group(value) if self.folds_case else value
 
     def clean(self) -> dict[str, Any]:
         """Require a value and a group where they are needed."""
@@ -93,8 +106,12 @@ class MappingRows(forms.BaseFormSet):  # type: ignore[type-arg]
         ]
 
 
-def mapping_rows(data: Any, stored: list[Mapped]) -> Any:
-    """Return the table with the stored rows and some empty ones."""
+def mapping_rows(data: Any, stored: list[Mapped], *, folds_case: bool) -> Any:
+    """Return the table with the stored rows and some empty ones.
+
+    Args:
+        folds_case: values are compared in small letters.
+    """
     kind = forms.formset_factory(
         MappingRowForm,
         formset=MappingRows,
@@ -110,6 +127,5 @@ def mapping_rows(data: Any, stored: list[Mapped]) -> Any:
         {"value": one.value, "role": one.role, "account": one.account_pk}
         for one in stored
     ]
-    return kind(
-        data, initial=initial, prefix="rows", form_kwargs={"accounts": accounts}
-    )
+    more = {"accounts": accounts, "folds_case": folds_case}
+    return kind(data, initial=initial, prefix="rows", form_kwargs=more)

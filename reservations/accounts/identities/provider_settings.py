@@ -1,48 +1,43 @@
-"""The identity providers of the site, read from the environment.
+"""The ways to sign in of the site, read from the environment.
 
-One provider has the variables `OIDC_ISSUER`, `OIDC_CLIENT_ID` and so on. Several are
-listed in `OIDC_PROVIDERS`, and each has variables with its key: `OIDC_UNI_ISSUER`.
+One OpenID provider has the variables `OIDC_ISSUER`, `OIDC_CLIENT_ID` and so on. Several
+are listed in `OIDC_PROVIDERS`, and each has variables with its key: `OIDC_UNI_ISSUER`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
 from urllib.parse import urlsplit
 
+from reservations.accounts.identities.directory_settings import (
+    Directory,
+    read_directory,
+)
+from reservations.accounts.identities.identity_source import (
+    LOOPBACK,
+    IdentitySource,
+    SettingMissing,
+    SourceVariables,
+)
 from reservations.accounts.second_factors.rules import FactorPolicy, Policy
 
-METHODS = ("password", "oidc")
+METHODS = ("password", "oidc", "ldap")
 MOST_GRACE_DAYS = 365
 SUFFIX = "/.well-known/openid-configuration"
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
 LONGEST_ISSUER = 400
 KEY = re.compile(r"[a-z][a-z0-9]{0,19}")
-SIGN_UP = ("off", "mapped", "all")
-SignUp = Literal["off", "mapped", "all"]
 
 
 @dataclass(frozen=True)
-class Provider:
-    """One OpenID provider, and what the site does with its people."""
+class Provider(IdentitySource):
+    """One OpenID provider. The issuer has no slash at the end."""
 
-    key: str
-    """Its part of our addresses, such as `uni` in `/login/uni/`."""
-    name: str
-    """For the button "Sign in with ..."."""
-    issuer: str
-    """Without a slash at the end."""
     client_id: str
     client_secret: str = field(repr=False)
     scopes: str = "openid profile email"
     username_claim: str = "preferred_username"
-    groups_claim: str = "groups"
-    sign_up: SignUp = "mapped"
-    """Who may get an account: nobody, people whose groups are mapped, or everybody."""
-    match_usernames: bool = False
-    """Whether its user names are those of people whom an admin made."""
 
     @property
     def discovery_url(self) -> str:
@@ -59,15 +54,18 @@ class LoginSettings:
     problems: tuple[str, ...]
     """Each is a sentence that names the variable."""
     second_factor: FactorPolicy = field(default_factory=FactorPolicy)
+    directory: Directory | None = None
 
     @property
     def passwords(self) -> bool:
-        """Whether people may sign in with a password."""
+        """Whether people may sign in with a password of the portal."""
         return "password" in self.methods
 
-
-class _Missing(Exception):
-    """A setting is missing or invalid."""
+    @property
+    def sources(self) -> tuple[IdentitySource, ...]:
+        """The identity providers and the directory."""
+        directory = () if self.directory is None else (self.directory,)
+        return (*self.providers, *directory)
 
 
 def read_login_settings(
@@ -85,7 +83,7 @@ def read_login_settings(
     """
     methods = _words(environ.get("LOGIN", "")) or ("password",)
     problems = [
-        f"LOGIN: “{name}” is not a way to sign in. Use {' or '.join(METHODS)}"
+        f"LOGIN: “{name}” is not a way to sign in. Use {', '.join(METHODS)}"
         for name in methods
         if name not in METHODS
     ]
@@ -104,7 +102,7 @@ def read_login_settings(
                 providers.append(
                     _provider(key, prefix, environ, read_file, production=production)
                 )
-            except _Missing as error:
+            except SettingMissing as error:
                 problems.append(str(error))
         issuers = [one.issuer for one in providers]
         problems += [
@@ -112,10 +110,22 @@ def read_login_settings(
             for one in providers
             if issuers.count(one.issuer) > 1
         ]
+    directory = None
+    if "ldap" in methods:
+        try:
+            directory = read_directory(environ, read_file)
+        except SettingMissing as error:
+            problems.append(str(error))
+        if directory and any(one.key == directory.key for one in providers):
+            problems.append(f"OIDC_PROVIDERS: “{directory.key}” is the LDAP directory")
     known = tuple(name for name in METHODS if name in methods)
     second_factor, wrong = _factor_policy(environ, production=production)
     return LoginSettings(
-        known, tuple(providers), (*problems, *wrong), second_factor=second_factor
+        known,
+        tuple(providers),
+        (*problems, *wrong),
+        second_factor=second_factor,
+        directory=directory,
     )
 
 
@@ -159,63 +169,30 @@ def _provider(
     *,
     production: bool,
 ) -> Provider:
-    def value(name: str, default: str = "") -> str:
-        return environ.get(prefix + name, "").strip() or default
-
-    def one_of(name: str, choices: Iterable[str], default: str) -> str:
-        found = value(name, default)
-        if found not in choices:
-            raise _Missing(f"{prefix}{name}: use one of {', '.join(choices)}")
-        return found
-
+    variables = SourceVariables(prefix, environ, read_file)
+    value = variables.value
     issuer = value("ISSUER").removesuffix(SUFFIX).rstrip("/")
     if not issuer:
-        raise _Missing(f"{prefix}ISSUER is not set: the address of the provider")
+        raise SettingMissing(f"{prefix}ISSUER is not set: the address of the provider")
     _check_issuer(f"{prefix}ISSUER", issuer, production=production)
     client_id = value("CLIENT_ID")
     if not client_id:
-        raise _Missing(f"{prefix}CLIENT_ID is not set: the provider issues it")
+        raise SettingMissing(f"{prefix}CLIENT_ID is not set: the provider issues it")
     scopes = value("SCOPES", "openid profile email")
     if "openid" not in scopes.split():
-        raise _Missing(f"{prefix}SCOPES: the scope openid is missing")
+        raise SettingMissing(f"{prefix}SCOPES: the scope openid is missing")
     return Provider(
         key=key,
         name=value("NAME") or urlsplit(issuer).hostname or key,
         issuer=issuer,
         client_id=client_id,
-        client_secret=_secret(prefix, value, read_file),
+        client_secret=variables.secret("CLIENT_SECRET"),
         scopes=scopes,
         username_claim=value("USERNAME_CLAIM", "preferred_username"),
         groups_claim=value("GROUPS_CLAIM", "groups"),
-        sign_up=_sign_up(one_of("SIGN_UP", SIGN_UP, "mapped")),
-        match_usernames=one_of("MATCH_USERNAMES", ("0", "1"), "0") == "1",
+        sign_up=variables.sign_up(),
+        match_usernames=variables.switch("MATCH_USERNAMES"),
     )
-
-
-def _sign_up(text: str) -> SignUp:
-    return "off" if text == "off" else "all" if text == "all" else "mapped"
-
-
-def _secret(
-    prefix: str, value: Callable[[str], str], read_file: Callable[[str], str]
-) -> str:
-    if found := value("CLIENT_SECRET"):
-        return found
-    file = value("CLIENT_SECRET_FILE")
-    if not file:
-        raise _Missing(
-            f"{prefix}CLIENT_SECRET is not set, and {prefix}CLIENT_SECRET_FILE names "
-            "no file. There is no default"
-        )
-    try:
-        found = read_file(file).strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise _Missing(
-            f"{prefix}CLIENT_SECRET_FILE: {file} cannot be read: {type(error).__name__}"
-        ) from error
-    if not found:
-        raise _Missing(f"{prefix}CLIENT_SECRET_FILE: {file} is empty")
-    return found
 
 
 def _check_issuer(name: str, issuer: str, *, production: bool) -> None:
@@ -223,14 +200,14 @@ def _check_issuer(name: str, issuer: str, *, production: bool) -> None:
         parts = urlsplit(issuer)
         host, _port = parts.hostname, parts.port
     except ValueError as error:
-        raise _Missing(f"{name}: {issuer[:80]} is not an address") from error
+        raise SettingMissing(f"{name}: {issuer[:80]} is not an address") from error
     plain = parts.scheme == "http" and host in LOOPBACK and not production
     if not host or not (parts.scheme == "https" or plain):
-        raise _Missing(f"{name}: it must begin with https:// and a host")
+        raise SettingMissing(f"{name}: it must begin with https:// and a host")
     if parts.query or parts.fragment or "@" in parts.netloc:
-        raise _Missing(f"{name}: it has a query, a fragment or a user name")
+        raise SettingMissing(f"{name}: it has a query, a fragment or a user name")
     if len(issuer) > LONGEST_ISSUER or not issuer.isascii() or " " in issuer:
-        raise _Missing(
+        raise SettingMissing(
             f"{name}: it is longer than {LONGEST_ISSUER} characters, or has other "
             "characters than an address"
         )

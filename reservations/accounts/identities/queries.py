@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from django.conf import settings
 from django.db.models import Q, QuerySet
 
+from reservations.accounts.identities.directory_settings import Directory
+from reservations.accounts.identities.identity_source import IdentitySource
 from reservations.accounts.identities.provider_settings import Provider
 from reservations.accounts.identities.rules import (
     ClaimRight,
@@ -36,6 +38,18 @@ def providers() -> tuple[Provider, ...]:
     return found
 
 
+def directory() -> Directory | None:
+    """Return the LDAP directory of the site, if it has one."""
+    found: Directory | None = settings.LOGIN_SETTINGS.directory
+    return found
+
+
+def identity_sources() -> tuple[IdentitySource, ...]:
+    """Return the identity providers and the directory."""
+    found: tuple[IdentitySource, ...] = settings.LOGIN_SETTINGS.sources
+    return found
+
+
 def provider_named(key: str) -> Provider | None:
     """Return the provider with a key."""
     return next((one for one in providers() if one.key == key), None)
@@ -43,7 +57,9 @@ def provider_named(key: str) -> Provider | None:
 
 def provider_name(issuer: str) -> str:
     """Return the name of an issuer, or its address if it was taken off the settings."""
-    return next((one.name for one in providers() if one.issuer == issuer), issuer)
+    return next(
+        (one.name for one in identity_sources() if one.issuer == issuer), issuer
+    )
 
 
 def mappings_of(issuer: str) -> list[Mapped]:
@@ -197,4 +213,11 @@ def seen_values(identities: Iterable[Identity]) -> list[tuple[str, int]]:
 def ways_in(user: User) -> list[Mapping[str, object]]:
     """Return each provider with whether a person is connected there."""
     own = {one.issuer: one for one in user.identities.all()}
-    return [{"provider": one, "identity": own.get(one.issuer)} for one in providers()]
+    return [
+        {
+            "provider": one,
+            "identity": own.get(one.issuer),
+            "directory": one == directory(),
+        }
+        for one in identity_sources()
+    ]

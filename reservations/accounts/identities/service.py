@@ -7,7 +7,7 @@ from datetime import datetime
 from django.db import IntegrityError, transaction
 from django.db.models import Q
 
-from reservations.accounts.identities.provider_settings import Provider
+from reservations.accounts.identities.identity_source import IdentitySource
 from reservations.accounts.identities.queries import (
     bound_members,
     identities_at,
@@ -49,7 +49,7 @@ PERSON_MADE = "identity.person-made"
 """In the audit log: the first sign-in of a new person."""
 
 
-def sign_in(*, provider: Provider, claims: Claims, now: datetime) -> User:
+def sign_in(*, provider: IdentitySource, claims: Claims, now: datetime) -> User:
     """Return the person of an identity. A new person is made if the site admits them.
 
     Raises:
@@ -73,7 +73,9 @@ def sign_in(*, provider: Provider, claims: Claims, now: datetime) -> User:
     return found.user
 
 
-def connect(*, user: User, provider: Provider, claims: Claims, now: datetime) -> None:
+def connect(
+    *, user: User, provider: IdentitySource, claims: Claims, now: datetime
+) -> None:
     """Let a signed-in person sign in with an identity from now on.
 
     Raises:
@@ -137,7 +139,7 @@ def _identity(issuer: str, subject: str) -> Identity | None:
     return rows.filter(issuer=issuer, subject=subject).first()
 
 
-def _matched(provider: Provider, claims: Claims) -> User | None:
+def _matched(provider: IdentitySource, claims: Claims) -> User | None:
     """Return the person whom an admin made for this user name, and nobody else.
 
     It is a person who never signed in. One who has a password, another identity or
@@ -156,7 +158,7 @@ def _matched(provider: Provider, claims: Claims) -> User | None:
     ).first()
 
 
-def _new_person(provider: Provider, claims: Claims) -> User:
+def _new_person(provider: IdentitySource, claims: Claims) -> User:
     check_sign_up(
         claims,
         mappings_of(provider.issuer),
@@ -190,7 +192,7 @@ def _new_person(provider: Provider, claims: Claims) -> User:
 
 def _connect(
     person: User,
-    provider: Provider,
+    provider: IdentitySource,
     claims: Claims,
     *,
     verb: str,

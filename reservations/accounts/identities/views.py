@@ -11,12 +11,12 @@ from django.views.decorators.http import require_http_methods
 
 from reservations.accounts.identities import service
 from reservations.accounts.identities.forms import mapping_rows
-from reservations.accounts.identities.provider_settings import Provider
+from reservations.accounts.identities.identity_source import IdentitySource
 from reservations.accounts.identities.queries import (
     identities_at,
+    identity_sources,
     mapping_preview,
     mappings_of,
-    providers,
     seen_values,
 )
 from reservations.accounts.second_factors.sign_in import proof_needed
@@ -32,7 +32,7 @@ VALUES_SHOWN = 200
 @operator_required
 def show(request: HttpRequest) -> HttpResponseBase:
     """Show and change the mappings of one provider."""
-    found = providers()
+    found = identity_sources()
     if not found:
         page = {"tab": "people"}
         return render(request, "reservations/accounts/identities/mapping.html", page)
@@ -48,7 +48,7 @@ class MappingPage(ReviewPage):
     tab = "people"
     before_hint = gettext_lazy("Preview who would join or leave. Then save.")
 
-    def __init__(self, request: HttpRequest, provider: Provider) -> None:
+    def __init__(self, request: HttpRequest, provider: IdentitySource) -> None:
         super().__init__(request)
         self.provider = provider
 
@@ -61,7 +61,8 @@ class MappingPage(ReviewPage):
 
     def form_of(self, data: Any) -> Any:
         """Return the table."""
-        return mapping_rows(data, mappings_of(self.provider.issuer))
+        stored = mappings_of(self.provider.issuer)
+        return mapping_rows(data, stored, folds_case=self.provider.folds_case)
 
     def review(self, form: Any) -> Review:
         """Return who would join or leave, by the groups seen last."""
@@ -97,7 +98,7 @@ class MappingPage(ReviewPage):
         return {
             "proof_needed": proof_needed(self.request),
             "provider": self.provider,
-            "providers": providers(),
+            "providers": identity_sources(),
             "people": len(seen),
             "values": seen_values(seen)[:VALUES_SHOWN],
         }

@@ -24,7 +24,7 @@ from django.views.decorators.http import require_safe
 from kombu.exceptions import OperationalError
 
 from reservations.accounts import tasks
-from reservations.accounts.identities.queries import providers
+from reservations.accounts.identities.queries import identity_sources
 from reservations.accounts.passwords import password_mail, service
 from reservations.accounts.passwords.forms import (
     NewPasswordForm,
@@ -59,7 +59,7 @@ class ForgottenPassword(PasswordResetView):
             **kwargs,
             possible=password_mail.possible(),
             passwords=settings.LOGIN_SETTINGS.passwords,
-            providers=providers(),
+            providers=identity_sources(),
         )
 
     def post(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:

@@ -4,6 +4,7 @@ import pytest
 from django.utils import timezone
 
 from reservations.accounts.identities import service
+from reservations.accounts.identities.directory_settings import Directory
 from reservations.accounts.identities.provider_settings import LoginSettings, Provider
 from reservations.accounts.identities.rules import Claims
 from reservations.accounts.second_factors.sign_in import PROVED_AT
@@ -174,3 +175,18 @@ def test_an_admin_with_a_second_factor_confirms_it_before_a_role_is_given(desk, 
     session.save()
     assert desk.post(PAGE, kept).status_code == 302
     assert ClaimMapping.objects.exists()
+
+
+def test_groups_of_a_directory_have_no_case(desk, settings):
+    directory = Directory(name="Uni", urls=("ldaps://ldap.example.org",), tls="ldaps")
+    settings.LOGIN_SETTINGS = LoginSettings(("ldap",), (), (), directory=directory)
+    vision = make_account("vision")
+    sent = form(("GPU  Users", "member", vision.pk), ("gpu users", "head", vision.pk))
+    assert (
+        "Another row has this value and group."
+        in desk.post(PAGE, sent).content.decode()
+    )
+    shown = desk.post(PAGE, form(("GPU  Users", "member", vision.pk)))
+    mark = shown.context["review"].mark
+    desk.post(PAGE, form(("GPU  Users", "member", vision.pk), save="1", mark=mark))
+    assert ClaimMapping.objects.get().value == "gpu users"

@@ -1,0 +1,1 @@
+"""Sign-in with the user name and password of an LDAP directory."""
