@@ -128,7 +128,7 @@ def _pages(facts: StatusFacts) -> PartStatus:
     if facts.upgrading:
         words = sentence("The portal is being upgraded. Some pages may fail.")
         return PartStatus(name, PartState.WARN, words)
-    return PartStatus(name, PartState.GOOD, sentence("This page has just been made."))
+    return PartStatus(name, PartState.GOOD, sentence("The web server answers."))
 
 
 def _database(facts: StatusFacts) -> PartStatus:
@@ -144,18 +144,18 @@ def _database(facts: StatusFacts) -> PartStatus:
 
 
 def _broker(facts: StatusFacts) -> PartStatus:
-    name = sentence("Connection to the machines")
+    name = sentence("Connection to the nodes")
     if facts.broker:
         return PartStatus(name, PartState.GOOD, sentence("The broker answers."))
     words = sentence(
-        "The broker does not answer. No job starts, and no page is live. Bookings can "
-        "be made, and jobs keep running."
+        "The broker, which carries messages to the nodes, does not answer. No job "
+        "starts, and no page is live. You can book, and jobs keep running."
     )
     return PartStatus(name, PartState.BAD, words, facts.last_seen_at)
 
 
 def _tasks(facts: StatusFacts) -> PartStatus:
-    name = sentence("Starts and ends")
+    name = sentence("Reservations and jobs")
     if not facts.broker:
         words = sentence("Not known while the broker does not answer.")
         return PartStatus(name, PartState.UNKNOWN, words)
@@ -169,8 +169,8 @@ def _tasks(facts: StatusFacts) -> PartStatus:
         )
     if facts.some_late:
         words = sentence(
-            "Some periodic tasks are late. Some of what the portal does by itself "
-            "comes later."
+            "Some periodic tasks are late. Automatic actions of the portal can be "
+            "delayed."
         )
         return PartStatus(
             name, PartState.WARN, words, min(facts.late_since, default=None)
@@ -186,7 +186,7 @@ def _live_data(facts: StatusFacts) -> PartStatus:
         return PartStatus(name, PartState.UNKNOWN, words)
     at = facts.frame_at
     if at is None and facts.database and not facts.nodes_seen_at:
-        words = sentence("No machine reports yet.")
+        words = sentence("No node reports yet.")
         return PartStatus(name, PartState.UNKNOWN, words)
     if at is not None and facts.now - at < LIVE_WITHIN:
         return PartStatus(name, PartState.GOOD, sentence("The board is up to date."))
@@ -198,12 +198,12 @@ def _live_data(facts: StatusFacts) -> PartStatus:
 
 
 def _nodes(facts: StatusFacts) -> PartStatus:
-    name = sentence("Machines")
+    name = sentence("Nodes")
     if not facts.database:
         words = sentence("Not known while the database does not answer.")
         return PartStatus(name, PartState.UNKNOWN, words)
     if not facts.nodes_seen_at:
-        words = sentence("There is no machine yet.")
+        words = sentence("There is no node yet.")
         return PartStatus(name, PartState.UNKNOWN, words)
     if _live_data(facts).state not in (PartState.GOOD, PartState.WARN):
         words = sentence("Not known while live data is missing.")
@@ -212,13 +212,13 @@ def _nodes(facts: StatusFacts) -> PartStatus:
     silent = [at for at in facts.nodes_seen_at if at is None or at < limit]
     number = len(facts.nodes_seen_at)
     if not silent:
-        words = counted("{n} machine reports.", "{n} machines report.", number)
+        words = counted("{n} node reports.", "{n} nodes report.", number)
         return PartStatus(name, PartState.GOOD, words)
     words = counted(
-        "{n} of {all} machines does not report. The board names it. Its jobs keep "
-        "running unless it is off.",
-        "{n} of {all} machines do not report. The board names them. Their jobs keep "
-        "running unless they are off.",
+        "{n} of {all} nodes does not report. The board shows which. Its jobs keep "
+        "running unless it is switched off.",
+        "{n} of {all} nodes do not report. The board shows which. Their jobs keep "
+        "running unless they are switched off.",
         len(silent),
         all=number,
     )

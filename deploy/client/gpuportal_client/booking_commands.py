@@ -232,7 +232,7 @@ def stay(args):
 
 
 def adopt(args):
-    """List what you use without a booking. With a node, book that, as flex from now."""
+    """List the GPUs that you use without a booking. With a node, book its GPUs."""
     to = portal()
     if args.node is None:
         answer = to.ask("GET", "/unbooked-use")

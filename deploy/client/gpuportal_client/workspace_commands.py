@@ -131,7 +131,7 @@ def declare(word):
         env={
             "default": "",
             "metavar": "ENVIRONMENT",
-            "help": "start, book: folder of its environment on the node",
+            "help": "start, book: folder of its environment on the node, or an image",
         },
         folder={"default": "", "help": "start: the folder that it shows"},
         gpus={"type": int, "help": "start: how many GPUs it uses (default: all)"},

@@ -44,14 +44,13 @@ def why_not_quantized(form: str, strategy: Strategy, launch: Mapping[str, Any]) 
     whole = strategy.keeps_model_whole and not strategy.shares_gradients
     if not whole:
         return sentence(
-            "its weights are quantized ({weights}), which the recipe runs on one GPU "
-            "and where each GPU has all weights",
+            "its weights are quantized ({weights}). The recipe needs one GPU, or all "
+            "weights on each GPU",
             weights=form,
         )
     if launch.get("offload", "none") != "none" or launch.get("offload_optimizer"):
         return sentence(
-            "its weights are quantized ({weights}), which the recipe does not combine "
-            "with offload",
+            "its weights are quantized ({weights}). The recipe cannot offload then",
             weights=form,
         )
     return ""

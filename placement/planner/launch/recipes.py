@@ -570,8 +570,8 @@ _OF_IMAGES: dict[str, dict[str, Any]] = {
     "data": {
         "reads": "images",
         "help": sentence(
-            "folder on the node with a folder of images for each class, or with such "
-            "folders in train and validation"
+            "folder on the node with one folder of images per class, or with train "
+            "and validation, which have these folders"
         ),
     },
     "batch": {
@@ -582,8 +582,8 @@ _OF_IMAGES: dict[str, dict[str, Any]] = {
     "evaluation_pct": {
         "default": 10.0,
         "help": sentence(
-            "images held out to measure loss and accuracy on, without a folder "
-            "validation; 0: none"
+            "images held out to measure loss and accuracy; not used if there is a "
+            "folder validation; 0: none"
         ),
     },
     "seed": {"help": sentence("seed for data and a new last layer")},

@@ -71,8 +71,8 @@ def test_a_portal_that_works_says_so_in_every_line():
             },
             {
                 "Bookings and changes": ("bad", ago(60)),
-                "Starts and ends": ("bad", ago(60)),
-                "Machines": ("unknown", None),
+                "Reservations and jobs": ("bad", ago(60)),
+                "Nodes": ("unknown", None),
             },
         ),
         (
@@ -85,30 +85,30 @@ def test_a_portal_that_works_says_so_in_every_line():
                 "nodes_seen_at": (ago(300), ago(310), None),
             },
             {
-                "Connection to the machines": ("bad", ago(300)),
-                "Starts and ends": ("unknown", None),
+                "Connection to the nodes": ("bad", ago(300)),
+                "Reservations and jobs": ("unknown", None),
                 "Live data": ("unknown", None),
-                "Machines": ("unknown", None),
+                "Nodes": ("unknown", None),
             },
         ),
         (
             {"some_late": True, "late_since": (ago(400), ago(500))},
-            {"Starts and ends": ("warn", ago(500))},
+            {"Reservations and jobs": ("warn", ago(500))},
         ),
         ({"frame_at": ago(9)}, {"Live data": ("warn", ago(9))}),
         (
-            # Ingest is away: no machine is blamed.
+            # Ingest is away: no node is blamed.
             {"frame_at": ago(40), "nodes_seen_at": (ago(40), ago(41))},
-            {"Live data": ("bad", ago(40)), "Machines": ("unknown", None)},
+            {"Live data": ("bad", ago(40)), "Nodes": ("unknown", None)},
         ),
         (
             {"nodes_seen_at": (ago(1), ago(50), ago(70))},
-            {"Machines": ("warn", ago(70))},
+            {"Nodes": ("warn", ago(70))},
         ),
-        ({"nodes_seen_at": (None,)}, {"Machines": ("bad", None)}),
+        ({"nodes_seen_at": (None,)}, {"Nodes": ("bad", None)}),
         (
             {"frame_at": None, "nodes_seen_at": ()},
-            {"Live data": ("unknown", None), "Machines": ("unknown", None)},
+            {"Live data": ("unknown", None), "Nodes": ("unknown", None)},
         ),
         ({"disk_short": True}, {"Uploads and results": ("warn", None)}),
         ({"upgrading": True}, {"Pages": ("warn", None)}),
@@ -136,6 +136,6 @@ def test_each_failure_is_shown_where_it_is_and_since_when(change, found):
 def test_the_sentences_have_their_numbers():
     facts = replace(WELL, nodes_seen_at=(ago(1), ago(50), ago(70)))
     words = {str(part.name): str(part.words) for part in parts_of(facts)}
-    assert words["Machines"].startswith("2 of 3 machines do not report.")
+    assert words["Nodes"].startswith("2 of 3 nodes do not report.")
     facts = replace(WELL, database=False, broker=False, done_at=())
     assert str(headline(parts_of(facts))) == "2 parts of the portal do not work."
