@@ -36,7 +36,7 @@ def folder(tmp_path, fork_server):
     path = tmp_path / "tiny-llama"
     fork_server.output(
         "import pathlib\n"
-        "from tests.placement.generation.tiny_models import write_tiny_llama\n"
+        "from tests.placement.language_models.tiny_models import write_tiny_llama\n"
         f"write_tiny_llama(pathlib.Path({str(path)!r}))\n"
     )
     return path
