@@ -41,6 +41,9 @@ from tests.factories import (
     make_user,
 )
 
+KINDS = [one for one in LedgerEntry.Kind if one != LedgerEntry.Kind.IMPORT]
+"""Kinds of rows that a Reservation has."""
+
 pytestmark = pytest.mark.django_db
 NOW = at(9, day=20)
 HOUR = timedelta(hours=1)
@@ -131,7 +134,7 @@ class World:
         LedgerEntry.objects.create(
             membership_id=row.membership_id,
             reservation=row,
-            kind=self.random.choice(list(LedgerEntry.Kind)),
+            kind=self.random.choice(KINDS),
             gpu_seconds=self.random.randint(1, 10**6),
             at=self._instant(-20 * 24, 0),
         )
