@@ -6,7 +6,7 @@ from io import StringIO
 
 import pytest
 from django.core.management import call_command
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError, connection, transaction
 
 from reservations.fairshare.slurm_charges import (
     NO_GROUP,
@@ -22,7 +22,12 @@ from reservations.store.booking_facts import site_policy
 from reservations.store.usage import past_usage
 from telemetry.slurm.sacct_usage import read_sacct
 from telemetry.slurm.slurm_commands import SlurmCommands
-from tests.factories import make_membership, make_pool, make_user
+from tests.factories import (
+    make_membership,
+    make_pool,
+    make_reservation,
+    make_user,
+)
 
 NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)
 END = int((NOW - timedelta(hours=1)).timestamp())
@@ -138,6 +143,19 @@ def test_the_database_takes_a_run_once_and_nothing_without_a_reservation(ada):
     ):
         with pytest.raises(IntegrityError), transaction.atomic():
             LedgerEntry.objects.create(**given, **wrong)
+
+
+def test_a_process_of_the_release_before_still_adds_rows(ada):
+    """It does not know `source`, and goes on between `migrate` and its restart."""
+    booked = make_reservation(ada.user)
+    columns = "membership_id, reservation_id, kind, gpu_seconds, at, reason"
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"INSERT INTO reservations_ledgerentry ({columns})"
+            " VALUES (%s, %s, 'charge', 5, %s, 'x')",
+            [ada.pk, booked.pk, NOW],
+        )
+    assert LedgerEntry.objects.get(kind="charge").source == ""
 
 
 def test_the_command_says_what_it_added_and_whom_it_left_out(
