@@ -153,7 +153,7 @@ def test_settings_outlive_an_upgrade_and_a_removal_and_no_purge(package, tmp_pat
     given = {"GPUPORTAL_VENV": sys.prefix}
     done = machine.dpkg("--configure", "gpuportal-node", **given)
     assert done.returncode == 0, done.stderr
-    assert os.readlink(own) == sys.prefix
+    assert own.readlink() == Path(sys.prefix)
     (user,) = machine.users()
     assert user.endswith(":/var/lib/gpuportal-node:/usr/sbin/nologin")
     wanted = machine.root / "etc/systemd/system/multi-user.target.wants"
