@@ -127,6 +127,10 @@ if DATABASES["default"]["ENGINE"].endswith("sqlite3"):
         "init_command": "PRAGMA journal_mode=WAL;PRAGMA synchronous=FULL;"
         "PRAGMA secure_delete=ON;",
     }
+elif DATABASES["default"]["ENGINE"].endswith("postgresql"):
+    # Seconds. Without it a request waits for minutes for a machine that is off.
+    # `?connect_timeout=` of DATABASE_URL comes first.
+    DATABASES["default"].setdefault("OPTIONS", {}).setdefault("connect_timeout", 5)
 # The source of the move from SQLite to PostgreSQL: gpuportal/backup/row_transfer.py.
 if _source := env("GPUPORTAL_BACKUP_SQLITE", default=""):
     DATABASES["backup"] = {"ENGINE": "django.db.backends.sqlite3", "NAME": _source}

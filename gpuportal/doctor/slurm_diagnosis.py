@@ -19,6 +19,9 @@ OPERATORS = frozenset({"Operator", "Administrator", "Admin"})
 HIDING = frozenset({"all", "jobs", "nodes", "reservations"})
 """Values of PrivateData that hide what the board shows."""
 MOST_NAMES = 3
+IMPORT_OLD_SECONDS = 3 * 3600
+"""Usage is imported every hour."""
+WORKERS = "systemctl status gpuportal-worker gpuportal-beat"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +33,12 @@ class SlurmReading:
     failure: str
     skipped: tuple[tuple[str, str], ...]
     """(node, reason) of nodes that the board does not show."""
+    imports: bool = False
+    """Whether usage is imported (SLURM_IMPORT)."""
+    import_age_seconds: float | None = None
+    """Since the last import that read something; None: there was none."""
+    import_failure: str = ""
+    """What the last import could not read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,16 +201,15 @@ def _rights(facts: SlurmFacts) -> Diagnosis:
 
 def _reading(facts: SlurmFacts) -> Iterator[Diagnosis]:
     found = facts.reading
-    fix = "systemctl status gpuportal-worker gpuportal-beat"
     if found is None:
-        yield problem("board", "the portal has not read the cluster yet", fix)
+        yield problem("board", "the portal has not read the cluster yet", WORKERS)
         return
     age_seconds = found.age_seconds
     if found.failure:
-        yield problem("board", f"the last reading failed: {found.failure}", fix)
+        yield problem("board", f"the last reading failed: {found.failure}", WORKERS)
     elif age_seconds is None or age_seconds > OLD_SECONDS:
         ago = "never" if age_seconds is None else f"{format_duration(age_seconds)} ago"
-        yield problem("board", f"the last reading was {ago}", fix)
+        yield problem("board", f"the last reading was {ago}", WORKERS)
     else:
         yield well("board", f"read {format_duration(age_seconds)} ago")
     for node, why in found.skipped[:MOST_NAMES]:
@@ -213,3 +221,22 @@ def _reading(facts: SlurmFacts) -> Iterator[Diagnosis]:
     if len(found.skipped) > MOST_NAMES:
         more = len(found.skipped) - MOST_NAMES
         yield note("nodes", f"the board leaves out {more} more")
+    if found.imports:
+        yield _import(found)
+
+
+def _import(found: SlurmReading) -> Diagnosis:
+    age_seconds = found.import_age_seconds
+    if found.import_failure:
+        return problem(
+            "import",
+            f"the last import did not read everything: {found.import_failure}",
+            "Run `gpuportal-manage slurm import` after the repair. It says what is "
+            "left out.",
+        )
+    if age_seconds is None:
+        return note("import", "no usage is imported yet. It is imported every hour")
+    ago = format_duration(age_seconds)
+    if age_seconds > IMPORT_OLD_SECONDS:
+        return problem("import", f"the last import was {ago} ago", WORKERS)
+    return well("import", f"usage was imported {ago} ago")

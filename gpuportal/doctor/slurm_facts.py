@@ -75,12 +75,18 @@ def _reading(now: datetime) -> SlurmReading | None:
     found = SlurmCluster.objects.filter(name=settings.SLURM_CLUSTER).first()
     if found is None:
         return None
-    read_at = found.read_at
     return SlurmReading(
-        age_seconds=None if read_at is None else (now - read_at).total_seconds(),
+        age_seconds=_age_seconds(found.read_at, now),
         failure=found.failure,
         skipped=tuple((str(node), str(why)) for node, why in found.skipped),
+        imports=settings.SLURM_IMPORT,
+        import_age_seconds=_age_seconds(found.imported_at, now),
+        import_failure=found.import_failure,
     )
+
+
+def _age_seconds(at: datetime | None, now: datetime) -> float | None:
+    return None if at is None else (now - at).total_seconds()
 
 
 def _shared_users() -> dict[str, tuple[str, ...]]:

@@ -118,8 +118,11 @@ def headline(parts: Sequence[PartStatus]) -> Sentence:
             "{n} parts of the portal do not work.",
             broken,
         )
-    if worst(parts) == PartState.GOOD:
+    state = worst(parts)
+    if state == PartState.GOOD:
         return sentence("Everything works.")
+    if state == PartState.UNKNOWN:
+        return sentence("No part of the portal fails. Some parts are not known yet.")
     return sentence("The portal works, with limits.")
 
 

@@ -1,8 +1,8 @@
 """``/status/``: what works now and since when not, for everybody.
 
 It opens without database, broker and workers. It names no person, no machine and no
-address. What it reads is read at most once in five seconds by each process, because
-strangers can open it.
+address. Strangers can open it, so one thread of a process reads at a time, and five
+seconds pass between two readings. Other requests get the facts that were read before.
 """
 
 import threading
@@ -14,6 +14,7 @@ from django.db.models import Count, Max, Min
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils import timezone
+from django.utils.translation import gettext
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
@@ -45,13 +46,15 @@ _found: tuple[float, StatusFacts] | None = None
 @require_safe
 def status_page(request: HttpRequest) -> HttpResponse:
     """Show the parts. Without the database: a page without the top bar."""
-    facts = _recent_facts()
+    facts = _recent_facts(KEPT_SECONDS)
+    if facts is None:
+        return _not_read_yet()
     if facts.database:
         try:
             return _page(request, facts, "base.html")
         except OUTAGES:
             # It went away in the last seconds.
-            facts = read_facts(timezone.now())
+            facts = _recent_facts(0) or facts
     return _page(request, facts, "gpuportal/pages/_plain.html")
 
 
@@ -67,12 +70,34 @@ def _page(request: HttpRequest, facts: StatusFacts, layout: str) -> HttpResponse
     return render(request, "gpuportal/pages/status.html", shown)
 
 
-def _recent_facts() -> StatusFacts:
+def _not_read_yet() -> HttpResponse:
+    return HttpResponse(
+        gettext("The portal reads its state. Load this page again in some seconds."),
+        content_type="text/plain; charset=utf-8",
+        status=503,
+        headers={"Retry-After": "5", "Refresh": "5"},
+    )
+
+
+def _recent_facts(kept_seconds: float) -> StatusFacts | None:
+    """Read the facts if the last ones are older. While another thread reads, return
+    the last ones; None: this process has none yet."""
     global _found
-    with _reading:
-        if _found is None or time.monotonic() - _found[0] > KEPT_SECONDS:
-            _found = (time.monotonic(), read_facts(timezone.now()))
-        return _found[1]
+    if _is_recent(kept_seconds) or not _reading.acquire(blocking=False):
+        return _found[1] if _found else None
+    try:
+        # Another thread may have read since.
+        if not _is_recent(kept_seconds):
+            facts = read_facts(timezone.now())
+            # A reading may be slow, so its end counts.
+            _found = (time.monotonic(), facts)
+        return _found[1] if _found else None
+    finally:
+        _reading.release()
+
+
+def _is_recent(kept_seconds: float) -> bool:
+    return _found is not None and time.monotonic() - _found[0] < kept_seconds
 
 
 def read_facts(now: datetime) -> StatusFacts:

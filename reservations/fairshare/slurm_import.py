@@ -7,11 +7,11 @@ looks at it again.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
-from django.db import transaction
+from django.db import IntegrityError, transaction
 
 from reservations.fairshare.slurm_charges import (
     SlurmCharge,
@@ -21,8 +21,9 @@ from reservations.fairshare.slurm_charges import (
 )
 from reservations.models import LedgerEntry, Membership, User
 from telemetry.models import Pool
-from telemetry.slurm.sacct_usage import SlurmRun
+from telemetry.slurm.sacct_usage import SlurmOutputTooLong, SlurmRun
 from telemetry.slurm.service import class_of
+from telemetry.slurm.slurm_commands import SlurmCommands
 
 ROWS_AT_ONCE = 500
 """Rows of one transaction: fewer than ``store.usage.UNSETTLED_ROWS``."""
@@ -41,11 +42,77 @@ class SlurmImport:
     """Weighted, of the added rows."""
     left_out: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     """Runs by Unix user, account and reason."""
+    invalid_lines: int = 0
+    """Lines of `sacct` that cannot be read."""
+    first_invalid: str = ""
+    unread_days: list[str] = field(default_factory=list)
+    """Days whose output is too long, with the reason."""
+
+    @property
+    def failure(self) -> str:
+        """What was not read, in one line; "": everything was read."""
+        found = list(self.unread_days)
+        if self.invalid_lines:
+            found.append(
+                f"lines that cannot be read: {self.invalid_lines}, "
+                f"the first is {self.first_invalid}"
+            )
+        return ". ".join(found)
 
 
-def import_runs(runs: Iterable[SlurmRun], *, now: datetime) -> SlurmImport:
-    """Add a charge for each run that is over and has none yet."""
-    done = SlurmImport()
+def days_before(now: datetime, days: int) -> Iterator[tuple[datetime, datetime]]:
+    """Yield the last days until now, the oldest first, as (start, end).
+
+    >>> list(days_before(datetime(2026, 3, 2, 12), 1))
+    [(datetime.datetime(2026, 3, 1, 12, 0), datetime.datetime(2026, 3, 2, 12, 0))]
+    """
+    for number in range(days, 0, -1):
+        end = now - timedelta(days=number - 1)
+        yield end - timedelta(days=1), end
+
+
+def import_day(
+    commands: SlurmCommands,
+    start: datetime,
+    end: datetime,
+    *,
+    now: datetime,
+    done: SlurmImport,
+) -> None:
+    """Ask `sacct` for one day, and add the charges of the runs that ended in it.
+
+    A run that lasted several days is in the output of each. It counts on the day of its
+    end. One that is not over counts on the last day. What cannot be read is left out
+    and counted in `done`.
+
+    Raises:
+        SlurmFailure: Slurm does not answer.
+    """
+    try:
+        found = commands.readable_runs(start, end)
+    except SlurmOutputTooLong as error:
+        done.unread_days.append(f"{start:%Y-%m-%d %H:%M} to {end:%Y-%m-%d}: {error}")
+        return
+    done.invalid_lines += found.invalid
+    done.first_invalid = done.first_invalid or found.first_invalid
+    first, last = start.timestamp(), end.timestamp()
+    runs = (
+        run
+        for run in found.runs
+        if (end >= now if run.end is None or run.end > last else run.end > first)
+    )
+    import_runs(runs, now=now, done=done)
+
+
+def import_runs(
+    runs: Iterable[SlurmRun], *, now: datetime, done: SlurmImport | None = None
+) -> SlurmImport:
+    """Add a charge for each run that is over and has none yet.
+
+    Args:
+        done: what earlier parts of the same import did. It is added to.
+    """
+    done = done or SlurmImport()
     over: dict[str, SlurmRun] = {}
     for run in runs:
         if run.end is None or run.end > now.timestamp():
@@ -73,25 +140,35 @@ def import_runs(runs: Iterable[SlurmRun], *, now: datetime) -> SlurmImport:
     return done
 
 
-@transaction.atomic(durable=True)
 def _add(charges: Collection[SlurmCharge], done: SlurmImport) -> None:
-    LedgerEntry.objects.bulk_create(
-        (
-            LedgerEntry(
-                membership_id=one.membership_pk,
-                kind=LedgerEntry.Kind.IMPORT,
-                gpu_seconds=one.gpu_seconds,
-                at=datetime.fromtimestamp(one.at, UTC),
-                reason=one.reason,
-                source=one.source,
-            )
-            for one in charges
-        ),
-        # Another import may have added it since.
-        ignore_conflicts=True,
-    )
+    while True:
+        try:
+            _write(charges)
+            break
+        except IntegrityError:
+            # Another import has added some of them since.
+            known = _known([one.source for one in charges])
+            if not known:
+                raise
+        done.known += len(known)
+        charges = [one for one in charges if one.source not in known]
     done.added += len(charges)
     done.gpu_seconds += sum(one.gpu_seconds for one in charges)
+
+
+@transaction.atomic(durable=True)
+def _write(charges: Iterable[SlurmCharge]) -> None:
+    LedgerEntry.objects.bulk_create(
+        LedgerEntry(
+            membership_id=one.membership_pk,
+            kind=LedgerEntry.Kind.IMPORT,
+            gpu_seconds=one.gpu_seconds,
+            at=datetime.fromtimestamp(one.at, UTC),
+            reason=one.reason,
+            source=one.source,
+        )
+        for one in charges
+    )
 
 
 def _known(sources: Collection[str]) -> set[str]:

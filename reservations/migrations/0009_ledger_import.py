@@ -14,7 +14,7 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='ledgerentry',
             name='source',
-            field=models.CharField(blank=True, default='', help_text='What an import is for. Each has one row.', max_length=120),
+            field=models.CharField(blank=True, db_default='', default='', help_text='What an import is for. Each has one row.', max_length=120),
         ),
         migrations.AlterField(
             model_name='ledgerentry',

@@ -45,6 +45,8 @@ class LedgerEntry(models.Model):
         max_length=120,
         blank=True,
         default="",
+        # A process of the release before this field still adds rows after `migrate`.
+        db_default="",
         help_text="What an import is for. Each has one row.",
     )
 

@@ -28,6 +28,18 @@ class SlurmCluster(models.Model):
         blank=True,
         help_text="[node, reason] of each node of Slurm that the board does not show.",
     )
+    imported_at = models.DateTimeField(
+        null=True,
+        blank=True,
+        help_text="When what people used was last charged, all of it or a part.",
+    )
+    import_failure = models.CharField(
+        max_length=300,
+        blank=True,
+        default="",
+        db_default="",
+        help_text="What the last import could not read; empty: it read everything.",
+    )
 
     class Meta:
         ordering = ["name"]

@@ -5,7 +5,7 @@ line for each of its runs, so a run is identified by cluster, job, submission an
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from telemetry.slurm.gres import read_tres_gpus, read_tres_kinds
 from telemetry.slurm.slurm_output import MOST_BYTES, MOST_SECONDS, SlurmOutputInvalid
@@ -46,16 +46,43 @@ class SlurmUsage:
     gpu_seconds: int
 
 
+class SlurmOutputTooLong(SlurmOutputInvalid):
+    """`sacct` printed more than is read."""
+
+
+@dataclass(slots=True)
+class SacctReading:
+    """What `sacct` printed, without the lines that cannot be read."""
+
+    runs: list[SlurmRun] = field(default_factory=list)
+    invalid: int = 0
+    """Lines of jobs with an invalid number."""
+    first_invalid: str = ""
+    """What is wrong with the first of them."""
+
+
 def read_sacct(output: bytes) -> list[SlurmRun]:
-    """Read what ``sacct --parsable2 --noheader --allocations`` printed with `FIELDS`
-    and ``SLURM_TIME_FORMAT=%s``: the runs that had GPUs. Banners are left out.
+    """Read what `read_sacct_lines` reads, and refuse a line that cannot be read.
 
     Raises:
         SlurmOutputInvalid: too much output, or a line of a job with an invalid number.
     """
+    found = read_sacct_lines(output)
+    if found.invalid:
+        raise SlurmOutputInvalid(found.first_invalid)
+    return found.runs
+
+
+def read_sacct_lines(output: bytes) -> SacctReading:
+    """Read what ``sacct --parsable2 --noheader --allocations`` printed with `FIELDS`
+    and ``SLURM_TIME_FORMAT=%s``: the runs that had GPUs. Banners are left out.
+
+    Raises:
+        SlurmOutputTooLong: too much output.
+    """
     if len(output) > MOST_BYTES:
-        raise SlurmOutputInvalid(f"more than {MOST_BYTES // 2**20} MiB of output")
-    found = []
+        raise SlurmOutputTooLong(f"more than {MOST_BYTES // 2**20} MiB of output")
+    found = SacctReading()
     for line in output.decode("utf-8", errors="replace").splitlines():
         fields = line.split("|")
         if len(fields) != len(FIELDS):
@@ -64,19 +91,24 @@ def read_sacct(output: bytes) -> list[SlurmRun]:
         gpus = read_tres_gpus(tres)
         if not gpus or start in _UNKNOWN:
             continue
-        run = SlurmRun(
-            cluster=cluster,
-            job_id=_number(job_id, line),
-            submitted=_number(submit, line),
-            start=_number(start, line),
-            end=None if end in _UNKNOWN else _number(end, line),
-            elapsed_seconds=_number(elapsed, line),
-            user=user,
-            account=account,
-            gpus=gpus,
-            kinds=read_tres_kinds(tres),
-        )
-        found.append(run)
+        try:
+            run = SlurmRun(
+                cluster=cluster,
+                job_id=_number(job_id, line),
+                submitted=_number(submit, line),
+                start=_number(start, line),
+                end=None if end in _UNKNOWN else _number(end, line),
+                elapsed_seconds=_number(elapsed, line),
+                user=user,
+                account=account,
+                gpus=gpus,
+                kinds=read_tres_kinds(tres),
+            )
+        except SlurmOutputInvalid as error:
+            found.invalid += 1
+            found.first_invalid = found.first_invalid or str(error)
+            continue
+        found.runs.append(run)
     return found
 
 

@@ -138,6 +138,21 @@ def _record_failure(name: str, why: str, now: datetime) -> SlurmChanges:
     return SlurmChanges(answered=False, changed=int(began))
 
 
+@transaction.atomic(durable=True)
+def record_import(name: str, failure: str, *, at: datetime | None) -> None:
+    """Store how the last import of a cluster's usage ended.
+
+    Args:
+        failure: what was not read; "": everything was.
+        at: when it ended. None: it read nothing.
+    """
+    cluster, _made = SlurmCluster.objects.get_or_create(name=name)
+    cluster.import_failure = _plain(failure)[:300]
+    if at is not None:
+        cluster.imported_at = at
+    cluster.save(update_fields=["import_failure", "imported_at"])
+
+
 def gpu_uuid(cluster: str, node: str, index: int) -> str:
     """Return the identity of a GPU: Slurm numbers GPUs, and knows no UUID.
 

@@ -13,7 +13,13 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from telemetry.slurm.sacct_usage import FIELDS, SlurmRun, read_sacct
+from telemetry.slurm.sacct_usage import (
+    FIELDS,
+    SacctReading,
+    SlurmRun,
+    read_sacct,
+    read_sacct_lines,
+)
 from telemetry.slurm.slurm_output import MOST_BYTES, SlurmFailure, SlurmOutputInvalid
 from telemetry.slurm.slurm_records import (
     SlurmJob,
@@ -133,6 +139,13 @@ class SlurmCommands:
     def runs(self, start: datetime, end: datetime) -> list[SlurmRun]:
         """Return the runs with GPUs that were not over at the start, and began before
         the end. The cluster needs slurmdbd."""
+        return read_sacct(self._sacct(start, end))
+
+    def readable_runs(self, start: datetime, end: datetime) -> SacctReading:
+        """Return the same as `runs`, and count the lines that cannot be read."""
+        return read_sacct_lines(self._sacct(start, end))
+
+    def _sacct(self, start: datetime, end: datetime) -> bytes:
         window = [
             f"--{name}time={at.astimezone(UTC):%Y-%m-%dT%H:%M:%S}"
             for name, at in (("start", start), ("end", end))
@@ -140,7 +153,7 @@ class SlurmCommands:
         options = ("--allusers", "--allocations", "--duplicates")
         shape = ("--parsable2", "--noheader", f"--format={','.join(FIELDS)}")
         slow = replace(self, timeout_seconds=SACCT_SECONDS)
-        return read_sacct(slow._run("sacct", *options, *shape, *window))
+        return slow._run("sacct", *options, *shape, *window)
 
     def admin_level(self, user: str) -> str:
         """Return the right of a Slurm user in slurmdbd: None, Operator or

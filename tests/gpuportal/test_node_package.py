@@ -99,13 +99,17 @@ def test_the_package_has_what_a_node_runs_and_the_same_bytes_each_time(
     assert f"\nVersion: {portal_version()}\n" in facts
     assert "python3 (>= 3.11)" in facts
     assert "usr/lib/systemd/system/gpuportal-node.service" in modes
+    # Without root, the worker still cannot change whose orders it takes.
+    example = (ROOT / "deploy" / "deb" / "unprivileged.conf").read_text()
+    assert "chown gpuportal-node" not in example
+    assert "chmod 0640" in example
 
 
 @pytest.mark.parametrize(
     ("words", "more", "said"),
     [
-        (("--version", "v 1"), {}, "v 1 is no version"),
-        (("--version", "1-2"), {}, "1-2 is no version"),
+        (("--version", "v 1"), {}, "v 1 is not a valid package version"),
+        (("--version", "1-2"), {}, "1-2 is not a valid package version"),
         (("--version",), {}, "usage: build"),
         (("a", "b"), {}, "usage: build"),
         ((), {"SOURCE_DATE_EPOCH": "today"}, "it is seconds since 1970"),
@@ -129,9 +133,27 @@ def test_settings_outlive_an_upgrade_and_a_removal_and_no_purge(package, tmp_pat
     assert "set GPUPORTAL_VENV" in refused.stderr
     assert machine.state() == "half-configured"
 
+    # What it would delete, and then link to itself, is not given up.
+    own, other = top / ".venv", tmp_path / "other"
+    (own / "bin").mkdir(parents=True)
+    (own / "bin" / "python").symlink_to(sys.executable)
+    other.symlink_to(own)
+    for path, said in (
+        (own, "own virtual environment"),
+        (other, "own virtual environment"),
+        (own / "bin" / "..", "own virtual environment"),
+        (".venv", "give the path from / on"),
+        (tmp_path, "is not a virtual environment"),
+    ):
+        done = machine.dpkg("--configure", "gpuportal-node", GPUPORTAL_VENV=str(path))
+        assert done.returncode, path
+        assert said in done.stderr
+        assert (own / "bin" / "python").exists()
+
     given = {"GPUPORTAL_VENV": sys.prefix}
     done = machine.dpkg("--configure", "gpuportal-node", **given)
     assert done.returncode == 0, done.stderr
+    assert own.readlink() == Path(sys.prefix)
     (user,) = machine.users()
     assert user.endswith(":/var/lib/gpuportal-node:/usr/sbin/nologin")
     wanted = machine.root / "etc/systemd/system/multi-user.target.wants"
@@ -187,4 +209,5 @@ def test_code_that_came_another_way_is_not_overwritten(package, tmp_path, trace)
     done = machine.dpkg("-i", package, GPUPORTAL_VENV=sys.prefix)
     assert done.returncode
     assert "has the code already" in done.stderr
+    assert "mv /opt/gpuportal /opt/gpuportal.before" in done.stderr
     assert [path.name for path in top.iterdir()] == [trace]

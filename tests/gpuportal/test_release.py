@@ -113,7 +113,7 @@ def test_what_is_no_release_is_refused_in_one_line(checkout, tmp_path):
     assert f"the tag v{VERSION} is not at this commit" in refusal()
     assert "is not empty" in refusal("--dry-run", full)
     assert "cannot read nowhere" in refusal("--key", "nowhere")
-    assert "is no private key" in refusal("--key", odd_key)
+    assert "is not a private key" in refusal("--key", odd_key)
     assert "usage" in refusal("--frob")
     try:
         changes.write_text(text.replace("The notes.\n", ""))

@@ -246,7 +246,7 @@ for case in {cases!r}:
         assert told[number].startswith(f"ImproperlyConfigured {words}"), told[number]
 
 
-def test_slurm_is_read_only_if_its_cluster_is_named(tmp_path):
+def test_slurm_needs_a_clusters_name_and_no_one_waits_long_for_postgresql(tmp_path):
     code = """
 import os, runpy
 for name in ("", "lab", "la b", "x" * 41):
@@ -255,6 +255,11 @@ for name in ("", "lab", "la b", "x" * 41):
         print("slurm" in runpy.run_module("gpuportal.settings")["CELERY_BEAT_SCHEDULE"])
     except Exception as error:
         print(type(error).__name__, error)
+os.environ["SLURM_CLUSTER"] = ""
+for given in ("", "?connect_timeout=9"):
+    os.environ["DATABASE_URL"] = "postgres://ada:x@db.lab/portal" + given
+    found = runpy.run_module("gpuportal.settings")["DATABASES"]["default"]
+    print(found["OPTIONS"]["connect_timeout"])
 """
     env = {"PATH": os.environ["PATH"], "GPUPORTAL_VAR": str(tmp_path)}
     done = subprocess.run(
@@ -269,3 +274,4 @@ for name in ("", "lab", "la b", "x" * 41):
     assert told[:2] == ["False", "True"]
     assert told[2] == told[3]
     assert told[2].startswith("ImproperlyConfigured SLURM_CLUSTER: at most 40")
+    assert told[4:] == ["5", "9"]

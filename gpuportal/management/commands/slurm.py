@@ -13,13 +13,14 @@ from django.utils import timezone
 from gpuportal.board.slurm_holders import people_by_unix_user
 from gpuportal.doctor.diagnosis import (
     EXIT_CANNOT_RUN,
+    EXIT_PROBLEMS,
     exit_status,
     report_json,
     report_lines,
 )
 from gpuportal.doctor.slurm_diagnosis import slurm_report
 from gpuportal.doctor.slurm_facts import slurm_facts
-from reservations.fairshare.slurm_import import import_runs
+from reservations.fairshare.slurm_import import SlurmImport, days_before, import_day
 from telemetry.slurm.sacct_usage import SlurmUsage, sum_usage
 from telemetry.slurm.slurm_commands import SlurmCommands, SlurmNotInstalled
 from telemetry.slurm.slurm_output import SlurmFailure
@@ -82,7 +83,9 @@ class Command(BaseCommand):
     def _import(self, days: int, *, as_json: bool) -> None:
         now = timezone.now()
         commands = SlurmCommands(conf=settings.SLURM_CONF, folder=settings.SLURM_FOLDER)
-        done = import_runs(commands.runs(now - timedelta(days=days), now), now=now)
+        done = SlurmImport()
+        for start, end in days_before(now, days):
+            import_day(commands, start, end, now=now, done=done)
         left_out = [
             {"user": user, "account": account, "runs": runs, "why": why}
             for (user, account, why), runs in done.left_out.most_common()
@@ -94,9 +97,16 @@ class Command(BaseCommand):
                 "known": done.known,
                 "running": done.running,
                 "left_out": left_out,
+                "invalid_lines": done.invalid_lines,
+                "failure": done.failure,
             }
             self.stdout.write(json.dumps(numbers, indent=1, ensure_ascii=False))
-            return
+        else:
+            self._print_import(done, left_out)
+        if done.failure:
+            sys.exit(EXIT_PROBLEMS)
+
+    def _print_import(self, done: SlurmImport, left_out: list[dict[str, Any]]) -> None:
         self.stdout.write(
             f"Added {done.added} runs ({done.gpu_seconds / HOUR_SECONDS:.1f} credits). "
             f"{done.known} were there, and {done.running} still run."
@@ -106,6 +116,8 @@ class Command(BaseCommand):
                 f"Left out {one['runs']} runs of Unix user {one['user'] or NOBODY}, "
                 f"account {one['account'] or NOBODY}: {one['why']}."
             )
+        if done.failure:
+            self.stdout.write(f"Not everything was read: {done.failure}.")
 
     def _print_usage(self, days: int, *, as_json: bool) -> None:
         end = timezone.now()

@@ -41,6 +41,11 @@ def config(**values: str) -> SlurmFacts:
     return replace(GOOD, config={**GOOD.config, **values})
 
 
+def reads(**values: object) -> SlurmFacts:
+    reading = replace(GOOD.reading, imports=True, **values)
+    return replace(GOOD, reading=reading)
+
+
 @pytest.mark.pure
 class TestReport:
     def test_a_cluster_with_everything(self):
@@ -82,6 +87,10 @@ class TestReport:
                 "note",
                 "gres/gpu",
             ),
+            (reads(import_failure="odd line"), "import", "problem", "odd line"),
+            (reads(import_age_seconds=9e4), "import", "problem", "ago"),
+            (reads(), "import", "note", "every hour"),
+            (reads(import_age_seconds=60.0), "import", "ok", "was imported"),
             (
                 replace(GOOD, shared_users={"ada": ("alice", "bob")}),
                 "Unix user ada",

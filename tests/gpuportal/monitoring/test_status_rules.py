@@ -139,3 +139,6 @@ def test_the_sentences_have_their_numbers():
     assert words["Nodes"].startswith("2 of 3 nodes do not report.")
     facts = replace(WELL, database=False, broker=False, done_at=())
     assert str(headline(parts_of(facts))) == "2 parts of the portal do not work."
+    facts = replace(WELL, frame_at=None, nodes_seen_at=())
+    said = "No part of the portal fails. Some parts are not known yet."
+    assert str(headline(parts_of(facts))) == said

@@ -2,6 +2,7 @@
 
 from contextlib import contextmanager
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 from django.db import OperationalError, connection
@@ -79,3 +80,34 @@ def test_a_database_that_goes_while_the_page_is_made(client, alice, monkeypatch)
         answer = client.get("/status/")
     assert answer.status_code == 200
     assert "The database does not answer." in answer.content.decode()
+    # What was read then is kept for the next visitor.
+    assert "The database does not answer." in client.get("/status/").content.decode()
+
+
+def test_one_thread_reads_and_the_others_do_not_wait_for_it(client, monkeypatch):
+    with status_page._reading:
+        answer = client.get("/status/")
+    assert (answer.status_code, answer["Retry-After"]) == (503, "5")
+    assert answer["Content-Type"].startswith("text/plain")
+    assert client.get("/status/").status_code == 200
+    clock = SimpleNamespace(monotonic=lambda: status_page._found[0] + 60)
+    monkeypatch.setattr(status_page, "time", clock)
+    with status_page._reading:
+        assert client.get("/status/").status_code == 200
+
+
+def test_a_slow_reading_is_kept_as_long_as_a_quick_one(monkeypatch):
+    seconds = [0.0]
+    read = status_page.read_facts
+
+    def slow(now):
+        seconds[0] += 60
+        return read(now)
+
+    clock = SimpleNamespace(monotonic=lambda: seconds[0])
+    monkeypatch.setattr(status_page, "time", clock)
+    monkeypatch.setattr(status_page, "read_facts", slow)
+    first = status_page._recent_facts(5)
+    assert status_page._recent_facts(5) is first
+    seconds[0] += 6
+    assert status_page._recent_facts(5) is not first

@@ -6,8 +6,10 @@ from io import StringIO
 
 import pytest
 from django.core.management import call_command
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError, connection, transaction
 
+from reservations.fairshare import slurm_import
+from reservations.fairshare import tasks as slurm_tasks
 from reservations.fairshare.slurm_charges import (
     NO_GROUP,
     SEVERAL_GROUPS,
@@ -16,13 +18,24 @@ from reservations.fairshare.slurm_charges import (
     SlurmPayer,
     charge_of,
 )
-from reservations.fairshare.slurm_import import import_runs
+from reservations.fairshare.slurm_import import SlurmImport, import_day, import_runs
 from reservations.models import LedgerEntry
 from reservations.store.booking_facts import site_policy
 from reservations.store.usage import past_usage
-from telemetry.slurm.sacct_usage import read_sacct
-from telemetry.slurm.slurm_commands import SlurmCommands
-from tests.factories import make_membership, make_pool, make_user
+from telemetry.live.broker_client import BROKER
+from telemetry.models import SlurmCluster
+from telemetry.slurm.sacct_usage import (
+    SacctReading,
+    SlurmOutputTooLong,
+    read_sacct,
+)
+from telemetry.slurm.slurm_commands import SlurmCommands, SlurmSilent
+from tests.factories import (
+    make_membership,
+    make_pool,
+    make_reservation,
+    make_user,
+)
 
 NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)
 END = int((NOW - timedelta(hours=1)).timestamp())
@@ -140,17 +153,114 @@ def test_the_database_takes_a_run_once_and_nothing_without_a_reservation(ada):
             LedgerEntry.objects.create(**given, **wrong)
 
 
+def test_a_process_of_the_release_before_still_adds_rows(ada):
+    """It does not know `source`, and goes on between `migrate` and its restart."""
+    booked = make_reservation(ada.user)
+    columns = "membership_id, reservation_id, kind, gpu_seconds, at, reason"
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"INSERT INTO reservations_ledgerentry ({columns})"
+            " VALUES (%s, %s, 'charge', 5, %s, 'x')",
+            [ada.pk, booked.pk, NOW],
+        )
+    assert LedgerEntry.objects.get(kind="charge").source == ""
+
+
 def test_the_command_says_what_it_added_and_whom_it_left_out(
     ada, monkeypatch, settings
 ):
-    found = [*runs(7), *runs(8, 9, user="bo")]
-    monkeypatch.setattr(SlurmCommands, "runs", lambda *_: found)
+    answer(monkeypatch, [*runs(7), *runs(8, 9, user="bo")])
+    monkeypatch.setattr("django.utils.timezone.now", lambda: NOW)
     out = StringIO()
     call_command("slurm", "import", "--days", "5", stdout=out)
     assert out.getvalue().splitlines() == [
         "Added 1 runs (0.3 credits). 0 were there, and 0 still run.",
         f"Left out 2 runs of Unix user bo, account vision: {UNKNOWN_USER}.",
     ]
+    answer(monkeypatch, runs(7), invalid=2, first_invalid="sacct: no number 'x'")
+    out = StringIO()
+    with pytest.raises(SystemExit) as ended:
+        call_command("slurm", "import", "--days", "1", stdout=out)
+    assert ended.value.code == 1
+    assert out.getvalue().splitlines()[1:] == [
+        "Not everything was read: lines that cannot be read: 2, the first is sacct: no "
+        "number 'x'."
+    ]
+
+
+def answer(monkeypatch, found, **more):
+    """Let each call of `sacct` print these runs."""
+    reading = SacctReading(found, **more)
+    monkeypatch.setattr(SlurmCommands, "readable_runs", lambda *_: reading)
+
+
+def test_each_day_counts_the_runs_that_ended_in_it(ada, monkeypatch):
+    days = list(slurm_import.days_before(NOW, 3))
+    assert days[-1][1] == NOW
+    assert days[0][0] == NOW - timedelta(days=3)
+    [run] = runs(1)
+    border = int(days[0][1].timestamp())
+    over = [
+        replace(run, job_id=number, end=border + ends)
+        for number, ends in enumerate((-9, 0, 1, 86_400, 86_401))
+    ]
+    # `sacct` prints a run on each day in which it ran.
+    answer(monkeypatch, [*over, replace(run, job_id=9, end=None)])
+    done = SlurmImport()
+    added = []
+    for start, end in days:
+        import_day(SlurmCommands(), start, end, now=NOW, done=done)
+        added.append(done.added)
+    assert added == [2, 4, 5]
+    assert (done.known, done.running) == (0, 1)
+
+
+def test_a_row_that_another_import_adds_meanwhile_is_not_counted(ada, monkeypatch):
+    import_runs(runs(7), now=NOW)
+    read, answers = slurm_import._known, [set()]
+    monkeypatch.setattr(
+        slurm_import, "_known", lambda some: answers.pop() if answers else read(some)
+    )
+    done = import_runs(runs(7, 8), now=NOW)
+    assert (done.added, done.known, done.gpu_seconds) == (1, 1, 1200)
+    assert LedgerEntry.objects.count() == 2
+
+
+def test_the_task_stores_how_it_ended_and_gives_back_only_its_own_turn(
+    ada, monkeypatch, settings
+):
+    settings.SLURM_CLUSTER, settings.SLURM_IMPORT = "lab", True
+    monkeypatch.setattr("django.utils.timezone.now", lambda: NOW)
+    answer(monkeypatch, runs(7), invalid=1, first_invalid="odd")
+    assert slurm_tasks.import_slurm() == {"added": 1, "left_out": 0}
+    cluster = SlurmCluster.objects.get()
+    assert cluster.imported_at == NOW
+    assert cluster.import_failure.startswith("lines that cannot be read: 2")
+    assert not BROKER.exists(slurm_tasks.TURN)
+
+    def long(_commands, start, _end):
+        if start < NOW - timedelta(days=1):
+            raise SlurmOutputTooLong("more than 64 MiB of output")
+        return SacctReading(runs(8))
+
+    monkeypatch.setattr(SlurmCommands, "readable_runs", long)
+    assert slurm_tasks.import_slurm()["added"] == 1
+    cluster.refresh_from_db()
+    assert cluster.import_failure == (
+        "2026-02-28 12:00 to 2026-03-01: more than 64 MiB of output"
+    )
+
+    def silent(*_):
+        # The turn has run out, and another worker has it.
+        BROKER.set(slurm_tasks.TURN, "another")
+        raise SlurmSilent("sacct: no answer in 120 s")
+
+    monkeypatch.setattr(SlurmCommands, "readable_runs", silent)
+    slurm_tasks.import_slurm()
+    cluster.refresh_from_db()
+    assert cluster.import_failure == "sacct: no answer in 120 s"
+    assert BROKER.get(slurm_tasks.TURN) == b"another"
+    assert slurm_tasks.import_slurm() == {}
 
 
 def test_the_page_of_the_ledger_shows_an_import(ada, client, settings):

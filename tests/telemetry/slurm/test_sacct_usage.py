@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from telemetry.slurm.sacct_usage import read_sacct, sum_usage
+from telemetry.slurm.sacct_usage import read_sacct, read_sacct_lines, sum_usage
 from telemetry.slurm.slurm_output import SlurmOutputInvalid
 
 pytestmark = pytest.mark.pure
@@ -65,6 +65,14 @@ def test_refuses_an_invalid_number(job):
 def test_refuses_times_of_another_format():
     with pytest.raises(SlurmOutputInvalid, match="2026-11-28"):
         read_sacct(line(start="2026-11-28T10:00:00").encode())
+
+
+def test_leaves_out_and_counts_the_lines_that_it_cannot_read():
+    text = line(job="x") + line() + line(start="2026-11-28T10:00:00")
+    found = read_sacct_lines(text.encode())
+    assert [run.job_id for run in found.runs] == [7]
+    assert found.invalid == 2
+    assert "no number 'x'" in found.first_invalid
 
 
 @given(st.text(alphabet="|=gres/pu:0123456789Unk\n", max_size=200))
