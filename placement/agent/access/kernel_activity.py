@@ -147,7 +147,7 @@ async def _answer(folder: JobFolder) -> bytes:
         ValueError: the answer is too long.
     """
     async with asyncio.timeout(ANSWER_SECONDS):
-        line = serving_socket.connect(folder, serving_socket.WORKSPACE)
+        line = await serving_socket.connect(folder, serving_socket.WORKSPACE)
         reader, writer = await asyncio.open_unix_connection(sock=line)
         try:
             writer.write(REQUEST)
