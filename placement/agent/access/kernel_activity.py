@@ -150,7 +150,7 @@ class KernelActivity:
                 await asyncio.gather(*(self._ask_one(one, places) for one in folders))
 
     async def _ask_one(self, folder: JobFolder, places: asyncio.Semaphore) -> None:
-        """Ask one notebook. Whatever fails here, the others are asked."""
+        """Ask one notebook. An error of it does not stop the others."""
         async with places:
             try:
                 at = worked_at(await _answer(folder), time.time())
