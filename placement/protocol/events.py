@@ -25,9 +25,10 @@ MOST_LINE = 500
 MOST_RUNNING = 1000
 MOST_ENDED = 50
 MOST_INTEGER = 2**53
+MOST_INSTANT = 2**40
 
 Count = Annotated[int, Meta(ge=0, lt=MOST_INTEGER)]
-Instant = Annotated[float, Meta(ge=0, lt=2**40)]
+Instant = Annotated[float, Meta(ge=0, lt=MOST_INSTANT)]
 """Unix seconds by the node's clock."""
 ExitNumber = Annotated[int, Meta(ge=0, lt=256)]
 """An exit code or a signal."""
@@ -90,13 +91,20 @@ class Running:
     started_at: Instant | None = None
     deadline_at: Instant | None = None
     """The Reservation's end, as the shim knows it."""
-    worked_at: Instant | None = None
-    """When a kernel of a notebook worked last; None: the Job has none."""
+    worked_at: Any = None
+    """When a kernel of a notebook worked last, as an `Instant`; None: not known. A
+    student's program says it, so an invalid one is ignored.
+    """
     meeting_address: str = ""
     meeting_port: Port = 0
     key: JobKey | None = None
 
     def __post_init__(self) -> None:
+        """Ignore a ``worked_at`` that is no instant."""
+        if type(self.worked_at) not in (int, float) or not (
+            0 <= self.worked_at < MOST_INSTANT
+        ):
+            object.__setattr__(self, "worked_at", None)
         _check_address(self.meeting_address)
 
 

@@ -13,7 +13,7 @@ from reservations.booking.release import free_unused
 from reservations.models import Reservation
 from reservations.notifications import holder_notices, live
 from reservations.presence.queries import watched_minutes
-from reservations.presence.rules import idle_seconds
+from reservations.presence.rules import idle_clock_start, idle_seconds
 from reservations.rules.booking_alerts import IDLE_WARNING
 from reservations.rules.lifecycle import State
 from reservations.rules.policy import Policy
@@ -29,9 +29,17 @@ def warn_or_release(
     Returns:
         ``idle_warned``, ``idle_released``, or "" if nothing was due.
     """
-    since = max(row.start, row.kept_at or row.start, row.worked_at or row.start)
+    begun = max(row.start, row.kept_at or row.start)
+    minutes = watched_minutes(gpu_ids, begun)
+    since = idle_clock_start(
+        minutes,
+        begun=begun,
+        worked_at=row.worked_at,
+        now=now,
+        below_pct=policy.idle_util_pct,
+    )
     idle = idle_seconds(
-        watched_minutes(gpu_ids, since),
+        minutes,
         gpu_ids,
         since=since,
         now=now,

@@ -10,13 +10,18 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from reservations.rules.window import instant, unix
 
 MINUTE_SECONDS = 60
 SEEN_SAMPLES = 45
 """Of 60 in a minute at 1 Hz. With fewer, the holder may have come unseen."""
+
+KERNEL_WORK_SECONDS = 8 * 3600
+"""Work of a notebook's kernels alone keeps Gpus for this long. A student's program says
+that they work.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +111,34 @@ def idle_seconds(
                 break
             idle += MINUTE_SECONDS
     return idle
+
+
+def idle_clock_start(
+    minutes: Iterable[MinuteInfo],
+    *,
+    begun: datetime,
+    worked_at: datetime | None,
+    now: datetime,
+    below_pct: float,
+) -> datetime:
+    """Return the instant from which idle time counts.
+
+    Args:
+        minutes: of the Reservation's Gpus since ``begun``.
+        begun: the later one of its start and of *Keep*.
+        worked_at: when a notebook's kernel worked last. It counts for at most
+            `KERNEL_WORK_SECONDS` after the last use of a Gpu, or after ``begun``.
+    """
+    if worked_at is None:
+        return begun
+    by_minute = _by_minute(minutes, start=begun, now=now)
+    busy = [
+        minute + MINUTE_SECONDS
+        for minute, infos in by_minute.items()
+        if any(_busy(info, below_pct) for info in infos)
+    ]
+    used_at = instant(max(busy)) if busy else begun
+    return max(begun, min(worked_at, used_at + timedelta(seconds=KERNEL_WORK_SECONDS)))
 
 
 def _busy(info: MinuteInfo, below_pct: float) -> bool:

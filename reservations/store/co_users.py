@@ -8,7 +8,7 @@ from datetime import datetime
 
 from django.db.models import Q
 
-from reservations.models import CoUser, Occurrence, User
+from reservations.models import CoUser, Occurrence, Reservation, User
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,13 @@ def usable_by(user: User) -> Q:
     """
     shared = CoUser.objects.sharing().filter(user=user).order_by()
     return Q(user=user) | Q(pk__in=shared.values("reservation_id"))
+
+
+def may_use(row: Reservation, user_pk: int) -> bool:
+    """Return whether a User owns a Reservation or shares it now."""
+    if row.user_id == user_pk:
+        return True
+    return CoUser.objects.sharing().filter(reservation=row, user_id=user_pk).exists()
 
 
 def co_users_of(reservation_pks: Collection[int]) -> dict[int, frozenset[int | str]]:

@@ -150,8 +150,9 @@ def _podman(
     own_id = [] if host.root else ["--userns=keep-id"]
     return [
         *(program, "run", "--rm", "--cgroups=disabled", *own_id),
-        # As a job without a container. Its output goes to the job's log only.
-        *("--network=host", "--log-driver=passthrough"),
+        # As a job without a container. podman's own /dev/shm has 64 MiB only, too
+        # little for loaders of data and NCCL. The output goes to the job's log only.
+        *("--network=host", "--ipc=host", "--log-driver=passthrough"),
         *("--security-opt=label=disable", "--image-volume=ignore"),
         *(f"--device={CDI_KIND}={uuid}" for uuid in gpus),
         *(f"--volume={folder}:{folder}" for folder in folders),

@@ -9,9 +9,11 @@ only keep a page connected change nothing: Jupyter counts what kernels do.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import http.client
 import io
 import logging
+import random
 import threading
 import time
 from collections.abc import Callable, Collection
@@ -32,6 +34,11 @@ ASK_SECONDS = 30.0
 ANSWER_SECONDS = 20.0
 MOST_ANSWER_BYTES = 2**20
 MOST_KERNELS = 1000
+MOST_ASKED = 32
+"""Notebooks that are asked at once."""
+ROUND_SECONDS = 40.0
+"""Of one round. Notebooks that are left then are asked in a later one."""
+MOST_REASON = 200
 BUSY = "busy"
 REQUEST = (
     b"GET /api/kernels HTTP/1.1\r\nHost: localhost\r\nAccept: application/json\r\n"
@@ -60,7 +67,7 @@ def worked_at(answer: bytes, now: float) -> float | None:
         now: the present. A kernel that is busy works now.
 
     Raises:
-        ValueError: the answer cannot be read.
+        ValueError: the answer cannot be read, or has a time before 1970 or after `now`.
     """
     try:
         found = http.client.HTTPResponse(_Received(answer))  # type: ignore[arg-type]
@@ -69,12 +76,22 @@ def worked_at(answer: bytes, now: float) -> float | None:
         if found.status != http.client.OK:
             raise ValueError(f"Jupyter answers with the status {found.status}")
         kernels = decode(Kernels, body)
-    except (Malformed, http.client.HTTPException) as error:
+    except (Malformed, http.client.HTTPException, OverflowError) as error:
         raise ValueError(f"{error}") from None
     if any(one.execution_state == BUSY for one in kernels):
         return now
-    times = [datetime.fromisoformat(one.last_activity) for one in kernels]
-    return min(now, max(at.timestamp() for at in times)) if times else None
+    return max((_unix(one.last_activity, now) for one in kernels), default=None)
+
+
+def _unix(written: str, now: float) -> float:
+    """Return an instant as Unix time, from 0 to `now`. Raises ValueError."""
+    try:
+        at = datetime.fromisoformat(written).timestamp()
+    except OverflowError as error:
+        raise ValueError(f"{error}") from None
+    if not 0 <= at <= now:
+        raise ValueError(f"{written} is before 1970 or after now")
+    return at
 
 
 class _Received:
@@ -93,6 +110,8 @@ class KernelActivity:
 
     def __init__(self) -> None:
         self._worked: dict[str, float] = {}
+        self._silent: set[str] = set()
+        """Those that did not answer. They are asked last, in a random order."""
 
     def worked_at(self, folder: JobFolder) -> float | None:
         """Return when a kernel of a job worked last; None: never, or not known."""
@@ -109,24 +128,38 @@ class KernelActivity:
                 logger.exception("the notebooks were not asked; they are asked again")
 
     def ask(self, folders: Collection[JobFolder]) -> None:
-        """Ask once. An answer that cannot be read changes nothing."""
+        """Ask once. An answer that cannot be read changes nothing.
+
+        Slow notebooks do not delay the others: those that answered before are asked
+        first, and the round ends after `ROUND_SECONDS`.
+        """
         notebooks = [folder for folder in folders if _is_notebook(folder)]
         names = {folder.name for folder in notebooks}
-        self._worked = {k: v for k, v in self._worked.items() if k in names}
+        for name in set(self._worked) - names:
+            self._worked.pop(name, None)
+        self._silent &= names
+        random.shuffle(notebooks)
+        notebooks.sort(key=lambda folder: folder.name in self._silent)
         if notebooks:
             asyncio.run(self._ask_all(notebooks))
 
     async def _ask_all(self, folders: Collection[JobFolder]) -> None:
-        """Ask all at once, so that one that does not answer delays no other."""
-        await asyncio.gather(*map(self._ask_one, folders))
+        places = asyncio.Semaphore(MOST_ASKED)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(ROUND_SECONDS):
+                await asyncio.gather(*(self._ask_one(one, places) for one in folders))
 
-    async def _ask_one(self, folder: JobFolder) -> None:
-        try:
-            at = worked_at(await _answer(folder), time.time())
-        except (OSError, ValueError) as error:
-            words = str(error) or type(error).__name__
-            logger.info("job %s: its kernels are not known: %s", folder.name, words)
-            return
+    async def _ask_one(self, folder: JobFolder, places: asyncio.Semaphore) -> None:
+        """Ask one notebook. An error of it does not stop the others."""
+        async with places:
+            try:
+                at = worked_at(await _answer(folder), time.time())
+            except Exception as error:
+                why = f"{type(error).__name__}: {error}"[:MOST_REASON]
+                logger.info("job %s: its kernels are not known: %r", folder.name, why)
+                self._silent.add(folder.name)
+                return
+        self._silent.discard(folder.name)
         if at is not None:
             self._worked[folder.name] = at
 
@@ -147,7 +180,7 @@ async def _answer(folder: JobFolder) -> bytes:
         ValueError: the answer is too long.
     """
     async with asyncio.timeout(ANSWER_SECONDS):
-        line = serving_socket.connect(folder, serving_socket.WORKSPACE)
+        line = await serving_socket.connect(folder, serving_socket.WORKSPACE)
         reader, writer = await asyncio.open_unix_connection(sock=line)
         try:
             writer.write(REQUEST)

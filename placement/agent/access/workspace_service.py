@@ -53,7 +53,7 @@ async def _connect(
     """
     folder = _job_folder(node, order, away)
     try:
-        connection = await asyncio.to_thread(serving_socket.connect, folder, name)
+        connection = await serving_socket.connect(folder, name)
     except OSError:
         raise StreamRefused("no-service", away) from None
     reader, writer = await asyncio.open_unix_connection(sock=connection)

@@ -8,6 +8,7 @@ address has space for 107 characters and a folder's path may be longer.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import socket
@@ -24,6 +25,9 @@ WORKSPACE = "workspace.sock"
 TEXT = "text.sock"
 """Of a Job that serves a language model."""
 BACKLOG = 128
+CONNECT_SECONDS = 5.0
+"""A Job that is stopped accepts no connections, and its queue fills up."""
+RETRY_SECONDS = 0.05
 
 
 @contextmanager
@@ -56,13 +60,34 @@ def listen(folder: JobFolder, name: str = SERVE) -> socket.socket:
     return listener
 
 
-def connect(folder: JobFolder, name: str = SERVE) -> socket.socket:
-    """Connect to a Job's socket. Raises OSError if no process listens."""
+async def connect(folder: JobFolder, name: str = SERVE) -> socket.socket:
+    """Connect to a Job's socket. A full queue does not block the event loop.
+
+    Raises:
+        OSError: no process listens, or the queue is full for `CONNECT_SECONDS`.
+    """
     asking = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
+        asking.setblocking(False)
         with short_path(folder, name) as path:
-            asking.connect(path)
-    except OSError:
+            await _join_queue(asking, path)
+    except BaseException:
         asking.close()
         raise
     return asking
+
+
+async def _join_queue(asking: socket.socket, path: str) -> None:
+    """Connect as soon as the queue has a place.
+
+    A Unix socket whose queue is full refuses with EAGAIN and never becomes writable, so
+    ``loop.sock_connect`` is of no use here.
+    """
+    for _ in range(round(CONNECT_SECONDS / RETRY_SECONDS)):
+        try:
+            asking.connect(path)
+        except BlockingIOError:
+            await asyncio.sleep(RETRY_SECONDS)
+        else:
+            return
+    raise ConnectionRefusedError("it accepts no connections")

@@ -58,7 +58,7 @@ async def _ask(
     folder: JobFolder, method: str, path: str, headers: Mapping[str, str], body: bytes
 ) -> ServerAnswer:
     reader, writer = await asyncio.open_unix_connection(
-        sock=serving_socket.connect(folder), limit=READ_BYTES
+        sock=await serving_socket.connect(folder), limit=READ_BYTES
     )
     try:
         http = h11.Connection(h11.CLIENT, max_incomplete_event_size=MOST_HEADER_BYTES)

@@ -32,6 +32,7 @@ from placement.protocol.events import (
 from placement.protocol.node_refusals import FactRefused
 from placement.rules.rebalance_policy import RestartMode
 from reservations.presence.check_in import check_in, note_work
+from reservations.store.co_users import may_use
 from telemetry.inventory.enrollment import record_channel
 from telemetry.protocol.sentences import sentence
 
@@ -375,13 +376,17 @@ def _mark_job_seen(job: Job, item: Running, now: datetime) -> bool:
 def _note_work(job: Job, item: Running, belief: Belief, now: datetime) -> None:
     """Note when a notebook's kernel worked, by the age that its node reports.
 
-    A notebook that has computed nothing since the Job began has no such time.
+    A notebook that has computed nothing since the Job began has no such time. One
+    without Gpus does not count, nor does one of a person who no longer shares the
+    Reservation.
     """
-    if item.worked_at is None or job.started_at is None:
+    if item.worked_at is None or job.started_at is None or not job.uses_gpus:
         return
     age_seconds = max(0.0, belief.at - item.worked_at)
-    own = job.kind == Job.Kind.WORKSPACE and job.state == Job.State.RUNNING
-    if own and age_seconds < (now - job.started_at).total_seconds():
+    runs = job.kind == Job.Kind.WORKSPACE and job.state == Job.State.RUNNING
+    if not runs or age_seconds >= (now - job.started_at).total_seconds():
+        return
+    if may_use(job.reservation, job.owner_id):
         note_work(job.reservation, at=now - timedelta(seconds=age_seconds))
 
 

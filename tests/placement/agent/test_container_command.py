@@ -38,10 +38,11 @@ def command(environment, host=HOST, environ=ENVIRON, folders=("/tmp/ws-a",)):
 
 
 def test_podman_gets_the_gpus_of_the_reservation_and_no_secret_in_its_words():
-    # This command line ran a JupyterLab by hand: podman 4.3.1, crun, rootless.
+    # This command line ran a JupyterLab by hand, without --ipc: podman 4.3.1, crun,
+    # rootless.
     assert command("podman:docker.io/lab/torch:2.9") == [
         *("/usr/bin/podman", "run", "--rm", "--cgroups=disabled", "--userns=keep-id"),
-        *("--network=host", "--log-driver=passthrough"),
+        *("--network=host", "--ipc=host", "--log-driver=passthrough"),
         *("--security-opt=label=disable", "--image-volume=ignore"),
         f"--device=nvidia.com/gpu={CARD}",
         "--volume=/tmp/ws-a:/tmp/ws-a",

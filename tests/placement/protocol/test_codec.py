@@ -1,6 +1,7 @@
 """Every type of the protocol reads back as it was written, or is refused in words."""
 
 import json
+import math
 
 import pytest
 from hypothesis import given
@@ -47,14 +48,17 @@ MEETING = Meeting(1, (2, 1), "10.0.0.1", 29_500, "f" * 32)
 ADDRESSES = st.sampled_from(["", "lab-a", "10.0.0.7"])
 NAMES = st.sampled_from(["mlp", "resnet-50", "a.b_c"])
 PARTS = values_of(ModelFilePart, name=st.just(OWN_NAME))
+RUNNING = values_of(
+    Running,
+    meeting_address=ADDRESSES,
+    worked_at=st.none() | st.floats(0, 2**40, exclude_max=True),
+)
 FACTS = {
     "job": values_of(JobFact, meeting_address=ADDRESSES),
     "channel": values_of(ChannelFact),
     "jobs": values_of(
         Belief,
-        running=st.lists(values_of(Running, meeting_address=ADDRESSES), max_size=2).map(
-            tuple
-        ),
+        running=st.lists(RUNNING, max_size=2).map(tuple),
         ended=st.lists(values_of(JobFact, meeting_address=ADDRESSES), max_size=2).map(
             tuple
         ),
@@ -156,6 +160,17 @@ def test_a_changed_fact_is_a_fact_or_refused(kind, data) -> None:
             parse_fact(changed)
         except FactRefused as refusal:
             assert len(str(refusal)) < 300
+
+
+@pytest.mark.parametrize("at", [-1, -0.5, 2**40, 10**400, math.nan, True, "1", [1], {}])
+def test_a_kernels_time_that_is_none_never_refuses_the_nodes_report(at) -> None:
+    job = {"job": 7, "attempt": 1}
+    told = {"v": 1, "kind": "jobs", "at": 2.0, "running": [job | {"worked_at": at}]}
+    belief = parse_fact(told)
+    assert isinstance(belief, Belief) and belief.running == (Running(7, 1),)
+    told["running"] = [job | {"worked_at": 1.5}]
+    belief = parse_fact(told)
+    assert isinstance(belief, Belief) and belief.running[0].worked_at == 1.5
 
 
 @given(PROCESS_FACTS, st.data())

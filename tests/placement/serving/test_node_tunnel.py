@@ -70,6 +70,28 @@ async def test_what_a_job_answers_is_bounded_and_must_be_http(folder):
     server.close()
 
 
+async def test_a_stopped_job_with_a_full_queue_does_not_block_the_event_loop(
+    folder, monkeypatch
+):
+    monkeypatch.setattr(serving_socket, "BACKLOG", 0)
+    listener = serving_socket.listen(folder)
+    first = await serving_socket.connect(folder)
+    waiting = asyncio.create_task(serving_socket.connect(folder))
+    await asyncio.sleep(0)
+    assert not waiting.done(), "the loop runs on"
+    monkeypatch.setattr(serving_socket, "CONNECT_SECONDS", 0.1)
+    with pytest.raises(NoAnswer, match="accepts no connections"):
+        await ask(folder, "GET", "/v2", within_seconds=60)
+    waiting.cancel()
+    monkeypatch.setattr(serving_socket, "CONNECT_SECONDS", 60)
+    waiting = asyncio.create_task(serving_socket.connect(folder))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    accepted, _ = listener.accept()
+    for one in (first, await waiting, accepted, listener):
+        one.close()
+
+
 @pytest.mark.django_db(transaction=True)
 async def test_a_node_answers_only_what_it_was_asked_over_this_very_tunnel(
     redis_client,

@@ -11,12 +11,18 @@ from django.utils import timezone
 from gpuportal.board.board_snapshot import holders_for, load_board, viewer_of
 from reservations.models import AuditEntry, Reservation, SitePolicy
 from reservations.presence.release_warnings import next_release
+from reservations.presence.rules import (
+    KERNEL_WORK_SECONDS,
+    MinuteInfo,
+    idle_clock_start,
+)
 from reservations.rules.policy import Policy
 from tests.factories import make_gpus, make_reservation
 from tests.reservations.calling import Caller
 from tests.reservations.conftest import NOW
 
 MINUTE = timedelta(minutes=1)
+HOUR = 60 * MINUTE
 
 
 def test_a_release_looms_by_the_rules_that_are_on():
@@ -40,6 +46,31 @@ def test_a_release_looms_by_the_rules_that_are_on():
     assert second is not None and second.release_at == NOW + 10 * MINUTE
     assert second.text == "Idle for 35 min"
     assert second.unless == "unless work starts", "Keep is used up"
+
+
+def test_a_kernels_work_counts_for_some_hours_after_the_last_use_of_the_gpus():
+    bound = timedelta(seconds=KERNEL_WORK_SECONDS)
+
+    def clock_start(worked, *minutes, begun=NOW):
+        return idle_clock_start(
+            [MinuteInfo(7, at, 60, 60, 60, pct * 60.0) for at, pct in minutes],
+            begun=begun,
+            worked_at=worked,
+            now=NOW + 48 * HOUR,
+            below_pct=3.0,
+        )
+
+    assert clock_start(None) == NOW
+    assert clock_start(NOW - HOUR) == NOW, "an earlier job's work"
+    assert clock_start(NOW + bound) == NOW + bound
+    assert clock_start(NOW + bound + HOUR) == NOW + bound, "it only says that it works"
+    late = NOW + 20 * HOUR
+    assert clock_start(late, (NOW + 9 * HOUR, 2)) == NOW + bound, "that was no use"
+    used = NOW + 9 * HOUR
+    assert clock_start(late, (used, 3), (NOW, 90)) == used + MINUTE + bound
+    kept = NOW + 13 * HOUR
+    assert clock_start(late, (used, 3), begun=kept) == late, "Keep was pressed"
+    assert clock_start(late + 9 * HOUR, begun=kept) == kept + bound
 
 
 def test_the_holder_is_told_on_page_and_board_and_checks_in_by_a_click(

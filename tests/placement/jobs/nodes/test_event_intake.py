@@ -11,6 +11,7 @@ from placement.jobs.tick import job_tick
 from placement.models import Job
 from placement.protocol.commands import OrderKind
 from placement.protocol.job_lifecycle import JobState
+from reservations.models import CoUser
 from tests.factories import make_node
 from tests.placement.stage import NOW, belief, fact, now_is, record
 
@@ -249,7 +250,7 @@ def test_one_bad_row_never_blocks_the_rest(
     assert [order.job for order in orders()] == [second.pk]
 
 
-def test_a_notebooks_work_is_noted_by_its_age(running, reservation):
+def test_a_notebooks_work_is_noted_by_its_age(running, reservation, alice, bob):
     """The node's clock is an hour ahead."""
 
     def told(age_seconds, at):
@@ -263,7 +264,15 @@ def test_a_notebooks_work_is_noted_by_its_age(running, reservation):
     assert told(0, at) is None, "no workspace"
     Job.objects.update(kind=Job.Kind.WORKSPACE)
     assert told(86_400, at) is None, "before the job began"
+    Job.objects.update(gpu_count=0)
+    assert told(60, at) is None, "without GPUs"
+    Job.objects.update(gpu_count=1, owner=bob)
+    assert told(60, at) is None, "of a person who does not share the reservation"
+    Job.objects.update(owner=alice)
     noted = told(60, at)
     assert abs(noted - (at - timedelta(seconds=60))) < timedelta(milliseconds=10)
     assert told(65, at + timedelta(seconds=5)) == noted, "the same work"
     assert told(-600, at + timedelta(minutes=1)) == at + timedelta(minutes=1)
+    CoUser.objects.create(reservation=reservation, user=bob, added_by=alice)
+    Job.objects.update(owner=bob)
+    assert told(0, at + timedelta(minutes=2)) == at + timedelta(minutes=2)
