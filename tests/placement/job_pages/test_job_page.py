@@ -1,6 +1,7 @@
 """The pages of Jobs: who sees them, what they say, what they refuse."""
 
 import csv
+import hashlib
 import io
 from datetime import timedelta
 
@@ -12,7 +13,7 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from placement.job_pages.job_page import failure_of
-from placement.jobs.nodes import log_store, result_files
+from placement.jobs.nodes import log_store, result_files, run_curves
 from placement.models import Job, JobEvent, PlanOutcome, ResultFile
 from placement.plans import plan_outcome
 from placement.protocol.job_lifecycle import JobState
@@ -411,11 +412,19 @@ def test_tensorboard_files_are_listed_and_drawn_beside_the_log(
             attempt=1,
             path=f"logs/{run}/{path.name}",
             size_bytes=path.stat().st_size,
-            sha256=run,
-            complete_at=timezone.now(),
+            sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
         )
-        result_files.path_of(row).parent.mkdir(parents=True, exist_ok=True)
-        path.rename(result_files.path_of(row))
+        sent = {"offset": 0, "data": path.read_bytes(), "now": timezone.now()}
+        result_files.append(file=row, **sent)
+    now = timezone.now()
+    stored = result_files.path_of(row)
+    stored.rename(tmp_path / "away")
+    assert run_curves.read_due(now) == 0
+    assert student.get(f"/jobs/{job.pk}/numbers").json()["rows"][1:] == []
+    (tmp_path / "away").rename(stored)
+    assert run_curves.read_due(now) == 0, "it is read again later"
+    now += run_curves.RETRY
+    assert run_curves.read_due(now) == 1 and run_curves.read_due(now) == 0
     told = student.get(f"/jobs/{job.pk}/numbers").json()["rows"]
     assert told == [
         {"step": 0, "loss": 2.5},
@@ -424,14 +433,15 @@ def test_tensorboard_files_are_listed_and_drawn_beside_the_log(
     ]
     html = text_of(student, f"/jobs/{job.pk}/files")
     assert "<code>tensorboard --logdir logs</code>" in html
-    assert "also under Charts" in html
+    assert "also under Charts" in html and "Only the first part" not in html
     (runs,) = student.get(f"/api/v1/jobs/{job.pk}/files").json()["runs"]
     assert (runs["tool"], runs["folder"], runs["runs"]) == ("TensorBoard", "logs", 2)
     compared = text_of(student, f"/jobs/compare/?job={job.pk}")
     assert "train/error" in compared
-    row.dropped_at = timezone.now()
-    row.save()
-    result_files.path_of(row).unlink()
+    result_files.drop([row], now=timezone.now())
+    told = student.get(f"/jobs/{job.pk}/numbers").json()["rows"]
+    assert told == [{"step": 0, "loss": 2.5}], "nothing of a deleted file is shown"
+    assert run_curves.read_due(timezone.now()) == 1
     told = student.get(f"/jobs/{job.pk}/numbers").json()["rows"]
     assert [set(one) for one in told[1:]] == [{"step", "error"}] * 2
 
