@@ -27,7 +27,7 @@ from placement.rules.event_file import (
 from placement.rules.tracked_runs import event_files, run_names
 
 MOST_FILES = 32
-JOBS_A_LOOK = 4
+JOBS_A_LOOK = 2
 """Jobs whose event files are read in one run. Each takes less than a second."""
 _MARK = re.compile(r"(\d{1,18})-(\d{1,9})(\.taken)?")
 _TAKEN = ".taken"

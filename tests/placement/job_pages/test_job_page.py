@@ -4,6 +4,7 @@ import csv
 import hashlib
 import io
 from datetime import timedelta
+from functools import partial
 
 import pytest
 from django.test import Client
@@ -17,6 +18,7 @@ from placement.jobs.nodes import log_store, result_files, run_curves
 from placement.models import Job, JobEvent, PlanOutcome, ResultFile
 from placement.plans import plan_outcome
 from placement.protocol.job_lifecycle import JobState
+from placement.rules.event_file import ReadBudget
 from reservations.models import Membership, SitePolicy
 from reservations.rules.lifecycle import State
 from tests.factories import (
@@ -394,7 +396,7 @@ def test_the_list_and_the_page_tell_how_far_a_job_is(student, job):
 
 
 def test_tensorboard_files_are_listed_and_drawn_beside_the_log(
-    student, job, settings, tmp_path
+    student, job, settings, tmp_path, monkeypatch
 ):
     settings.MEDIA_ROOT = str(tmp_path / "media")
     log_store.append(job, attempt=1, offset=0, data=b"step=0 loss=2.5\n")
@@ -444,6 +446,11 @@ def test_tensorboard_files_are_listed_and_drawn_beside_the_log(
     assert run_curves.read_due(timezone.now()) == 1
     told = student.get(f"/jobs/{job.pk}/numbers").json()["rows"]
     assert [set(one) for one in told[1:]] == [{"step", "error"}] * 2
+    monkeypatch.setattr(run_curves, "ReadBudget", partial(ReadBudget, fields=12))
+    (result_files.curves_due_folder() / f"{job.pk}-1").touch()
+    assert run_curves.read_due(timezone.now()) == 1
+    html = text_of(student, f"/jobs/{job.pk}/files")
+    assert "Only the first part of them is drawn" in html
 
 
 def test_files_are_listed_and_what_came_of_a_plan_stands_beside_it(
