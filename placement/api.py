@@ -27,6 +27,7 @@ from placement.serving.api import router as serve
 from placement.workspace.api import router as workspaces
 from reservations.models import User
 from reservations.rules.errors import NotFound
+from reservations.web.api_parts import count_request
 from reservations.web.request_keys import repeatable
 from telemetry.history.charts import UsageAnswer, usage_entry
 from telemetry.protocol.sentences import sentence
@@ -210,6 +211,7 @@ def job_log_search(
 @router.get("/jobs/{int:job_id}/numbers")
 def job_numbers(request: HttpRequest, job_id: int) -> LogNumbers:
     """The numbers in the log and in TensorBoard event files, thinned for a chart."""
+    count_request(_user(request), writes=False)
     return {"rows": run_curves.numbers(_visible_job(request, job_id))}
 
 

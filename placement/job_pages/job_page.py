@@ -105,6 +105,7 @@ def _files(request: HttpRequest, job: Job) -> dict[str, object]:
     return {
         "files": files,
         "tracked": tracked,
+        "events_cut": run_curves.is_cut(job),
         "has_events": any(one.tool == TENSORBOARD for one in tracked),
         "limits": result_files.limits(),
         "mine": job.owner_id == reader(request).pk,

@@ -4,24 +4,29 @@ A file is a row of records: their length (8 bytes), a checksum (4), a message, a
 checksum (4). A message is an ``Event`` of tensorflow/core/util/event.proto, whose
 ``Summary`` has values with a tag and a number (framework/summary.proto), or a tensor of
 one number (framework/tensor.proto). The file is a student's, so every length is
-checked, and what is not understood is left out. The whole file has a checksum already
-(`ResultFile.sha256`), so those of the records are not read.
+checked, what is not understood is left out, and the work has a limit. The whole file
+has a checksum already (`ResultFile.sha256`), so those of the records are not read.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import struct
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import BinaryIO
 
 MOST_RECORD_BYTES = 64 * 1024
 """Longer records, such as images and graphs, are skipped."""
-MOST_RECORDS = 200_000
 MOST_TAGS = 64
 MOST_TAG_CHARACTERS = 100
 MOST_POINTS = 1000
-"""Of one tag. With more, every second one is dropped."""
+"""Of one tag, after thinning."""
+MOST_CHART_BYTES = 2 * 2**20
+"""Of the curves of a Job as JSON."""
+_POINT_BYTES = 60
+"""Of one point as JSON, without its tag: step, value and brackets, at most."""
 _HEAD = struct.Struct("<QI")
 _CHECKSUM_BYTES = 4
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
@@ -41,28 +46,92 @@ class _Garbled(Exception):
     """A message that is no message."""
 
 
-def read_scalars(file: BinaryIO, curves: Curves) -> None:
-    """Add the scalars of an event file to curves. A cut or spoiled file ends early."""
-    for _ in range(MOST_RECORDS):
+class _Spent(Exception):
+    """The budget is used up."""
+
+
+@dataclass
+class ReadBudget:
+    """What may still be read of the event files of one Job."""
+
+    bytes: int = 4 * 2**20
+    """Skipped records are not counted."""
+    fields: int = 500_000
+    """Fields of messages, and records."""
+    is_spent: bool = False
+    """Something was left out."""
+
+    def take(self, *, bytes: int = 0, fields: int = 0) -> None:
+        """Subtract what is read next. Raises _Spent."""
+        self.bytes -= bytes
+        self.fields -= fields
+        if self.bytes < 0 or self.fields < 0:
+            self.is_spent = True
+            raise _Spent
+
+
+def read_scalars(file: BinaryIO, curves: Curves, budget: ReadBudget) -> None:
+    """Add the scalars of an event file to curves.
+
+    A cut or spoiled file ends early, and so does one that exceeds the budget.
+    """
+    try:
+        _read_records(file, curves, budget)
+    except (_Garbled, _Spent):
+        return
+
+
+def thinned(curves: Curves) -> Curves:
+    """Return curves that are small enough for a chart.
+
+    At most MOST_TAGS tags of MOST_POINTS points, evenly taken, and fewer if their JSON
+    would exceed MOST_CHART_BYTES. The first and the last point of a curve stay.
+
+    >>> thinned({"loss": [(0, 2.5), (1, 2.0)]})
+    {'loss': [(0, 2.5), (1, 2.0)]}
+    """
+    kept = dict(list(curves.items())[:MOST_TAGS])
+    most = MOST_POINTS
+    while most > 2 and _json_bytes(kept, most) > MOST_CHART_BYTES:
+        most //= 2
+    return {tag: _evenly(points, most) for tag, points in kept.items()}
+
+
+def _json_bytes(curves: Curves, most: int) -> int:
+    """Return an upper bound of the bytes of curves with at most so many points."""
+    return sum(
+        (len(json.dumps(tag)) + _POINT_BYTES) * min(len(points), most)
+        for tag, points in curves.items()
+    )
+
+
+def _evenly(points: list[tuple[int, float]], most: int) -> list[tuple[int, float]]:
+    if len(points) <= most:
+        return points
+    last = len(points) - 1
+    return [points[at * last // (most - 1)] for at in range(most)]
+
+
+def _read_records(file: BinaryIO, curves: Curves, budget: ReadBudget) -> None:
+    while True:
         head = file.read(_HEAD.size)
         if len(head) < _HEAD.size:
             return
+        budget.take(bytes=_HEAD.size, fields=1)
         (length, _) = _HEAD.unpack(head)
         if length > MOST_RECORD_BYTES:
             file.seek(min(length, 2**40) + _CHECKSUM_BYTES, 1)
             continue
+        budget.take(bytes=length + _CHECKSUM_BYTES)
         record = file.read(length + _CHECKSUM_BYTES)
         if len(record) < length:
             return
-        try:
-            _add_event(record[:length], curves)
-        except _Garbled:
-            return
+        _add_event(record[:length], curves, budget)
 
 
-def _add_event(record: bytes, curves: Curves) -> None:
+def _add_event(record: bytes, curves: Curves, budget: ReadBudget) -> None:
     step, summaries = 0, []
-    for field, value in _fields(record):
+    for field, value in _fields(record, budget):
         if field == _EVENT_STEP and isinstance(value, int):
             step = value
         elif field == _EVENT_SUMMARY and isinstance(value, bytes):
@@ -70,14 +139,14 @@ def _add_event(record: bytes, curves: Curves) -> None:
     if not 0 <= step < 2**53:
         return
     for summary in summaries:
-        for field, value in _fields(summary):
+        for field, value in _fields(summary, budget):
             if field == _SUMMARY_VALUE and isinstance(value, bytes):
-                _add_value(value, step, curves)
+                _add_value(value, step, curves, budget)
 
 
-def _add_value(record: bytes, step: int, curves: Curves) -> None:
+def _add_value(record: bytes, step: int, curves: Curves, budget: ReadBudget) -> None:
     tag, number = "", None
-    for field, value in _fields(record):
+    for field, value in _fields(record, budget):
         if not isinstance(value, bytes):
             continue
         if field == _VALUE_TAG:
@@ -85,22 +154,19 @@ def _add_value(record: bytes, step: int, curves: Curves) -> None:
         elif field == _VALUE_NUMBER and len(value) == struct.calcsize("<f"):
             number = struct.unpack("<f", value)[0]
         elif field == _VALUE_TENSOR:
-            number = _single_number(value)
+            number = _single_number(value, budget)
     usable = tag.isprintable() and 0 < len(tag) <= MOST_TAG_CHARACTERS
     if not usable or number is None or not math.isfinite(number):
         return
     if tag not in curves and len(curves) >= MOST_TAGS:
         return
-    points = curves.setdefault(tag, [])
-    points.append((step, float(f"{number:.7g}")))
-    if len(points) > 2 * MOST_POINTS:
-        curves[tag] = points[::2]
+    curves.setdefault(tag, []).append((step, float(f"{number:.7g}")))
 
 
-def _single_number(record: bytes) -> float | None:
+def _single_number(record: bytes, budget: ReadBudget) -> float | None:
     """Return the number of a tensor without dimensions. None: it is another one."""
     kind, content = 0, b""
-    for field, value in _fields(record):
+    for field, value in _fields(record, budget):
         if field == _TENSOR_TYPE and isinstance(value, int):
             kind = value
         elif field == _TENSOR_SHAPE and value:
@@ -118,16 +184,17 @@ def _single_number(record: bytes) -> float | None:
     return found
 
 
-def _fields(record: bytes) -> Iterator[tuple[int, int | bytes]]:
+def _fields(record: bytes, budget: ReadBudget) -> Iterator[tuple[int, int | bytes]]:
     """Yield (number of the field, its value) of a protobuf message.
 
-    Fields of fixed size are yielded as bytes. Raises _Garbled.
+    Fields of fixed size are yielded as bytes. Raises _Garbled and _Spent.
 
-    >>> list(_fields(bytes([0x10, 0x96, 0x01])))
+    >>> list(_fields(bytes([0x10, 0x96, 0x01]), ReadBudget()))
     [(2, 150)]
     """
     at = 0
     while at < len(record):
+        budget.take(fields=1)
         key, at = _varint(record, at)
         kind = key & 7
         if kind == _VARINT:

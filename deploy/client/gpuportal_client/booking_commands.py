@@ -238,13 +238,27 @@ def adopt(args):
         answer = to.ask("GET", "/unbooked-use")
         rows = ((use["node"], *use["gpus"]) for use in answer["uses"])
         show(args, answer, rows)
+        if not answer["uses"] and not args.json:
+            print("You use no GPU without a booking.")
         return
     body = {"node": args.node}
     if args.hours is not None:
         body["hours"] = args.hours
+    if args.group is not None:
+        body["membership"] = _membership_in(to, args.group)
     made = to.create("/unbooked-use/book", body)
     end = f"{when(made['end']):%a %d %b %H:%M}"
     print(f"reservation {made['id']} on {made['node']} until {end}, flex")
+
+
+def _membership_in(to, group):
+    """Return the number of the caller's membership in a group."""
+    known = to.ask("GET", "/standing")["memberships"]
+    numbers = {one["account"]: one["id"] for one in known}
+    if group not in numbers:
+        yours = ", ".join(numbers) or "none"
+        raise Refused(f"{group!r} is no group of yours (yours: {yours})", 2)
+    return numbers[group]
 
 
 def give_back(args):
@@ -336,7 +350,8 @@ def declare(word):
     word(keep, "reservation", reason={"default": "", "help": "why, in one line"})
     word(stay, "reservation", off=switch_off)
     long = {"type": int, "help": "for how many hours (default: 2)"}
-    runs = word(adopt, hours=long, json=JSON_OPTION)
+    payer = {"help": "name of the group that pays"}
+    runs = word(adopt, hours=long, group=payer, json=JSON_OPTION)
     runs.add_argument("node", nargs="?", help="the node on which your processes run")
     last = {"type": hours, "default": 0, "help": "the last hours of the booking"}
     word(give_back, "reservation", on=certain, hours=last, check=check)

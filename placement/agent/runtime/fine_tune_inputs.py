@@ -100,13 +100,13 @@ def check_inputs(
     if settings.get("lora_rank") and importlib.util.find_spec("peft") is None:
         problems["lora_rank"] = (
             "this node needs peft to train adapters. Install it there: "
-            f"{sys.executable} -m pip install peft"
+            f"{sys.executable} -m pip install peft==0.21.2"
         )
     form = settings.get("weights")
     if form in QUANTIZED and importlib.util.find_spec("bitsandbytes") is None:
         problems["weights"] = (
             f"this node needs bitsandbytes for weights in {form}. Install it there: "
-            f"{sys.executable} -m pip install bitsandbytes"
+            f"{sys.executable} -m pip install bitsandbytes==0.50.2"
         )
     if problems:
         raise LaunchInvalid(problems)

@@ -6,6 +6,7 @@ complete when all bytes have arrived and its SHA-256 equals the one in the list.
 
 import fcntl
 import hashlib
+import logging
 import os
 import re
 import shutil
@@ -24,11 +25,13 @@ from placement.jobs import job_broadcast
 from placement.models import Job, PlacementPolicy, ResultFile
 from placement.planner.values.errors import BadInput
 from placement.protocol.node_refusals import LogConflict
+from placement.rules.tracked_runs import event_files
 from telemetry.protocol.coded_error import CodedError
 from telemetry.protocol.sentences import sentence
 from telemetry.protocol.units import format_bytes
 from telemetry.web.json_values import text_problem
 
+logger = logging.getLogger(__name__)
 MOST_PATH = 220
 MOST_LISTED = 2000
 MOST_SIZE = 2**50
@@ -81,6 +84,31 @@ def kept_bytes(owner_id: int) -> int:
 def path_of(file: ResultFile) -> Path:
     """Return the path of a file's bytes."""
     return _folder(file.job_id, file.attempt) / str(file.pk)
+
+
+def curves_path(job_id: int, attempt: int) -> Path:
+    """Return the path of the curves that were read from an attempt's event files."""
+    return _folder(job_id, attempt) / "curves.json"
+
+
+def curves_due_folder() -> Path:
+    """Return the folder with a mark for each attempt whose event files are to be read.
+
+    A mark is an empty file, ``<job>-<attempt>``.
+    """
+    return Path(settings.MEDIA_ROOT) / "curves-due"
+
+
+def _mark_curves(file: ResultFile) -> None:
+    """Let the worker read the event files of a Job, if this is one of them."""
+    if not event_files([file.path]):
+        return
+    folder = curves_due_folder()
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o750)
+        (folder / f"{file.job_id}-{file.attempt}").touch()
+    except OSError as error:
+        logger.warning("no curves of job %s: %s", file.job_id, error)
 
 
 def _folder(job_id: int, attempt: int) -> Path:
@@ -237,6 +265,7 @@ def append(*, file: ResultFile, offset: int, data: bytes, now: datetime) -> int:
             fields["complete_at"] = now
     ResultFile.objects.filter(pk=file.pk).update(**fields)
     if "complete_at" in fields:
+        _mark_curves(file)
         job_broadcast.publish_job(file.job_id)
     return have
 
@@ -264,6 +293,7 @@ def drop(files: Iterable[ResultFile], *, now: datetime) -> int:
             dropped_at=now
         ):
             path_of(file).unlink(missing_ok=True)
+            _mark_curves(file)
             done += 1
     return done
 

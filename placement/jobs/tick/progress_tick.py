@@ -1,7 +1,7 @@
 """The tick that follows running Jobs.
 
 1. read the progress of each running Job, and send it to its pages 2. delete results and
-logs past the site's retention
+logs past the site's retention 3. read the curves of event files that have arrived
 
 Only logs that have grown are read, and only their ends. Safe to run twice and
 concurrently. One bad row never blocks the rest.
@@ -14,7 +14,7 @@ from typing import TypeVar
 from django.db.models import Q
 
 from placement.jobs import job_broadcast
-from placement.jobs.nodes import log_store, result_files
+from placement.jobs.nodes import log_store, result_files, run_curves
 from placement.models import Job, JobQuerySet
 from placement.rules.log_progress import followed, read_progress
 from telemetry.rules.isolated_steps import RowSteps
@@ -36,6 +36,7 @@ def run_steps(now: datetime) -> dict[str, int]:
         "progress": each_job(running(now)[:MOST_JOBS], _progress, now),
         "dropped": result_files.drop_due(now),
         "logs_dropped": log_store.drop_due(now),
+        "curves": run_curves.read_due(now),
     }
 
 

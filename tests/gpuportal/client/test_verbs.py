@@ -152,7 +152,7 @@ def test_a_running_booking_is_checked_in_kept_and_stays_on(gp, lab, bob):
 
 
 def test_what_runs_without_a_booking_is_listed_and_booked(gp, lab, alice, bob):
-    assert "node-a" not in ok(gp("adopt"))
+    assert ok(gp("adopt")).strip() == "You use no GPU without a booking."
     refused(gp("adopt", "node-a"), 1, "use of yours without a booking")
     now = timezone.now()
     detail = {"users": [alice.username]}
@@ -160,7 +160,9 @@ def test_what_runs_without_a_booking_is_listed_and_booked(gp, lab, alice, bob):
     assert "node-a:1" in ok(gp("adopt"))
     assert gp("adopt", "node-a", user=bob).status == 1
     refused(gp("adopt", "node-a", "--hours", 99), 2, "hours")
-    told = ok(gp("adopt", "node-a", "--hours", 1, user=alice))
+    refused(gp("adopt", "node-a", "--group", "x", user=alice), 2, "no group of yours")
+    group = lab.now.membership.account.name
+    told = ok(gp("adopt", "node-a", "--hours", 1, "--group", group))
     made = Reservation.objects.exclude(pk=lab.now.pk).get()
     assert told.startswith(f"reservation {made.pk} on node-a until ")
     assert (made.user, made.kind) == (alice, Kind.FLEX)

@@ -1,8 +1,10 @@
 """The pages of Jobs: who sees them, what they say, what they refuse."""
 
 import csv
+import hashlib
 import io
 from datetime import timedelta
+from functools import partial
 
 import pytest
 from django.test import Client
@@ -12,10 +14,11 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from placement.job_pages.job_page import failure_of
-from placement.jobs.nodes import log_store, result_files
+from placement.jobs.nodes import log_store, result_files, run_curves
 from placement.models import Job, JobEvent, PlanOutcome, ResultFile
 from placement.plans import plan_outcome
 from placement.protocol.job_lifecycle import JobState
+from placement.rules.event_file import ReadBudget
 from reservations.models import Membership, SitePolicy
 from reservations.rules.lifecycle import State
 from tests.factories import (
@@ -393,7 +396,7 @@ def test_the_list_and_the_page_tell_how_far_a_job_is(student, job):
 
 
 def test_tensorboard_files_are_listed_and_drawn_beside_the_log(
-    student, job, settings, tmp_path
+    student, job, settings, tmp_path, monkeypatch
 ):
     settings.MEDIA_ROOT = str(tmp_path / "media")
     log_store.append(job, attempt=1, offset=0, data=b"step=0 loss=2.5\n")
@@ -411,11 +414,19 @@ def test_tensorboard_files_are_listed_and_drawn_beside_the_log(
             attempt=1,
             path=f"logs/{run}/{path.name}",
             size_bytes=path.stat().st_size,
-            sha256=run,
-            complete_at=timezone.now(),
+            sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
         )
-        result_files.path_of(row).parent.mkdir(parents=True, exist_ok=True)
-        path.rename(result_files.path_of(row))
+        sent = {"offset": 0, "data": path.read_bytes(), "now": timezone.now()}
+        result_files.append(file=row, **sent)
+    now = timezone.now()
+    stored = result_files.path_of(row)
+    stored.rename(tmp_path / "away")
+    assert run_curves.read_due(now) == 0
+    assert student.get(f"/jobs/{job.pk}/numbers").json()["rows"][1:] == []
+    (tmp_path / "away").rename(stored)
+    assert run_curves.read_due(now) == 0, "it is read again later"
+    now += run_curves.RETRY
+    assert run_curves.read_due(now) == 1 and run_curves.read_due(now) == 0
     told = student.get(f"/jobs/{job.pk}/numbers").json()["rows"]
     assert told == [
         {"step": 0, "loss": 2.5},
@@ -424,16 +435,22 @@ def test_tensorboard_files_are_listed_and_drawn_beside_the_log(
     ]
     html = text_of(student, f"/jobs/{job.pk}/files")
     assert "<code>tensorboard --logdir logs</code>" in html
-    assert "also under Charts" in html
+    assert "also under Charts" in html and "Only the first part" not in html
     (runs,) = student.get(f"/api/v1/jobs/{job.pk}/files").json()["runs"]
     assert (runs["tool"], runs["folder"], runs["runs"]) == ("TensorBoard", "logs", 2)
     compared = text_of(student, f"/jobs/compare/?job={job.pk}")
     assert "train/error" in compared
-    row.dropped_at = timezone.now()
-    row.save()
-    result_files.path_of(row).unlink()
+    result_files.drop([row], now=timezone.now())
+    told = student.get(f"/jobs/{job.pk}/numbers").json()["rows"]
+    assert told == [{"step": 0, "loss": 2.5}], "nothing of a deleted file is shown"
+    assert run_curves.read_due(timezone.now()) == 1
     told = student.get(f"/jobs/{job.pk}/numbers").json()["rows"]
     assert [set(one) for one in told[1:]] == [{"step", "error"}] * 2
+    monkeypatch.setattr(run_curves, "ReadBudget", partial(ReadBudget, fields=12))
+    (result_files.curves_due_folder() / f"{job.pk}-1").touch()
+    assert run_curves.read_due(timezone.now()) == 1
+    html = text_of(student, f"/jobs/{job.pk}/files")
+    assert "Only the first part of them is drawn" in html
 
 
 def test_files_are_listed_and_what_came_of_a_plan_stands_beside_it(

@@ -182,6 +182,7 @@ def test_what_cannot_be_compared_is_shown_and_not_counted(planned, redis_client)
     # It ran between two looks, and its node could not attribute the memory.
     assert run_progress_tick(now + timedelta(seconds=30)) == {
         "progress": 0,
+        "curves": 0,
         "measured": 0,
         "missed": 1,
         "settled": 1,

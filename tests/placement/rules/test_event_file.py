@@ -1,6 +1,8 @@
 """TensorBoard's event files, written by TensorBoard, are read without it."""
 
 import io
+import itertools
+import json
 import struct
 
 import pytest
@@ -12,7 +14,15 @@ from tensorboard.compat.proto.tensor_pb2 import TensorProto
 from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-from placement.rules.event_file import MOST_POINTS, MOST_RECORD_BYTES, read_scalars
+from placement.rules.event_file import (
+    MOST_CHART_BYTES,
+    MOST_POINTS,
+    MOST_RECORD_BYTES,
+    MOST_TAGS,
+    ReadBudget,
+    read_scalars,
+    thinned,
+)
 
 pytestmark = pytest.mark.pure
 
@@ -37,7 +47,7 @@ def scalar(tag, number):
 
 def read(data):
     curves = {}
-    read_scalars(io.BytesIO(data), curves)
+    read_scalars(io.BytesIO(data), curves, ReadBudget())
     return curves
 
 
@@ -72,11 +82,68 @@ def test_scalars_of_both_forms_are_read_and_all_else_is_left_out(data):
     assert cut == {"loss": [(0, 2.3)]}
 
 
-def test_many_points_are_thinned(tmp_path):
-    events = [of_summary(step, scalar("loss", 1.0)) for step in range(3 * MOST_POINTS)]
-    points = read(written(tmp_path, events))["loss"]
-    assert MOST_POINTS <= len(points) <= 2 * MOST_POINTS
-    assert points[0][0] == 0 and points[-1][0] == 3 * MOST_POINTS - 1
+def test_many_points_are_thinned_evenly():
+    curve = [(step, 1.0) for step in range(3 * MOST_POINTS)]
+    points = thinned({"loss": curve})["loss"]
+    assert len(points) == MOST_POINTS
+    assert points[0] == curve[0] and points[-1] == curve[-1]
+    gaps = {after[0] - before[0] for before, after in itertools.pairwise(points)}
+    assert gaps <= {3, 4}
+
+
+def test_many_tags_with_long_names_stay_small():
+    names = [f"{number:03}" + "\U0001f600" * 97 for number in range(2 * MOST_TAGS)]
+    curves = {
+        name: [(2**40 + 2000 * at + step, -1.234567e-30) for step in range(1000)]
+        for at, name in enumerate(names)
+    }
+    kept = thinned(curves)
+    rows = [
+        {"step": step, tag: value} for tag, row in kept.items() for step, value in row
+    ]
+    assert len(kept) == MOST_TAGS
+    assert len(json.dumps(rows)) <= MOST_CHART_BYTES
+
+
+def of_record(message):
+    return struct.pack("<QI", len(message), 0) + message + bytes(4)
+
+
+def nested(*numbers, inner):
+    """Return a message inside messages, with these numbers of the fields."""
+    for number in reversed(numbers):
+        size, length = len(inner), b""
+        while size > 127:
+            size, length = size >> 7, length + bytes([size & 127 | 128])
+        inner = bytes([number << 3 | 2]) + length + bytes([size]) + inner
+    return inner
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        bytes(MOST_RECORD_BYTES),
+        nested(5, 1, 8, inner=bytes(MOST_RECORD_BYTES - 20)),
+        nested(5, inner=b"\x0a\x00" * (MOST_RECORD_BYTES // 2 - 20)),
+        b"",
+    ],
+    ids=["zeros", "nested", "empty values", "empty records"],
+)
+def test_a_file_of_tiny_fields_ends_at_the_budget(message):
+    budget = ReadBudget(fields=1000)
+    file = io.BytesIO(of_record(message) * (1 if message else 2000))
+    read_scalars(file, {}, budget)
+    assert budget.is_spent and budget.fields == -1
+
+
+def test_the_bytes_of_all_files_are_limited(data):
+    budget, curves = ReadBudget(bytes=len(data)), {}
+    read_scalars(io.BytesIO(data), curves, budget)
+    assert not budget.is_spent and budget.bytes > MOST_RECORD_BYTES, "one is skipped"
+    for _ in range(2000):
+        read_scalars(io.BytesIO(data), curves, budget)
+    assert budget.is_spent
+    assert len(curves["loss"]) < 2000
 
 
 def test_a_spoiled_file_ends_early(data):
