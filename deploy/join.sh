@@ -157,7 +157,7 @@ check_machine() {
     [ -n "$python" ] || fail "Python 3.11 or newer is needed: apt-get install python3 python3-venv (Ubuntu 22.04: python3.11-venv)"
     [ -n "$venv" ] || "$python" -c 'import venv, ensurepip' 2>/dev/null ||
         fail "Python's venv module is missing: apt-get install python3-venv"
-    [ -z "$venv" ] || [ -x "$venv/bin/python" ] || fail "$venv is no virtual environment"
+    [ -z "$venv" ] || [ -x "$venv/bin/python" ] || fail "$venv is not a virtual environment"
     say "ok    $("$python" --version), $(openssl version | cut -d ' ' -f 1-2)"
 
     if timeout 10 "$python" -c 'import ctypes, sys; sys.exit(ctypes.CDLL("libnvidia-ml.so.1").nvmlInit_v2())' 2>/dev/null; then
