@@ -34,6 +34,8 @@ from reservations.notifications import mail
 from telemetry.models import Node
 
 KEPT_SECONDS = 5.0
+STALE_SECONDS = 60.0
+"""A state that is older is not shown, even while a new one is being read."""
 SENT_WITHIN = timedelta(days=1)
 """How far back a message that arrived is looked for."""
 MESSAGES = (Delivery.Channel.WEBHOOK, Delivery.Channel.GROUP)
@@ -81,10 +83,13 @@ def _not_read_yet() -> HttpResponse:
 
 def _recent_facts(kept_seconds: float) -> StatusFacts | None:
     """Read the facts if the last ones are older. While another thread reads, return
-    the last ones; None: this process has none yet."""
+    the last ones; None: this process has none, or only old ones."""
     global _found
-    if _is_recent(kept_seconds) or not _reading.acquire(blocking=False):
+    if _is_recent(kept_seconds):
         return _found[1] if _found else None
+    if not _reading.acquire(blocking=False):
+        # A reading that hangs must not leave an old "everything works".
+        return _found[1] if _found and _is_recent(STALE_SECONDS) else None
     try:
         # Another thread may have read since.
         if not _is_recent(kept_seconds):

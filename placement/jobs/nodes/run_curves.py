@@ -6,6 +6,7 @@ web reads only the stored curves.
 """
 
 import contextlib
+import fcntl
 import json
 import logging
 import os
@@ -59,29 +60,41 @@ def is_cut(job: Job) -> bool:
 def read_due(now: datetime) -> int:
     """Read the event files that have arrived or were deleted. Return of how many Jobs.
 
-    Safe to run concurrently. What cannot be read now is read again after RETRY.
+    One process reads at a time, so that no older curves replace newer ones. What cannot
+    be read now is read again after RETRY.
     """
-    folder, done = result_files.curves_due_folder(), 0
-    again = (now + RETRY).timestamp()
-    for mark in _due_marks(folder, now)[:JOBS_A_LOOK]:
-        job_id, attempt = mark.stem.split("-")
-        taken = mark.with_suffix(_TAKEN)
+    folder = result_files.curves_due_folder()
+    if not folder.is_dir():
+        return 0
+    with (folder / "turn").open("w") as turn:
         try:
-            # A file that arrives while these are read makes another mark. This one is
-            # due later if the read fails in any way.
-            mark.replace(taken)
-            os.utime(taken, (again, again))
-            done += _store(int(job_id), int(attempt))
-            taken.unlink(missing_ok=True)
-        except OSError as error:
-            logger.warning("event files of job %s wait: %s", mark.stem, error)
+            fcntl.flock(turn, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return 0
+        return sum(_take(mark, now) for mark in _due_marks(folder, now)[:JOBS_A_LOOK])
+
+
+def _take(mark: Path, now: datetime) -> bool:
+    again = (now + RETRY).timestamp()
+    job_id, attempt = mark.stem.split("-")
+    taken = mark.with_suffix(_TAKEN)
+    try:
+        # A file that arrives while these are read makes another mark. This one is due
+        # later if the read fails in any way.
+        mark.replace(taken)
+        os.utime(taken, (again, again))
+        done = _store(int(job_id), int(attempt))
+        taken.unlink(missing_ok=True)
+    except OSError as error:
+        logger.warning("event files of job %s wait: %s", mark.stem, error)
+        return False
     return done
 
 
 def _due_marks(folder: Path, now: datetime) -> list[Path]:
     """Return the marks whose time has come, the oldest first."""
     due = []
-    for mark in folder.iterdir() if folder.is_dir() else ():
+    for mark in folder.iterdir():
         if _MARK.fullmatch(mark.name):
             with contextlib.suppress(FileNotFoundError):
                 due.append((mark.stat().st_mtime, mark))
