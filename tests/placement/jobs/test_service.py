@@ -423,7 +423,7 @@ def test_a_fine_tune_needs_isolation_and_names_its_invalid_fields(
     with pytest.raises(LaunchInvalid) as refused:
         launch(alice, reservation, **asked)
     assert refused.value.fields == {"recipe_settings.weights": NEEDS_ADAPTERS}
-    with pytest.raises(StrategyNotRunnable, match="where each GPU has all weights"):
+    with pytest.raises(StrategyNotRunnable, match="all weights on each GPU"):
         launch(alice, reservation, plan_id=plan.pk, **asked)
     copies = real_plan(alice, reservation, "ddp")
     copies.plan["launch"]["weights"] = "nf4"

@@ -125,7 +125,7 @@ def test_no_piece_is_ever_empty():
         ({"optimizer": "adafactor"}, "not adafactor"),
         ({"checkpointing": "selective"}, "not selective"),
         ({"weights": "gptq"}, "quantized"),
-        ({"weights": "nf4", "offload": "cpu"}, "not combine with offload"),
+        ({"weights": "nf4", "offload": "cpu"}, "cannot offload then"),
         ({"offload": "moon"}, "moon"),
         ({"offload": "cpu", "tensor_degree": 2}, "tensor parallelism cuts"),
         ({"offload": "cpu", "offload_parameters": True}, "for one GPU"),

@@ -44,7 +44,7 @@ def test_one_gpu_and_whole_copies_run_below_adapters(strategy, gpus, form):
 
 @pytest.mark.parametrize("strategy", ["zero2", "fsdp", "tensor", "pipeline"])
 def test_weights_that_ranks_share_are_refused(strategy):
-    whole = "where each GPU has all weights"
+    whole = "all weights on each GPU"
     assert whole in why_not(quantized(strategy).to_json())
     plan = Plan.from_json(plan_for(strategy, 2))
     with pytest.raises(NotRunnable, match=whole):
