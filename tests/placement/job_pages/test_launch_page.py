@@ -371,7 +371,8 @@ def test_deepspeed_is_chosen_where_it_is_installed_and_refused_at_its_field(
     data |= {"plan": str(stored.pk)}
     html = student.post("/jobs/new/", data).content.decode()
     assert f"{at_field}deepspeed is not installed on {stored.plan['node']}" in html
-    assert "<option value="deepspeed" selected>deepspeed" in html and not Job.objects.exists()
+    chosen = '<option value="deepspeed" selected>deepspeed'
+    assert chosen in html and not Job.objects.exists()
     given = {
         "reservation": booked.pk,
         "name": "by the API",
