@@ -61,9 +61,8 @@ COMPUTING = {
     "all else": ["tests"],
 }
 """Runs of the third queue, the longest first. Each leaves to others what is theirs."""
-POSTGRESQL_ORDER = ("reservations", "gpuportal", "placement", "all else")
-"""The order on PostgreSQL, so that the last runs of both cores end together. Tests of
-reservations and of gpuportal take longest there."""
+POSTGRESQL_ORDER = ("gpuportal", "placement", "reservations", "all else")
+"""The order on PostgreSQL, the longest first, so that both cores end together."""
 KILLS_SERVER = "all else"
 """Run whose tests kill a process of the PostgreSQL server, which then ends every
 connection. It has a server that no other run uses."""
