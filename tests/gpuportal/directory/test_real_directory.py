@@ -336,6 +336,11 @@ def test_a_wrong_password_is_counted_under_every_spelling(site):
     found = AccessAttempt.objects.get()
     assert (found.username, found.failures_since_start) == ("mia", 3)
     assert not User.objects.exists()
+    # Logins are counted under the portal's user name, so failures are as well.
+    make_user("Mia")
+    sign_in("mia", "wrong")
+    sign_in("MIA", "wrong")
+    assert AccessAttempt.objects.get(username="Mia").failures_since_start == 2
 
 
 @pytest.fixture
@@ -466,6 +471,8 @@ def test_an_absent_directory_ends_nothing_and_the_form_says_why(site, settings):
     page = sign_in("mia").content.decode()
     assert "Uni Example does not answer." in page
     assert "People who are signed in can go on working." in page
+    # The reason may name hosts of the site.
+    assert "contact LDAP server" not in page
     # Nobody is locked out because of it.
     assert not AccessAttempt.objects.exists()
     make_user("boss", is_superuser=True, is_staff=True)
@@ -481,6 +488,26 @@ def test_passwords_of_the_portal_are_not_guessed_while_it_is_away(site, settings
     page = sign_in("boss", "wrong").content.decode()
     assert "Uni Example does not answer." in page
     assert AccessAttempt.objects.get().username == "boss"
+
+
+@pytest.mark.once
+def test_an_address_asks_the_directory_so_often_and_no_more(
+    site, settings, monkeypatch
+):
+    """Over the limit it is not asked. A guessed password of the portal counts."""
+    monkeypatch.setattr("gpuportal.directory.directory_backend.PER_MINUTE", 0)
+    monkeypatch.setattr(
+        directory_client.subprocess, "run", lambda *_: pytest.fail("it was asked")
+    )
+    make_user("boss")
+    assert sign_in("mia").status_code == 429
+    assert not AccessAttempt.objects.exists()
+    assert sign_in("boss", "wrong").status_code == 429
+    assert AccessAttempt.objects.get().username == "boss"
+    here = Client()
+    assert sign_in("boss", LOCAL_PASSWORD, here).status_code == 302
+    sent = {"username": "mia", "password": PASSWORD}
+    assert here.post("/me/directory/connect/", sent).status_code == 429
 
 
 def test_settings_that_do_not_work_are_not_explained_to_visitors(site, settings):
