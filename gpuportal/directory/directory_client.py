@@ -8,9 +8,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from django.views.decorators.debug import sensitive_variables
 
 from reservations.accounts.identities.directory_settings import Directory
 from reservations.accounts.identities.identity_source import folded_group
@@ -22,9 +25,10 @@ TIMEOUT_SECONDS = 15.0
 PAUSE_SECONDS = 5.0
 """After a failure, how long the directory is not asked again. So an absent one does not
 keep threads busy."""
-MOST_CALLS = 16
-"""Most calls of this process at a time."""
-WAIT_SECONDS = 5.0
+MOST_CALLS = 4
+"""Most calls of this process at a time. They must leave threads for all other pages if
+the directory is silent (``THREADS`` of ``http/handler.py``)."""
+WAIT_SECONDS = 0.5
 """How long a call waits for its turn."""
 LONGEST_NAME = 150
 LONGEST_PASSWORD = 4096
@@ -35,6 +39,8 @@ BUNDLES = (
 )
 """Where Linux has the certificates of public authorities."""
 _places = threading.BoundedSemaphore(MOST_CALLS)
+_probe = threading.Lock()
+"""Held by the one call that tries a directory that was away."""
 
 
 class DirectoryAway(Exception):
@@ -45,16 +51,25 @@ class DirectoryBusy(DirectoryAway):
     """The directory was not asked, because too many calls are under way."""
 
 
+class PersonUnanswered(DirectoryAway):
+    """The directory can be reached, but did not answer about one person."""
+
+
 class DirectoryAnswerInvalid(Exception):
     """The directory, or the site's settings of it, cannot be used."""
 
 
-class _Pause:
-    """The last failure, for all threads."""
+class _Seen:
+    """What the last calls saw, for all threads.
 
-    failure: DirectoryAway | None = None
-    until = 0.0
-    """Monotonic seconds."""
+    It holds no exception, because a traceback keeps the passwords of its frames.
+    """
+
+    failure: tuple[str, float] | None = None
+    """Why the directory was away, and until when it is not asked (monotonic seconds).
+    After that one call tries it."""
+    first_url = ""
+    """The server to ask first: the one that answered last."""
 
 
 def is_library_installed() -> bool:
@@ -82,6 +97,7 @@ def may_be_sent(user: str, password: str) -> bool:
     )
 
 
+@sensitive_variables("password")
 def claims_of_login(directory: Directory, *, user: str, password: str) -> Claims | None:
     """Return what the directory says about a person who typed their password.
 
@@ -92,17 +108,21 @@ def claims_of_login(directory: Directory, *, user: str, password: str) -> Claims
     """
     if not may_be_sent(user, password):
         return None
-    now = time.monotonic()
-    if _Pause.failure is not None and now < _Pause.until:
-        raise _Pause.failure
-    try:
-        answer = _call(directory, act="person", user=user, password=password)
-    except DirectoryBusy:
-        raise
-    except DirectoryAway as error:
-        _Pause.failure, _Pause.until = error, time.monotonic() + PAUSE_SECONDS
-        raise
-    _Pause.failure = None
+    _check_pause()
+    with _turn():
+        _check_pause()
+        with _probe_turn():
+            try:
+                answer = _call(directory, act="person", user=user, password=password)
+            except DirectoryBusy:
+                raise
+            except (PersonUnanswered, DirectoryAnswerInvalid):
+                _Seen.failure = None
+                raise
+            except DirectoryAway as error:
+                _Seen.failure = (str(error), time.monotonic() + PAUSE_SECONDS)
+                raise
+            _Seen.failure = None
     if answer["state"] == "wrong":
         return None
     return claims_of_answer(directory, answer)
@@ -138,7 +158,8 @@ def look(directory: Directory) -> str:
     Raises:
         DirectoryAway, DirectoryAnswerInvalid: people cannot sign in, and why.
     """
-    answer = _call(directory, act="look")
+    with _turn():
+        answer = _call(directory, act="look")
     if answer["state"] == "reached":
         return "it answers (LDAP_USER_DN: only a person can bind)"
     count, seen = answer["entries"], answer["seen"]
@@ -159,6 +180,59 @@ def look(directory: Directory) -> str:
     return f"it answers, and {count} sample entries have what a sign-in needs"
 
 
+def _check_pause() -> None:
+    """Refuse a call shortly after a failure.
+
+    Raises:
+        DirectoryAway.
+    """
+    failure = _Seen.failure
+    if failure is not None and time.monotonic() < failure[1]:
+        raise DirectoryAway(failure[0])
+
+
+@contextmanager
+def _turn() -> Iterator[None]:
+    """Take one of the places for calls.
+
+    Raises:
+        DirectoryBusy.
+    """
+    if not _places.acquire(timeout=WAIT_SECONDS):
+        raise DirectoryBusy("too many sign-ins wait for it")
+    try:
+        yield
+    finally:
+        _places.release()
+
+
+@contextmanager
+def _probe_turn() -> Iterator[None]:
+    """Let one call at a time through while the last one failed.
+
+    Raises:
+        DirectoryAway.
+    """
+    failure = _Seen.failure
+    if failure is None:
+        yield
+        return
+    if not _probe.acquire(blocking=False):
+        raise DirectoryAway(failure[0])
+    try:
+        # The one before may just have failed.
+        _check_pause()
+        yield
+    finally:
+        _probe.release()
+
+
+def _urls(directory: Directory) -> list[str]:
+    """Return the servers, in the order in which to ask them."""
+    return sorted(directory.urls, key=lambda url: url != _Seen.first_url)
+
+
+@sensitive_variables("asked", "request", "done")
 def _call(directory: Directory, **asked: str) -> dict[str, Any]:
     """Ask the directory once.
 
@@ -167,8 +241,9 @@ def _call(directory: Directory, **asked: str) -> dict[str, Any]:
     """
     if not is_library_installed():
         raise DirectoryAnswerInvalid("the package python-ldap is not installed")
+    urls = _urls(directory)
     request = {
-        "urls": directory.urls,
+        "urls": urls,
         "tls": directory.tls,
         "ca_file": "" if directory.tls == "plain" else _ca_file(directory),
         "bind_dn": directory.bind_dn,
@@ -187,8 +262,6 @@ def _call(directory: Directory, **asked: str) -> dict[str, Any]:
         "group_filter": directory.group_filter,
         **asked,
     }
-    if not _places.acquire(timeout=WAIT_SECONDS):
-        raise DirectoryBusy("too many sign-ins wait for it")
     try:
         done = subprocess.run(
             [sys.executable, "-I", "-X", "utf8", str(PROGRAM)],
@@ -201,12 +274,12 @@ def _call(directory: Directory, **asked: str) -> dict[str, Any]:
             env={"LDAPNOINIT": "1", "PATH": os.defpath},
         )
     except subprocess.TimeoutExpired:
+        # The first server is silent, so the next call begins with the second.
+        _Seen.first_url = urls[1 % len(urls)]
         # Not its text, which has what was sent.
         raise DirectoryAway(f"no answer in {TIMEOUT_SECONDS:g} s") from None
     except OSError as error:
         raise DirectoryBusy(f"no process can be started: {error.strerror}") from None
-    finally:
-        _places.release()
     try:
         answer: dict[str, Any] = json.loads(done.stdout)
     except ValueError:
@@ -214,6 +287,9 @@ def _call(directory: Directory, **asked: str) -> dict[str, Any]:
         raise DirectoryAnswerInvalid(f"the call failed: {last[:120]}") from None
     if answer["state"] == "away":
         raise DirectoryAway(answer["why"])
+    _Seen.first_url = answer["url"]
+    if answer["state"] == "unanswered":
+        raise PersonUnanswered(answer["why"])
     if answer["state"] == "invalid":
         raise DirectoryAnswerInvalid(answer["why"])
     return answer

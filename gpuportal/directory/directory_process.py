@@ -21,13 +21,15 @@ import ldap
 from ldap.dn import escape_dn_chars, str2dn
 from ldap.filter import escape_filter_chars
 
-CALL_SECONDS = 5
-"""For the connection to one server, and for one answer."""
+CONNECT_SECONDS = 2
+"""For the connection to one server."""
+ANSWER_SECONDS = 5
 MOST_GROUPS = 1001
 SAMPLE_ENTRIES = 20
+UNREACHED = (ldap.SERVER_DOWN, ldap.CONNECT_ERROR)
 AWAY = (
-    *(ldap.SERVER_DOWN, ldap.CONNECT_ERROR, ldap.TIMEOUT, ldap.BUSY),
-    *(ldap.UNAVAILABLE, ldap.TIMELIMIT_EXCEEDED),
+    *UNREACHED,
+    *(ldap.TIMEOUT, ldap.BUSY, ldap.UNAVAILABLE, ldap.TIMELIMIT_EXCEEDED),
 )
 NOT_ADMITTED = (
     *(ldap.INVALID_CREDENTIALS, ldap.NO_SUCH_OBJECT, ldap.INVALID_DN_SYNTAX),
@@ -50,16 +52,37 @@ class Unusable(Exception):
     """The directory's answer, or the site's settings of it, cannot be used."""
 
 
+class Unanswered(Exception):
+    """The directory can be reached, but did not answer about this person."""
+
+
 def answer_of(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the answer to a request, whatever happens."""
+    """Return the answer of the first server that is not away, and its address.
+
+    If all are away, it is the answer of the first.
+    """
+    answers = []
+    for url in request["urls"]:
+        answers.append(_answer_of_server({**request, "url": url}))
+        if answers[-1]["state"] != "away":
+            return {**answers[-1], "url": url}
+    return answers[0]
+
+
+def _answer_of_server(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the answer of one server, whatever happens."""
     try:
         return _sample(request) if request["act"] == "look" else _person(request)
     except Wrong:
         return {"state": "wrong"}
     except Unusable as error:
         return {"state": "invalid", "why": str(error)}
+    except Unanswered as error:
+        return {"state": "unanswered", "why": str(error)}
     except AWAY as error:
-        return {"state": "away", "why": _tls_fault(request) or _reason(error)}
+        # Only the doctor takes the time for a second connection.
+        fault = _tls_fault(request) if request["act"] == "look" else ""
+        return {"state": "away", "why": fault or _reason(error)}
     except ldap.REFERRAL:
         why = "it refers to another server, and referrals are not followed"
         return {"state": "invalid", "why": why}
@@ -146,18 +169,18 @@ def _reason(error: ldap.LDAPError) -> str:
 
 
 def _tls_fault(request: Mapping[str, Any]) -> str:
-    """Return what is wrong with the certificate of the first server.
+    """Return what is wrong with the certificate of a server.
 
     libldap only says that it cannot contact the server. This is for the text: what it
     returns lets nobody in. "": nothing, or there is no connection at all.
     """
     if request["tls"] == "plain":
         return ""
-    parts = urlsplit(request["urls"][0])
+    parts = urlsplit(request["url"])
     port = parts.port or (636 if request["tls"] == "ldaps" else 389)
     try:
         context = ssl.create_default_context(cafile=request["ca_file"])
-        with socket.create_connection((parts.hostname, port), CALL_SECONDS) as raw:
+        with socket.create_connection((parts.hostname, port), CONNECT_SECONDS) as raw:
             if request["tls"] == "starttls":
                 raw.sendall(START_TLS)
                 raw.recv(4096)
@@ -174,11 +197,11 @@ def _tls_fault(request: Mapping[str, Any]) -> str:
 
 def _connected(request: Mapping[str, Any]) -> Any:
     """Return a connection on which a password may be sent."""
-    connection = ldap.initialize(" ".join(request["urls"]), bytes_mode=False)
-    connection.timeout = CALL_SECONDS
+    connection = ldap.initialize(request["url"], bytes_mode=False)
+    connection.timeout = ANSWER_SECONDS
     for option, value in (
         (ldap.OPT_PROTOCOL_VERSION, 3),
-        (ldap.OPT_NETWORK_TIMEOUT, float(CALL_SECONDS)),
+        (ldap.OPT_NETWORK_TIMEOUT, float(CONNECT_SECONDS)),
         (ldap.OPT_REFERRALS, 0),
         (ldap.OPT_DEREF, ldap.DEREF_NEVER),
     ):
@@ -279,17 +302,34 @@ def _attributes(request: Mapping[str, Any]) -> list[str]:
 
 
 def _person(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Check a password, and return what the directory says about the person."""
+    """Check a password, and return what the directory says about the person.
+
+    A directory folds letters in ways that the portal does not know. With a search the
+    entry shows what was found (`_is_named`). A bind does not, so it takes ASCII only.
+    """
     user, password = request["user"], request["password"]
-    if not user or not password:
+    if not user or not password or (request["user_dn"] and not user.isascii()):
         raise Wrong
     connection = _connected(request)
+    if not request["user_dn"]:
+        _bind_service(connection, request)
+    try:
+        return _seen_person(connection, request, user, password)
+    except AWAY as error:
+        # libldap connects with the first bind, which is the person's with a user_dn.
+        if request["user_dn"] and isinstance(error, UNREACHED):
+            raise
+        raise Unanswered(_reason(error)) from error
+
+
+def _seen_person(
+    connection: Any, request: Mapping[str, Any], user: str, password: str
+) -> dict[str, Any]:
     if request["user_dn"]:
         name = filled(request["user_dn"], escape_dn_chars, user=user)
         _bind_person(connection, name, password)
         name, values = _entry(connection, name, ldap.SCOPE_BASE, request)
     else:
-        _bind_service(connection, request)
         name, values = _entry(connection, request["base"], ldap.SCOPE_SUBTREE, request)
         _bind_person(connection, name, password)
         _bind_service(connection, request)
@@ -343,6 +383,8 @@ def _groups(
 ) -> list[str] | None:
     """Return the groups of a person. None: the site reads none, or there are too many.
 
+    Active Directory returns part of a long list, as ``memberOf;range=0-1499``.
+
     Nobody is in a group whose attribute is missing, because directories leave empty
     attributes out.
     """
@@ -350,6 +392,8 @@ def _groups(
     if not base:
         return None
     if not request["group_filter"]:
+        if any(kind.startswith(f"{MEMBER_OF};range=") for kind in values):
+            return None
         names = [_text(raw) for raw in values.get(MEMBER_OF, ())]
         return group_values(names, base)
     user = usernames[0] if usernames else ""

@@ -5,6 +5,7 @@ from django.utils.translation import gettext_lazy as lazy
 
 from gpuportal.directory.directory_client import LONGEST_NAME, LONGEST_PASSWORD
 from reservations.accounts.identities.rules import SignInRefused
+from reservations.models import User
 from telemetry.web.plain_forms import PlainForm
 from telemetry.web.translation import translated
 
@@ -22,8 +23,20 @@ class DirectoryLoginForm(PlainForm):
 
     def clean_username(self) -> str:
         """Return the one way to write it under which failures are counted."""
-        typed: str = self.cleaned_data["username"]
-        return typed.lower()
+        return counted_name(self.cleaned_data["username"])
+
+
+def counted_name(typed: str) -> str:
+    """Return one name for all ways to write it that a directory takes for one.
+
+    It is the portal's user name if there is exactly one, because logins are counted by
+    that one (``http/login_limits.py``).
+    """
+    found = User.objects.filter(username__iexact=typed)
+    names = list(found.values_list("username", flat=True)[:3])
+    if typed in names:
+        return typed
+    return names[0] if len(names) == 1 else typed.lower()
 
 
 def refusal_errors(refusal: SignInRefused) -> forms.ValidationError:

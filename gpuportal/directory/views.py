@@ -2,16 +2,19 @@
 
 from axes.backends import AxesStandaloneBackend
 from django.contrib import messages
-from django.contrib.auth.signals import user_login_failed
 from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponseBase
 from django.shortcuts import redirect, render
 from django.utils import timezone
 from django.utils.translation import gettext
 from django.views.decorators.cache import never_cache
+from django.views.decorators.debug import (
+    sensitive_post_parameters,
+    sensitive_variables,
+)
 from django.views.decorators.http import require_http_methods
 
-from gpuportal.directory.directory_backend import claims_at
+from gpuportal.directory.directory_backend import claims_at, count_failure
 from gpuportal.directory.forms import DirectoryLoginForm, refusal_errors
 from gpuportal.http.login_limits import SprayBackend
 from reservations.accounts.identities import service
@@ -24,6 +27,7 @@ from reservations.store.access import reader
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
+@sensitive_post_parameters("password")
 @proof_required(back="me")
 def connect(request: HttpRequest) -> HttpResponseBase:
     """Ask for the login, and connect it. Later the person can sign in with it."""
@@ -43,6 +47,7 @@ def connect(request: HttpRequest) -> HttpResponseBase:
     return render(request, "gpuportal/directory/connect.html", page, status=status)
 
 
+@sensitive_variables("form", "password")
 def _connect(request: HttpRequest, found: Directory, form: DirectoryLoginForm) -> int:
     """Connect the login of a form, or add errors to it. Return the status.
 
@@ -51,6 +56,7 @@ def _connect(request: HttpRequest, found: Directory, form: DirectoryLoginForm) -
 
     Raises:
         PermissionDenied: there were too many failures. django-axes answers.
+        TooFast: the limit of the address is exceeded.
     """
     if not form.is_valid():
         return 422
@@ -60,10 +66,10 @@ def _connect(request: HttpRequest, found: Directory, form: DirectoryLoginForm) -
         for backend in (AxesStandaloneBackend(), SprayBackend()):
             backend.authenticate(request, username=user, password=password)
     except PermissionDenied:
-        _count_failure(request, user)
+        count_failure(request, user)
         raise
     try:
-        claims = claims_at(found, user=user, password=password)
+        claims = claims_at(found, request, user=user, password=password)
         if claims is not None:
             service.connect(
                 user=reader(request),
@@ -75,11 +81,6 @@ def _connect(request: HttpRequest, found: Directory, form: DirectoryLoginForm) -
     except SignInRefused as refusal:
         form.add_error(None, refusal_errors(refusal))
         return refusal.status
-    _count_failure(request, user)
+    count_failure(request, user)
     form.add_error(None, gettext("Wrong user name or password."))
     return 422
-
-
-def _count_failure(request: HttpRequest, user: str) -> None:
-    """Tell django-axes, as Django does after a failed sign-in."""
-    user_login_failed.send(__name__, credentials={"username": user}, request=request)

@@ -8,12 +8,12 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import gettext_lazy as lazy
 
 from gpuportal.directory.directory_backend import REFUSAL
-from gpuportal.directory.forms import refusal_errors
+from gpuportal.directory.forms import counted_name, refusal_errors
 from reservations.accounts.identities.queries import directory
 from reservations.accounts.identities.rules import SignInRefused
 from reservations.accounts.ssh_keys.public_key import MOST_CHARACTERS
 from reservations.accounts.ssh_keys.service import MOST_NAME_CHARACTERS
-from reservations.models import ApiToken, User
+from reservations.models import ApiToken
 from reservations.notifications.reader_locale import zone_names
 from telemetry.web.plain_forms import PlainErrors, PlainForm
 
@@ -133,12 +133,10 @@ class SignInForm(PlainErrors, AuthenticationForm):
     def clean_username(self) -> str:
         """Return one name for all ways to write it that a directory takes for one.
 
-        So failures are counted together. The portal's own user names keep their case.
+        So failures are counted together.
         """
         typed: str = self.cleaned_data["username"]
-        if directory() is None or User.objects.filter(username=typed).exists():
-            return typed
-        return typed.lower()
+        return typed if directory() is None else counted_name(typed)
 
     def clean(self) -> dict[str, object]:
         """Show why a directory signed nobody in."""

@@ -14,6 +14,7 @@ from django.urls import reverse
 from django.utils import timezone
 from django.utils.translation import gettext, gettext_lazy
 from django.views.decorators.cache import never_cache
+from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_http_methods, require_safe
 
 from reservations.accounts import invitations
@@ -67,6 +68,7 @@ def welcome(request: HttpRequest, token: str) -> HttpResponseBase:
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
+@sensitive_post_parameters("password", "again")
 @login_not_required
 def choose(request: HttpRequest) -> HttpResponseBase:
     """Let an invited person choose a password, and sign them in."""

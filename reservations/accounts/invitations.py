@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 
 from django.contrib.auth.password_validation import validate_password
 from django.db import transaction
+from django.views.decorators.debug import sensitive_variables
 
 from reservations.models import ApiToken, Invitation, User
 from reservations.rules.errors import NotFound
@@ -81,6 +82,7 @@ def invitation_of(text: str, *, now: datetime) -> Invitation:
     return found
 
 
+@sensitive_variables("text", "password")
 def accept(*, text: str, password: str, now: datetime) -> User:
     """Set the password of the invited User. The link expires.
 

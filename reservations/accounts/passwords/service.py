@@ -10,6 +10,7 @@ from datetime import datetime
 from django.contrib.auth.hashers import check_password
 from django.contrib.auth.password_validation import validate_password
 from django.db import transaction
+from django.views.decorators.debug import sensitive_variables
 
 from reservations.models import Invitation, User
 from reservations.rules.errors import NotFound
@@ -17,6 +18,7 @@ from reservations.store.audit_log import audit_act
 from telemetry.protocol.sentences import sentence
 
 
+@sensitive_variables("password")
 def reset(*, seen: User, password: str, end_keys: bool, now: datetime) -> User:
     """Set the password of a person who followed a mailed link.
 
@@ -49,6 +51,7 @@ def reset(*, seen: User, password: str, end_keys: bool, now: datetime) -> User:
     return user
 
 
+@sensitive_variables("current", "password")
 def change(*, user_pk: int, current: str, password: str, now: datetime) -> User:
     """Set the password of a signed-in person, who knows the current one.
 
@@ -75,6 +78,7 @@ def _locked(user_pk: int) -> User:
     return found
 
 
+@sensitive_variables("password")
 def _set(user: User, password: str) -> None:
     validate_password(password, user)
     user.set_password(password)

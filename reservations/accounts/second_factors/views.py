@@ -16,6 +16,7 @@ from django.shortcuts import redirect, render
 from django.utils import timezone
 from django.utils.translation import gettext, ngettext
 from django.views.decorators.cache import never_cache
+from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_http_methods
 
 from reservations.accounts import people, tasks
@@ -61,6 +62,7 @@ PASSWORDS_PER_MINUTE = 5
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
+@sensitive_post_parameters("code")
 @login_not_required
 def prove(request: HttpRequest) -> HttpResponseBase:
     """Ask for the second factor, to sign in or again before an important act."""
@@ -156,6 +158,7 @@ def _proof_options(request: HttpRequest, user: User) -> str:
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
+@sensitive_post_parameters("password", "code")
 @sign_in.proof_required(back="second-factors")
 def show(request: HttpRequest) -> HttpResponseBase:
     """Show the factors of the signed-in person; add and remove them."""

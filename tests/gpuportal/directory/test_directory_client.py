@@ -1,9 +1,15 @@
 """What a directory's answer means, and what the site's checks say. No server."""
 
+import json
+import subprocess
 import threading
+import time
 import uuid
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import replace
+from itertools import islice
 
+import ldap
 import pytest
 from ldap.dn import escape_dn_chars
 from ldap.filter import escape_filter_chars
@@ -11,13 +17,17 @@ from ldap.filter import escape_filter_chars
 from gpuportal import checks
 from gpuportal.directory import directory_client, directory_process
 from gpuportal.directory.directory_client import (
+    MOST_CALLS,
     DirectoryAnswerInvalid,
+    DirectoryAway,
     DirectoryBusy,
+    PersonUnanswered,
     claims_of_answer,
     claims_of_login,
     may_be_sent,
 )
 from gpuportal.directory.directory_process import filled, group_values, id_text
+from gpuportal.http.handler import THREADS
 from reservations.accounts.identities.directory_settings import Directory
 from reservations.accounts.identities.provider_settings import LoginSettings
 
@@ -153,19 +163,161 @@ def test_the_site_says_what_is_missing(settings, monkeypatch):
         directory_client.look(plain)
 
 
-def test_too_many_calls_are_refused_and_do_not_stop_the_next(monkeypatch):
-    monkeypatch.setattr(directory_client, "is_library_installed", lambda: True)
-    monkeypatch.setattr(directory_client, "WAIT_SECONDS", 0.0)
-    monkeypatch.setattr(directory_client, "_places", threading.BoundedSemaphore(1))
-    plain = replace(UNI, tls="plain")
-    with directory_client._places, pytest.raises(DirectoryBusy, match="too many"):
-        claims_of_login(plain, user="mia", password="x")
+PLAIN = replace(UNI, urls=("ldap://one", "ldap://two"), tls="plain")
 
+
+@pytest.fixture
+def calls(monkeypatch):
+    """Set what a call does, with ``calls(run)``."""
+    monkeypatch.setattr(directory_client, "is_library_installed", lambda: True)
+    monkeypatch.setattr(directory_client._Seen, "failure", None)
+    monkeypatch.setattr(directory_client._Seen, "first_url", "")
+
+    def use(run):
+        monkeypatch.setattr(directory_client.subprocess, "run", run)
+
+    return use
+
+
+def sign_in():
+    return claims_of_login(PLAIN, user="mia", password="secret")
+
+
+def no_answer(*_arguments, **_more):
+    raise subprocess.TimeoutExpired("ldap", 15)
+
+
+def answer(**values):
+    return lambda *_arguments, **_more: subprocess.CompletedProcess(
+        [], 0, stdout=json.dumps(values).encode()
+    )
+
+
+def test_a_silent_directory_leaves_threads_for_all_other_pages(calls):
+    assert MOST_CALLS <= THREADS // 4
+    silent, asked = threading.Event(), []
+
+    def run(*_arguments, **_more):
+        asked.append(1)
+        silent.wait(60)
+        no_answer()
+
+    calls(run)
+    with ThreadPoolExecutor(THREADS) as threads:
+        tries = [threads.submit(sign_in) for _ in range(THREADS)]
+        # All others end while the directory is still silent.
+        ended = list(islice(as_completed(tries), THREADS - MOST_CALLS))
+        assert {type(one.exception()) for one in ended} == {DirectoryBusy}
+        silent.set()
+        rest = [one.exception() for one in set(tries) - set(ended)]
+    assert {type(one) for one in rest} == {DirectoryAway}
+    assert len(asked) == MOST_CALLS
+    calls(lambda *_arguments, **_more: pytest.fail("it was asked in the pause"))
+    with pytest.raises(DirectoryAway, match="no answer in 15 s"):
+        sign_in()
+
+
+def test_a_call_that_waited_sees_the_pause(calls, monkeypatch):
+    calls(lambda *_arguments, **_more: pytest.fail("it was asked"))
+
+    class Places:
+        def acquire(self, *, timeout):
+            directory_client._Seen.failure = ("gone", time.monotonic() + 60)
+            return True
+
+        def release(self):
+            pass
+
+    monkeypatch.setattr(directory_client, "_places", Places())
+    with pytest.raises(DirectoryAway, match="gone"):
+        sign_in()
+
+
+def test_after_the_pause_one_call_tries(calls):
+    directory_client._Seen.failure = ("gone", 0.0)
+    begun, silent = threading.Event(), threading.Event()
+
+    def run(*_arguments, **_more):
+        begun.set()
+        silent.wait(60)
+        return answer(state="wrong", url="ldap://two")()
+
+    calls(run)
+    with ThreadPoolExecutor(1) as threads:
+        first = threads.submit(sign_in)
+        assert begun.wait(60)
+        with pytest.raises(DirectoryAway, match="gone"):
+            sign_in()
+        silent.set()
+        assert first.result() is None
+    assert directory_client._Seen.failure is None
+    assert directory_client._urls(PLAIN) == ["ldap://two", "ldap://one"]
+
+
+def test_a_failure_is_kept_as_text(calls):
+    """An exception would keep the passwords in the frames of its traceback."""
+    calls(no_answer)
+    for _ in range(2):
+        with pytest.raises(DirectoryAway) as caught:
+            sign_in()
+        assert caught.value.__context__ is None or caught.value.__suppress_context__
+    text, until = directory_client._Seen.failure
+    assert (type(text), type(until)) == (str, float)
+    # The silent server is not the first one any more.
+    assert directory_client._urls(PLAIN)[0] == "ldap://two"
+
+
+def test_a_process_that_cannot_start_leaves_nothing_over(calls):
     def no_process(*_arguments, **_more):
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
-    monkeypatch.setattr(directory_client.subprocess, "run", no_process)
+    calls(no_process)
     # It is tried: neither a place nor a pause is left over.
-    for _ in range(2):
+    for _ in range(MOST_CALLS + 1):
         with pytest.raises(DirectoryBusy, match="no process can be started"):
-            claims_of_login(plain, user="mia", password="x")
+            sign_in()
+
+
+def test_one_person_without_an_answer_stops_no_other(calls):
+    calls(answer(state="unanswered", why="Timed out", url="ldap://one"))
+    with pytest.raises(PersonUnanswered, match="Timed out"):
+        sign_in()
+    assert directory_client._Seen.failure is None
+
+
+@pytest.mark.parametrize(
+    ("fault", "at", "user_dn", "state"),
+    [
+        (ldap.BUSY, "cn=portal", "", "away"),
+        (ldap.SERVER_DOWN, "cn=portal", "", "away"),
+        (ldap.TIMEOUT, "uid=mia", "", "unanswered"),
+        (ldap.SERVER_DOWN, "uid=mia", "", "unanswered"),
+        (ldap.BUSY, "uid=mia", "uid={user}", "unanswered"),
+        (ldap.SERVER_DOWN, "uid=mia", "uid={user}", "away"),
+    ],
+)
+def test_what_fails_before_the_bind_of_a_person(monkeypatch, fault, at, user_dn, state):
+    class Connection:
+        def simple_bind_s(self, name, password):
+            if name == at:
+                raise fault
+
+    monkeypatch.setattr(directory_process, "_connected", lambda _: Connection())
+    monkeypatch.setattr(directory_process, "_entry", lambda *_: ("uid=mia", {}))
+    request = {
+        **{"act": "person", "urls": ["ldap://one"], "tls": "plain", "base": ""},
+        **{"bind_dn": "cn=portal", "bind_password": "x", "user_dn": user_dn},
+        **{"user": "mia", "password": "x"},
+    }
+    assert directory_process.answer_of(request)["state"] == state
+
+
+def test_part_of_a_long_list_of_groups_is_not_known_rather_than_empty():
+    """Active Directory returns at most 1,500 values of an attribute."""
+    request = {"group_base": "dc=org", "group_filter": ""}
+
+    def groups(values):
+        return directory_process._groups(None, request, "uid=mia", values, ["mia"])
+
+    assert groups({"memberof": [], "memberof;range=0-1499": [b"cn=a,dc=org"]}) is None
+    assert groups({}) == []

@@ -59,7 +59,7 @@ def site(slapd, settings):
 
 @pytest.fixture(autouse=True)
 def no_pause(monkeypatch):
-    monkeypatch.setattr(directory_client._Pause, "failure", None)
+    monkeypatch.setattr(directory_client._Seen, "failure", None)
 
 
 def use(settings, directory, *, passwords: bool = True) -> None:
@@ -85,7 +85,7 @@ def verbs() -> list[str]:
 # --- what goes to the directory ---------------------------------------------------
 
 
-def asked(directory, user: str, password: str = PASSWORD) -> dict:
+def asked(directory, user: str, password: str = PASSWORD, act: str = "person") -> dict:
     """Ask as the program does, without starting it."""
     found: list[dict] = []
 
@@ -96,8 +96,8 @@ def asked(directory, user: str, password: str = PASSWORD) -> dict:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(directory_client.subprocess, "run", run)
-        directory_client._call(directory, act="person", user=user, password=password)
-    return found[0]
+        directory_client._call(directory, act=act, user=user, password=password)
+    return {key: value for key, value in found[0].items() if key != "url"}
 
 
 HOSTILE = {
@@ -140,7 +140,9 @@ def test_the_names_that_are_meant_find_a_person(slapd):
     directory = slapd.directory(filter="(|(uid={user})(mail={user}))")
     for user in ("mia", "MIA", "mia@example.org", "zoë", "ZOË"):
         assert asked(directory, user)["state"] == "person"
-    assert asked(slapd.directory(**DIRECT), "Zoë")["username"] == ["zoë"]
+    assert asked(slapd.directory(**DIRECT), "Tom")["username"] == ["tom"]
+    # Nothing shows what the directory takes for the same letters.
+    assert asked(slapd.directory(**DIRECT), "zoë") == {"state": "wrong"}
 
 
 @pytest.mark.once
@@ -196,8 +198,10 @@ def test_a_certificate_is_always_verified(slapd):
         ({"urls": (f"ldaps://127.0.0.1:{slapd.port}",)}, "TLS connection"),
         ({"urls": ("ldaps://127.0.0.1:1",)}, "Can't contact"),
     ):
-        with pytest.raises(DirectoryAway, match=why):
+        with pytest.raises(DirectoryAway):
             asked(slapd.directory(**more), "mia")
+        with pytest.raises(DirectoryAway, match=why):
+            asked(slapd.directory(**more), "mia", act="look")
     second = ("ldaps://127.0.0.1:1", *slapd.directory().urls)
     assert asked(slapd.directory(urls=second), "mia")["state"] == "person"
 
@@ -209,8 +213,10 @@ def test_no_variable_switches_the_check_off(slapd, monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("LDAPTLS_REQCERT", "never")
     monkeypatch.setenv("LDAPTLS_CACERT", str(slapd.folder / "ca.pem"))
-    with pytest.raises(DirectoryAway, match="self-signed"):
+    with pytest.raises(DirectoryAway):
         claims_of_login(slapd.directory(ca_file=""), user="mia", password=PASSWORD)
+    with pytest.raises(DirectoryAway, match="self-signed"):
+        directory_client.look(slapd.directory(ca_file=""))
 
 
 @contextmanager
@@ -330,6 +336,11 @@ def test_a_wrong_password_is_counted_under_every_spelling(site):
     found = AccessAttempt.objects.get()
     assert (found.username, found.failures_since_start) == ("mia", 3)
     assert not User.objects.exists()
+    # Logins are counted under the portal's user name, so failures are as well.
+    make_user("Mia")
+    sign_in("mia", "wrong")
+    sign_in("MIA", "wrong")
+    assert AccessAttempt.objects.get(username="Mia").failures_since_start == 2
 
 
 @pytest.fixture
@@ -460,6 +471,8 @@ def test_an_absent_directory_ends_nothing_and_the_form_says_why(site, settings):
     page = sign_in("mia").content.decode()
     assert "Uni Example does not answer." in page
     assert "People who are signed in can go on working." in page
+    # The reason may name hosts of the site.
+    assert "contact LDAP server" not in page
     # Nobody is locked out because of it.
     assert not AccessAttempt.objects.exists()
     make_user("boss", is_superuser=True, is_staff=True)
@@ -475,6 +488,26 @@ def test_passwords_of_the_portal_are_not_guessed_while_it_is_away(site, settings
     page = sign_in("boss", "wrong").content.decode()
     assert "Uni Example does not answer." in page
     assert AccessAttempt.objects.get().username == "boss"
+
+
+@pytest.mark.once
+def test_an_address_asks_the_directory_so_often_and_no_more(
+    site, settings, monkeypatch
+):
+    """Over the limit it is not asked. A guessed password of the portal counts."""
+    monkeypatch.setattr("gpuportal.directory.directory_backend.PER_MINUTE", 0)
+    monkeypatch.setattr(
+        directory_client.subprocess, "run", lambda *_: pytest.fail("it was asked")
+    )
+    make_user("boss")
+    assert sign_in("mia").status_code == 429
+    assert not AccessAttempt.objects.exists()
+    assert sign_in("boss", "wrong").status_code == 429
+    assert AccessAttempt.objects.get().username == "boss"
+    here = Client()
+    assert sign_in("boss", LOCAL_PASSWORD, here).status_code == 302
+    sent = {"username": "mia", "password": PASSWORD}
+    assert here.post("/me/directory/connect/", sent).status_code == 429
 
 
 def test_settings_that_do_not_work_are_not_explained_to_visitors(site, settings):
