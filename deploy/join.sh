@@ -374,7 +374,7 @@ become_node() {
     GPUPORTAL_SETTINGS_DIR=$settings sh deploy/join $wait "$work/node.tar" >/dev/null ||
         fail "$name has joined and did not start. See: journalctl -u gpuportal-node -n 20"
     say "ok    $name has joined. Its settings are in $settings"
-    [ -z "$wait" ] || warn "the broker has no user for $name yet. The page Manage, Pools, Add a machine shows the command that an admin types on the portal. $name starts by itself then"
+    [ -z "$wait" ] || warn "the broker has no user for $name yet. The page Manage, Pools, Add a machine shows the command for an admin on the portal's machine. $name starts after that command"
     GPUPORTAL_NODE_ENV_FILE=$settings/node.env deploy/gpuportal-node doctor --report || true
 }
 

@@ -124,7 +124,7 @@ def claims_at(
 
 
 def count_failure(request: HttpRequest, user: str) -> None:
-    """Tell django-axes, as Django does after a failed sign-in."""
+    """Send the signal of a failed sign-in, which django-axes counts."""
     user_login_failed.send(__name__, credentials={"username": user}, request=request)
 
 

@@ -60,7 +60,7 @@ class DirectoryAnswerInvalid(Exception):
 
 
 class _Seen:
-    """What the last calls saw, for all threads.
+    """The results of the last calls, for all threads.
 
     It holds no exception, because a traceback keeps the passwords of its frames.
     """

@@ -244,7 +244,7 @@ def _bind_person(connection: Any, name: str, password: str) -> None:
 
     A bind without a password succeeds as nobody (RFC 4513, section 5.1.2), and one
     without a name as well. So both are refused before they are sent, and the directory
-    has to say afterwards that it bound somebody.
+    has to say afterwards that the bind has an identity.
     """
     if not name or not password or "\0" in password:
         raise Wrong

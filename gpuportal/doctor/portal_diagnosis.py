@@ -49,7 +49,7 @@ class LoginState:
     """Why nobody can sign in with it; "" if they can."""
     answer: str = "the provider answers"
     fix: str = ""
-    """What to do about the fault; "": check the address."""
+    """The remedy for the fault; "": check the address."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,7 +38,7 @@ class SlurmReading:
     import_age_seconds: float | None = None
     """Since the last import that read something; None: there was none."""
     import_failure: str = ""
-    """What the last import could not read."""
+    """The failure of the last import."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

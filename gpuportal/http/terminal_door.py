@@ -202,7 +202,7 @@ class _Page:
                 await self.send({"type": "websocket.send", "bytes": data})
 
     async def tell_end(self, target: AccessTarget) -> None:
-        """Tell the page if the reservation has another end than before."""
+        """Send the end of the reservation to the page if it has changed."""
         if self.until is not None and self.until != target.until:
             text = json.dumps({"end": target.until.timestamp()})
             await self.send({"type": "websocket.send", "text": text})

@@ -1,8 +1,8 @@
-"""What the status page says of each part of the portal. Pure.
+"""The state of each part of the portal, for the status page. Pure.
 
-A part that cannot be judged because another one is away says so, and is not blamed. No
-part stores when it failed: database and broker each know until when the other one was
-used.
+A part whose state depends on another part that is away is not known. The start of an
+outage is not stored: database and broker each have the time at which the other one was
+last used.
 """
 
 from collections.abc import Iterator, Sequence
@@ -50,7 +50,7 @@ class DeliveryFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusFacts:
-    """What is known of the portal at one instant."""
+    """The state of the portal at one instant."""
 
     now: datetime
     database: bool

@@ -40,7 +40,7 @@ class ContainerRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ContainerHost:
-    """What the node has for containers."""
+    """The container programs and devices of a node."""
 
     find: Callable[[str], str | None]
     """Path of a program, or None."""

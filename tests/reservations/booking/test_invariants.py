@@ -372,7 +372,7 @@ def test_books_calendar_and_quotas_hold_whatever_people_do(
         ),
     )
     @settings(
-        max_examples=on_each(sqlite=5, postgresql=2),
+        max_examples=on_each(sqlite=10, postgresql=3),
         deadline=None,
         derandomize=True,
         database=None,
@@ -389,7 +389,7 @@ def test_books_calendar_and_quotas_hold_whatever_people_do(
             done["displaced"] += Reservation.objects.filter(state="displaced").count()
 
     stories()
-    least, booked = on_each(sqlite=3, postgresql=1), on_each(sqlite=30, postgresql=10)
+    least, booked = on_each(sqlite=3, postgresql=1), on_each(sqlite=30, postgresql=15)
     assert min(done[act] for act in ("refused", "cancel", "stay")) > least, done
     assert done["book"] > booked, done
     rules = [what for what in done if what.startswith("no: ")]

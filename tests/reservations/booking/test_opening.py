@@ -17,7 +17,7 @@ def test_a_course_that_books_at_once_breaks_no_promise(
     monkeypatch.setattr(opening, "TRIES", 2)
     settings.BOOK_RATE_PER_MINUTE = 1000
     now = timezone.now()
-    students = opening.make_course(16, 5, now=now)
+    students = opening.make_course(30, 10, now=now)
     gpu_ids = list(Gpu.objects.order_by("pk").values_list("pk", flat=True))
     told, _took = opening.open_calendar(
         students,

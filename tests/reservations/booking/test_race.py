@@ -19,7 +19,7 @@ from tests.factories import make_account, make_gpus, make_membership, make_user
 from tests.reservations.conftest import at, balance
 
 PROCESSES = 8
-REQUESTS = 20
+REQUESTS = 30
 
 
 def database_url() -> str:
