@@ -55,6 +55,11 @@ def _wanted(args, to):
     if args.on:
         start = args.at or datetime.now(UTC)
         end = start + timedelta(hours=args.hours)
+        if not args.at:
+            # A booking may start now, but it ends on a full step of the calendar.
+            step = rows_of(to, 1, before=0)["grid_seconds"]
+            end += timedelta(seconds=-int(end.timestamp()) % step)
+            end = end.replace(microsecond=0)
         return {"gpu_ids": to.gpus(args.on), "start": iso(start), "end": iso(end)}
     slot = slots_of(args, to)[0]
     if args.at and abs(when(slot["start"]) - args.at) > timedelta(minutes=1):

@@ -21,6 +21,7 @@ from reservations.models import (
 )
 from reservations.rules.booking_alerts import SQUATTER
 from reservations.rules.lifecycle import Kind, State
+from reservations.rules.policy import Policy
 from telemetry.alerts.service import open_alert
 from tests.factories import make_gpus, make_node, make_reservation
 from tests.placement.lab import make_lab, send_frame
@@ -103,6 +104,16 @@ def test_notices_are_listed_and_read(gp, alice, bob):
     assert ok(gp("notices", "--unread")) == ""
     refused(gp("notices", "--read", other.pk), 1, "")
     refused(gp("notices", "--read", "x"), 2, "'x' is not the number")
+
+
+def test_a_booking_of_a_gpu_from_now_ends_on_a_full_step(gp, lab):
+    began = timezone.now()
+    ok(gp("book", "--on", "node-a:1", "--hours", 1))
+    end = Reservation.objects.latest("pk").end
+    step = timedelta(seconds=Policy().grid_seconds)
+    assert end.timestamp() % step.total_seconds() == 0
+    assert began + timedelta(hours=1) - timedelta(seconds=1) <= end
+    assert end < timezone.now() + timedelta(hours=1) + step
 
 
 def test_a_booking_of_certain_gpus_is_checked_changed_cancelled_and_undone(gp, lab):
