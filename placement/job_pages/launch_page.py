@@ -26,10 +26,11 @@ from placement.planner.launch.recipes import (
     FINE_TUNE,
     FINE_TUNE_IMAGES,
     GIB,
-    OF_LANGUAGE_MODELS,
+    OF_PRETRAINED,
     RECIPES,
     TINY_TRANSFORMER,
     adapters_of,
+    planned_sizes,
 )
 from placement.planner.values.errors import LaunchInvalid
 from placement.plans.next_plan import launch_of, plan_by_strategy, with_next_plan
@@ -191,16 +192,11 @@ def _first_settings(
         if setting.name in found
     }
     if plan is not None:
-        sizes = {
-            "seq": plan.plan["workload"].get("sequence_length"),
-            "batch": plan.plan.get("launch", {}).get("microbatch"),
-        }
         adapters = adapters_of(plan.plan, plan.spec)
         first |= {f"{FINE_TUNE.name}.{k}": v for k, v in adapters.items()}
-        for name in OF_LANGUAGE_MODELS:
-            first |= {f"{name}.{k}": v for k, v in sizes.items() if v}
-        if sizes["batch"]:
-            first[f"{FINE_TUNE_IMAGES.name}.batch"] = sizes["batch"]
+        for name in OF_PRETRAINED:
+            sizes = planned_sizes(name, plan.plan)
+            first |= {f"{name}.{k}": v for k, v in sizes.items()}
     return first
 
 

@@ -1062,6 +1062,25 @@ def adapters_of(plan: Mapping[str, Any], spec: Mapping[str, Any]) -> dict[str, A
     }
 
 
+def planned_sizes(recipe: str, plan: Mapping[str, Any]) -> dict[str, int]:
+    """Return the sizes that a recipe takes from a Plan (as JSON) by default.
+
+    >>> plan = {"workload": {"sequence_length": 64}, "launch": {"microbatch": 4}}
+    >>> planned_sizes("fine-tune", plan)
+    {'seq': 64, 'batch': 4}
+    >>> planned_sizes("fine-tune-images", plan), planned_sizes("burn-in", plan)
+    ({'batch': 4}, {})
+    """
+    found = {
+        "seq": plan.get("workload", {}).get("sequence_length"),
+        "batch": plan.get("launch", {}).get("microbatch"),
+    }
+    names = {"batch"} if recipe == FINE_TUNE_IMAGES.name else set(found)
+    if recipe not in OF_PRETRAINED:
+        names = set()
+    return {name: size for name, size in found.items() if size and name in names}
+
+
 def as_planned(
     settings: Mapping[str, Any], plan: Mapping[str, Any], spec: Mapping[str, Any]
 ) -> dict[str, Any]:

@@ -410,6 +410,16 @@ def test_a_fine_tune_needs_isolation_and_names_its_invalid_fields(
     job = launch(alice, reservation, plan_id=plan.pk, **wanted)
     assert job.recipe_settings["strategy"] == "fsdp"
     assert job.recipe_settings["lora_rank"] == 0
+    sizes = {
+        "seq": plan.plan["workload"]["sequence_length"],
+        "batch": plan.plan["launch"]["microbatch"],
+    }
+    assert sizes["batch"] > 1
+    assert job.recipe_settings.items() >= sizes.items()
+    stop(alice, job)
+    typed = {**wanted, "recipe_settings": {**files, "batch": 3}}
+    job = launch(alice, reservation, plan_id=plan.pk, **typed)
+    assert job.recipe_settings.items() >= (sizes | {"batch": 3}).items()
     plan.spec = with_lora(
         well_known_spec("gpt2"), rank=8, targets=("c_attn",)
     ).to_json()
