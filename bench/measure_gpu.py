@@ -202,7 +202,8 @@ def _build(case: Case) -> tuple[Any, dict[str, Any]]:
             "labels": labels,
         }
     ids = torch.randint(config.vocab_size, (batch, work.sequence_length), device="cuda")
-    return model, {"input_ids": ids, "labels": ids}
+    cache = {"use_cache": False} if config.model_type != "bert" else {}
+    return model, {"input_ids": ids, "labels": ids, **cache}
 
 
 def _in_nf4(model: Any) -> Any:
@@ -239,7 +240,7 @@ def _optimizer(case: Case, parameters: list[Any]) -> Any:
         import bitsandbytes
 
         return bitsandbytes.optim.AdamW8bit(parameters, lr=1e-5)
-    how = {case.workload.optimizer_loop: True}
+    how: dict[str, Any] = {case.workload.optimizer_loop: True}
     return torch.optim.AdamW(parameters, lr=1e-5, **how)
 
 

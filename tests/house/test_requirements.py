@@ -31,7 +31,6 @@ NAMED = {
     "marimo": "the tests of workspaces run it",
     "ipykernel": "a notebook in JupyterLab runs on it",
     "onnxscript": "torch exports to ONNX by it",
-    "bitsandbytes": "transformers loads weights of 4 and 8 bits by it",
 }
 """Requirements that no file of ours imports, and what uses them."""
 

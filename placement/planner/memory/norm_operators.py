@@ -65,11 +65,12 @@ def activation(tape: Tape, shape: TransformerShape, x: Value) -> Value:
         return tape.simple([x], x.elements, x.width, keep_output=True)
     if shape.activation == "gelu_new":
         # 0.5 * x * (1 + tanh(c * (x + 0.044715 * x ** 3))): each factor is saved.
-        inner = tape.simple([x], x.elements, x.width, kept=[x])
-        bent = tape.simple([inner], x.elements, x.width, keep_output=True)
-        one_plus = tape.simple([bent], x.elements, x.width)
+        base = tape.cast(x, 4.0) if tape.powers_are_wide else x
+        inner = tape.simple([base], x.elements, base.width, kept=[base])
+        bent = tape.simple([inner], x.elements, base.width, keep_output=True)
+        one_plus = tape.simple([bent], x.elements, base.width)
         half = tape.simple([x], x.elements, x.width)
-        return tape.simple([half, one_plus], x.elements, x.width, kept=[half, one_plus])
+        return multiply(tape, half, one_plus)
     if shape.activation == "quick_gelu":
         gate = tape.simple([x], x.elements, x.width, keep_output=True)
         return tape.simple([x, gate], x.elements, x.width, kept=[x, gate])

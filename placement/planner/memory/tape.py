@@ -97,6 +97,13 @@ class Tape:
     """16-bit copies of weights that autocast holds until its context ends."""
     ops: list[Op] = field(default_factory=list)
 
+    @property
+    def powers_are_wide(self) -> bool:
+        """Return whether autocast computes powers in fp32: on CUDA only ("CUDA
+        Ops that can autocast to float32" in the docs of torch.amp).
+        """
+        return self.autocast and not self.reorders
+
     def record(self, op: Op) -> Value:
         """Append an operator. Return its first output.
 
