@@ -56,17 +56,6 @@ def keep_packing(model: nn.Module) -> None:
             module.support_avx512bf16_for_cpu = False  # type: ignore[assignment]
 
 
-def precision_without_plan(device: torch.device) -> str:
-    """Return the precision of quantized weights that no Plan decides.
-
-    It is bf16, as in the paper, or mixed with fp16 on a card that has no bf16.
-    """
-    cuda = device.type == "cuda"
-    if cuda and not torch.cuda.is_bf16_supported(including_emulation=False):
-        return "autocast_fp16"
-    return "bf16"
-
-
 def weight_count(param: nn.Parameter) -> int:
     """Return the weights in a parameter, also where two of them are in one byte."""
     packed = getattr(param, "quant_state", None) is not None

@@ -39,7 +39,6 @@ from torch.utils.data import Dataset, default_collate
 from placement.agent.runtime.bitsandbytes_weights import (
     constant_bytes,
     keep_packing,
-    precision_without_plan,
     quantization_of,
     weight_count,
 )
@@ -96,6 +95,29 @@ def import_transformers() -> Any:
 def dtype_of(how: Execution) -> torch.dtype:
     """Return the type in which the weights are kept."""
     return torch.bfloat16 if how.precision == "bf16" else torch.float32
+
+
+def without_plan(
+    how: Execution, device: torch.device, settings: Mapping[str, Any]
+) -> Execution:
+    """Return the Execution of a training that no Plan decides, with its precision.
+
+    A CPU computes in fp32. A card multiplies in 16 bits, which is several times faster:
+    in fp32 it also stores the attention scores of models with grouped heads
+    (docs/accuracy.md). Weights below adapters are frozen, so they are kept in bf16 too,
+    and quantized ones are multiplied in bf16 on a CPU as well (QLoRA).
+    """
+    weights = settings.get("weights")
+    quantized = weights in QUANTIZED
+    if device.type != "cuda":
+        precision = "bf16" if quantized else how.precision
+    elif not torch.cuda.is_bf16_supported(including_emulation=False):
+        precision = "autocast_fp16"
+    else:
+        precision = "bf16" if settings.get("lora_rank") else "autocast_bf16"
+    return replace(
+        how, precision=precision, weights=weights if quantized else how.weights
+    )
 
 
 def loaded_model(
@@ -476,10 +498,8 @@ def main(argv: list[str]) -> int:
         return execution_on_node(plan, settings)
 
     def trainer(how: Execution, ranks: RankGroups) -> Trainer:
-        form = settings["weights"]
-        if len(argv) == 2 and form in QUANTIZED:
-            precision = precision_without_plan(ranks.device)
-            how = replace(how, weights=form, precision=precision)
+        if len(argv) == 2:
+            how = without_plan(how, ranks.device, settings)
         return FineTuneTrainer(how, settings, ranks)
 
     return run(argv, settings["model"], execution, trainer)

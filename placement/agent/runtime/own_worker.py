@@ -220,7 +220,8 @@ def run(
             some = "" if trained == count else f" ({trained} of them trained)"
             print(
                 f"{title}: {count} parameters{some}, "
-                f"{how.strategy}{by}, {how.ranks} process(es) on {device.type}",
+                f"{how.strategy}{by}, {how.ranks} process(es) on {device.type}, "
+                f"{trainer.how.precision}",
                 flush=True,
             )
         train(trainer, asked)

@@ -22,6 +22,7 @@ from placement.agent.runtime.fine_tune_worker import (
     dtype_of,
     import_transformers,
     prepared,
+    without_plan,
 )
 from placement.agent.runtime.own_worker import run
 from placement.agent.runtime.rank_groups import RankGroups
@@ -72,6 +73,8 @@ def main(argv: list[str]) -> int:
         return execution_on_node(plan, settings)
 
     def trainer(how: Execution, ranks: RankGroups) -> Trainer:
+        if len(argv) == 2:
+            how = without_plan(how, ranks.device, settings)
         return PreTrainer(how, settings, ranks)
 
     return run(argv, settings["model"], execution, trainer)

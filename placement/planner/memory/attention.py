@@ -109,6 +109,10 @@ def _core(
         # The CPU's kernel supports neither a trained bias nor unequal head sizes.
         unequal = heads.value_width != heads.width
         kernel = "math" if relative or unequal else "flash"
+    if kernel == "flash" and not setting.cpu and heads.queries != heads.keys:
+        # Of CUDA's fused kernels only flash takes grouped heads (pytorch issue 154363).
+        takes = setting.attention == "flash" and tape.compute_width < 4.0
+        kernel = "flash" if takes else "math"
     count = heads.queries * tokens.count
     q, k, v = qkv
     if kernel != "flash" and setting.recompute_scores:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.module import (
     register_module_forward_hook,
     register_module_forward_pre_hook,
@@ -96,27 +97,26 @@ class CudaKernels(TorchFunctionMode):
         if torch.is_autocast_enabled("cpu"):
             kind = torch.get_autocast_dtype("cpu")
             query, key, value = (one.to(kind) for one in (query, key, value))
-        if self.attention == "math":
-            return functional.scaled_dot_product_attention(
-                query,
-                key,
-                value,
-                attn_mask=attn_mask,
-                dropout_p=dropout_p,
-                is_causal=is_causal,
-                scale=scale,
-                enable_gqa=enable_gqa,
-            )
         flash = (
             self.attention != "efficient"
             and attn_mask is None
             and query.dtype in _HALVES
             and query.shape[-1] <= MOST_FLASH_HEAD
         )
-        if enable_gqa and not flash:
-            repeats = query.shape[-3] // key.shape[-3]
-            key = key.repeat_interleave(repeats, -3)
-            value = value.repeat_interleave(repeats, -3)
+        # Only the flash kernel takes grouped heads (pytorch issue 154363).
+        grouped = enable_gqa and query.shape[-3] != key.shape[-3]
+        if self.attention == "math" or (grouped and not flash):
+            with sdpa_kernel(SDPBackend.MATH):
+                return functional.scaled_dot_product_attention(
+                    query,
+                    key,
+                    value,
+                    attn_mask=attn_mask,
+                    dropout_p=dropout_p,
+                    is_causal=is_causal,
+                    scale=scale,
+                    enable_gqa=enable_gqa,
+                )
         return FusedAttention.apply(query, key, value, self.tracker, flash)
 
 
@@ -219,8 +219,6 @@ def _full(args: tuple[Any, ...]) -> list[Any]:
 
 def attention_context(accelerator: str, kernel: str) -> AbstractContextManager[Any]:
     """Return the context in which torch uses one kernel of SDPA."""
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-
     if kernel == "math":
         return sdpa_kernel(SDPBackend.MATH)
     if kernel == "flash" and accelerator == "cpu":

@@ -29,6 +29,7 @@ from placement.agent.runtime.fine_tune_worker import (
     dtype_of,
     import_transformers,
     prepared,
+    without_plan,
 )
 from placement.agent.runtime.images.image_folder import opened_image, read_image_folder
 from placement.agent.runtime.own_worker import run
@@ -221,6 +222,8 @@ def main(argv: list[str]) -> int:
             raise not_cut(str(error)) from error
 
     def trainer(how: Execution, ranks: RankGroups) -> Trainer:
+        if len(argv) == 2:
+            how = without_plan(how, ranks.device, settings)
         return ImageTrainer(how, settings, ranks)
 
     return run(argv, settings["model"], execution, trainer)

@@ -110,3 +110,29 @@ def test_adapters_on_int8_need_no_plan(models, fork_server, tmp_path):
     assert loaded(fork_server, tmp_path)["loss"] == pytest.approx(
         curves(rows)[1][5], abs=0.02
     )
+
+
+@pytest.mark.pure
+@pytest.mark.parametrize(
+    ("device", "bf16", "given", "precision"),
+    [
+        ("cpu", True, {"lora_rank": 8}, "fp32"),
+        ("cpu", True, {"lora_rank": 8, "weights": "nf4"}, "bf16"),
+        ("cuda", True, {}, "autocast_bf16"),
+        ("cuda", True, {"lora_rank": 8}, "bf16"),
+        ("cuda", True, {"lora_rank": 8, "weights": "nf4"}, "bf16"),
+        ("cuda", False, {"lora_rank": 8, "weights": "int8"}, "autocast_fp16"),
+    ],
+)
+def test_a_card_multiplies_in_16_bits_where_no_plan_decides(
+    device, bf16, given, precision, monkeypatch
+):
+    import torch
+
+    from placement.agent.runtime.fine_tune_worker import without_plan
+    from placement.planner.launch.execution import execution_without_plan
+
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: bf16)
+    how = without_plan(execution_without_plan(1), torch.device(device), given)
+    assert how.precision == precision
+    assert how.weights == given.get("weights", "full")

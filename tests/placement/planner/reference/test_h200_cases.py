@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from placement.planner.memory.estimate import WORKSPACE_BYTES, estimate
+from placement.planner.model.adaptation import with_lora, with_quantized
+from placement.planner.model.families.config_json import parse_config
 from placement.planner.model.sharding import Sharding
 from placement.planner.model.well_known import well_known_spec
 from placement.planner.values.workload import Workload
@@ -16,7 +18,8 @@ from placement.planner.values.workload import Workload
 pytestmark = pytest.mark.pure
 
 DATA = Path(__file__).parents[3] / "data" / "memory" / "measured_h200.json"
-ROWS = json.loads(DATA.read_text())["cases"]
+MEASURED = json.loads(DATA.read_text())
+ROWS, JOBS = MEASURED["cases"], MEASURED["jobs"]
 FURTHER_OFF = {"bert-large": 0.04, "vit-large": 0.01}
 """Reached as well by the symbolic form, so the closed form loses nothing there."""
 
@@ -31,3 +34,15 @@ def test_tensors_and_the_driver_s_figure_are_met_on_a_real_card(row):
     assert abs(off) < FURTHER_OFF.get(row["model"], 0.005)
     assert made.low_bytes < row["shown_bytes"] - cache < made.high_bytes
     assert well_known_spec(row["model"]).parameter_count == row["parameters"]
+
+
+@pytest.mark.parametrize("row", JOBS["rows"], ids=[r["job"] for r in JOBS["rows"]])
+def test_the_peaks_that_jobs_printed_on_a_real_card_are_met(row):
+    spec = parse_config(JOBS["config"], name="llama", source="job")
+    if row["lora_rank"]:
+        spec = with_lora(spec, rank=row["lora_rank"])
+    if row["weights"] != "full":
+        spec = with_quantized(spec, row["weights"])
+    workload = Workload.from_json(Workload().to_json() | row["workload"])
+    peak = estimate(spec, workload, Sharding()).peak_bytes + WORKSPACE_BYTES
+    assert abs(peak / row["peak_bytes"] - 1) < 0.005
