@@ -21,6 +21,7 @@ from gpuportal.directory import directory_client
 from gpuportal.doctor.portal_diagnosis import (
     LoginState,
     NodeState,
+    OpenidState,
     PortalFacts,
     SettingFault,
 )
@@ -30,8 +31,10 @@ from gpuportal.oidc.provider_client import (
     ProviderAway,
     client_of,
 )
+from gpuportal.openid_provider import signing_key
 from gpuportal.pages import bundle
 from reservations.accounts.identities.queries import directory, providers
+from reservations.models import OpenidClient
 from telemetry import paths
 from telemetry.models import Node
 
@@ -64,6 +67,7 @@ def portal_facts() -> PortalFacts:
         production=settings.PRODUCTION,
         mail=_mail(),
         logins=tuple(_logins()),
+        openid=_openid(migrated=state.migrated),
         backup_failure=last.failure,
         backup_age_seconds=None if last.made_at is None else now - last.made_at,
         backup_late=last.made_at is not None
@@ -165,6 +169,18 @@ def _logins() -> Iterator[LoginState]:
         answer=answer,
         fix=fix,
     )
+
+
+def _openid(*, migrated: bool) -> OpenidState | None:
+    if not settings.OPENID_PROVIDER:
+        return None
+    fault = ""
+    try:
+        signing_key.public_keys()
+    except (signing_key.SigningKeyInvalid, OSError) as error:
+        fault = str(error)
+    services = OpenidClient.objects.filter(enabled=True).count() if migrated else 0
+    return OpenidState(fault=fault, services=services)
 
 
 def _bundled() -> bool:

@@ -15,7 +15,7 @@ from django.utils.crypto import constant_time_compare
 
 SALT = "gpuportal.oidc"
 LASTS_SECONDS = 600
-LONGEST_BACK = 1000
+LONGEST_BACK = 2000
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,7 @@ from reservations.accounts.identities.queries import (
     providers,
     ways_in,
 )
+from reservations.accounts.openid_clients.queries import consents_of
 from reservations.accounts.second_factors.queries import recovery_codes_left
 from reservations.accounts.second_factors.sign_in import (
     PROVIDER_KEY,
@@ -335,6 +336,7 @@ def _me_page(
         "second_factors": user.second_factors.all(),
         "recovery_codes": recovery_codes_left(user),
         "proof_needed": proof_needed(request),
+        "openid_consents": consents_of(user) if settings.OPENID_PROVIDER else None,
         "own_password": settings.LOGIN_SETTINGS.passwords
         and user.has_usable_password(),
         **extra,

@@ -39,6 +39,8 @@ from reservations.models import (
     NoticeSettings,
     Occurrence,
     Offer,
+    OpenidConsent,
+    OpenidSubject,
     RecoveryCode,
     RefusedRequest,
     RequestKey,
@@ -168,7 +170,7 @@ def _drop_own(user: User, now: datetime) -> None:
     RefusedRequest.objects.filter(membership__user=user).delete()
     own = (
         *(Notice, ApiToken, SshKey, RequestKey, Identity, Invitation, NoticeSettings),
-        *(SecondFactor, RecoveryCode),
+        *(SecondFactor, RecoveryCode, OpenidConsent, OpenidSubject),
     )
     for model in (*own, CalendarFeed, Favourite):
         model._default_manager.filter(user=user).delete()

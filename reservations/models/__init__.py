@@ -19,6 +19,13 @@ from reservations.models.identities import (
 from reservations.models.ledger_entry import KeptUsage, LedgerEntry
 from reservations.models.links import GroupLink, WallLink
 from reservations.models.notice import Delivery, GroupChat, Notice, NoticeSettings
+from reservations.models.openid_clients import (
+    OpenidClient,
+    OpenidCode,
+    OpenidConsent,
+    OpenidSubject,
+    OpenidToken,
+)
 from reservations.models.pool_rules import Closure, PoolQuota, PoolRule
 from reservations.models.reports import (
     MonthUse,
@@ -70,6 +77,11 @@ __all__ = [
     "NoticeSettings",
     "Occurrence",
     "Offer",
+    "OpenidClient",
+    "OpenidCode",
+    "OpenidConsent",
+    "OpenidSubject",
+    "OpenidToken",
     "PolicyReplay",
     "PoolQuota",
     "PoolRule",
