@@ -5,6 +5,7 @@
 """
 
 from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -76,6 +77,14 @@ def people_can_sign_in(**_kwargs: Any) -> list[CheckMessage]:
         Error(problem, hint="see docs/logins.md", id="gpuportal.E008")
         for problem in settings.LOGIN_SETTINGS.problems
     ]
+    if settings.LOGIN_SETTINGS.saml and find_spec("onelogin") is None:
+        found.append(
+            Error(
+                "LOGIN=saml needs the package python3-saml, which is not installed",
+                hint=".venv/bin/python -m pip install -r requirements-saml.txt",
+                id="gpuportal.E011",
+            )
+        )
     directory = settings.LOGIN_SETTINGS.directory
     if directory and not is_library_installed():
         found.append(

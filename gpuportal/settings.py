@@ -159,6 +159,8 @@ if LOGIN_SETTINGS.directory:
     )
 if LOGIN_SETTINGS.providers:
     AUTHENTICATION_BACKENDS.append("gpuportal.oidc.backend.OidcBackend")
+if LOGIN_SETTINGS.saml:
+    AUTHENTICATION_BACKENDS.append("gpuportal.saml.saml_backend.SamlBackend")
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": f"django.contrib.auth.password_validation.{name}"}
     for name in (

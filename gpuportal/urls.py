@@ -27,6 +27,7 @@ from gpuportal.pages.help_pages import help_page, help_terms
 from gpuportal.pages.mine import my_reservations_page
 from gpuportal.pages.reservation_page import reservation
 from gpuportal.pages.status_page import status_page
+from gpuportal.saml import views as saml
 
 urlpatterns = [
     # First, because addresses are tried in order and programs wait for these answers.
@@ -88,10 +89,16 @@ urlpatterns = [
     path("openid/userinfo", openid.userinfo, name="openid-userinfo"),
     path("openid/revoke", openid.revoke, name="openid-revoke"),
     path("login/", views.SignIn.as_view(), name="login"),
+    # Before the OpenID providers, whose keys are other ones.
+    path("login/saml/", saml.start, name="saml-start"),
+    path("login/saml/back/", saml.back, name="saml-back"),
+    path("login/saml/metadata/", saml.metadata, name="saml-metadata"),
     path("login/<slug:key>/", oidc.start, name="oidc-start"),
     path("login/<slug:key>/back/", oidc.back, name="oidc-back"),
     path("login/<slug:key>/end/", oidc.end, name="oidc-end"),
     path("me/directory/connect/", directory.connect, name="directory-connect"),
+    path("me/logins/saml/connect/", saml.connect, name="saml-connect"),
+    path("me/logins/saml/finish/", saml.finish, name="saml-finish"),
     path("me/logins/<slug:key>/connect/", oidc.connect, name="oidc-connect"),
     path("logout/", views.SignOut.as_view(), name="logout"),
     path("join.sh", join_channel.join_script, name="join-script"),

@@ -21,6 +21,7 @@ from django.http import HttpRequest
 from django.utils import timezone
 
 from reservations.accounts.openid_clients.service import clear_tokens
+from reservations.models import UsedAssertion
 
 MOST_STRANGE_NAMES = 20
 """Most names that fail from one address within ``WINDOW`` and never signed in from
@@ -87,5 +88,6 @@ def clear_logins(now: datetime) -> dict[str, int]:
         "logins": AccessLog.objects.filter(attempt_time__lt=now - KNOWN),
         "failures": AccessAttempt.objects.filter(attempt_time__lt=cooled),
     }
+    gone["assertions"] = UsedAssertion.objects.filter(expires_at__lt=now)
     counts = {name: rows.delete()[0] for name, rows in gone.items()}
     return counts | {"tokens": clear_tokens(now)}

@@ -37,7 +37,7 @@ from reservations.accounts.api_tokens import create_token, revoke_token
 from reservations.accounts.identities.queries import (
     directory,
     provider_named,
-    providers,
+    sources_with_redirect,
     ways_in,
 )
 from reservations.accounts.openid_clients.queries import consents_of
@@ -77,7 +77,7 @@ class SignIn(LoginView):
         return super().get_context_data(
             **kwargs,
             passwords=settings.LOGIN_SETTINGS.passwords,
-            providers=providers(),
+            providers=sources_with_redirect(),
             directory=directory(),
             left=left,
         )

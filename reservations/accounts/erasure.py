@@ -51,6 +51,7 @@ from reservations.models import (
     SshKey,
     TreeChange,
     TreeChangeRow,
+    UsedAssertion,
     User,
     Voucher,
     WaitingRequest,
@@ -171,6 +172,7 @@ def _drop_own(user: User, now: datetime) -> None:
     own = (
         *(Notice, ApiToken, SshKey, RequestKey, Identity, Invitation, NoticeSettings),
         *(SecondFactor, RecoveryCode, OpenidConsent, OpenidSubject),
+        UsedAssertion,
     )
     for model in (*own, CalendarFeed, Favourite):
         model._default_manager.filter(user=user).delete()

@@ -15,6 +15,7 @@ from reservations.models.identities import (
     ClaimMapping,
     ClaimRole,
     Identity,
+    UsedAssertion,
 )
 from reservations.models.ledger_entry import KeptUsage, LedgerEntry
 from reservations.models.links import GroupLink, WallLink
@@ -97,6 +98,7 @@ __all__ = [
     "SshKey",
     "TreeChange",
     "TreeChangeRow",
+    "UsedAssertion",
     "User",
     "Voucher",
     "WaitingRequest",
