@@ -7,8 +7,10 @@ token is, too.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TypeVar
 
 from django.db import transaction
+from django.db.models import QuerySet
 
 from reservations.accounts.openid_clients.rules import (
     ACCESS_LASTS,
@@ -27,6 +29,8 @@ from reservations.models import (
 from reservations.rules.errors import NotFound
 from reservations.store.audit_log import audit_act
 from telemetry.protocol.sentences import sentence
+
+Row = TypeVar("Row", OpenidCode, OpenidToken)
 
 # --- services, by operators -------------------------------------------------------
 
@@ -271,13 +275,8 @@ def redeem(text: str, client: OpenidClient, now: datetime) -> OpenidCode | None:
     A used code ends the tokens that it gave, because one of the two users is a thief
     (RFC 6749, section 4.1.2). The caller opens the transaction.
     """
-    _lock(client)
-    rows = OpenidCode.objects.select_for_update(no_key=True, of=("self",))
-    found = (
-        rows.filter(code_hash=ApiToken.hash_token(text), consent__client=client)
-        .select_related("consent__user", "consent__client")
-        .first()
-    )
+    rows = _locked_rows(OpenidCode.objects.all(), client)
+    found = rows.filter(code_hash=ApiToken.hash_token(text)).first()
     if found is None:
         return None
     if found.used_at is not None:
@@ -287,6 +286,16 @@ def redeem(text: str, client: OpenidClient, now: datetime) -> OpenidCode | None:
     if found.expires_at <= now or not found.consent.user.is_active:
         return None
     return found
+
+
+def _locked_rows(rows: QuerySet[Row], client: OpenidClient) -> QuerySet[Row]:
+    """Return the codes or tokens of a service, each locked when it is read."""
+    _lock(client)
+    return (
+        rows.select_for_update(no_key=True, of=("self",))
+        .filter(consent__client=client)
+        .select_related("consent__user", "consent__client")
+    )
 
 
 def mark_used(code: OpenidCode, now: datetime) -> None:
@@ -301,13 +310,8 @@ def refreshable(text: str, client: OpenidClient, now: datetime) -> OpenidToken |
     A refresh token works once. A used one ends all tokens of the person at the service
     (RFC 9700, section 4.14.2). The caller opens the transaction.
     """
-    _lock(client)
-    rows = OpenidToken.objects.select_for_update(no_key=True, of=("self",))
-    found = (
-        rows.filter(refresh_hash=ApiToken.hash_token(text), consent__client=client)
-        .select_related("consent__user", "consent__client")
-        .first()
-    )
+    rows = _locked_rows(OpenidToken.objects.all(), client)
+    found = rows.filter(refresh_hash=ApiToken.hash_token(text)).first()
     if found is None:
         return None
     if found.replaced_at is not None:
