@@ -13,6 +13,8 @@ from authlib.oidc.core.errors import (
     ConsentRequiredError,
     InteractionRequiredError,
     LoginRequiredError,
+    RequestNotSupportedError,
+    RequestURINotSupportedError,
 )
 from axes.helpers import get_client_ip_address
 from django.conf import settings
@@ -186,6 +188,11 @@ def _answer(
     Raises:
         OAuth2Error: goes to the service.
     """
+    # OpenID Connect Core 1.0, section 6: not ignored, because they replace parameters.
+    if "request" in request.GET:
+        raise RequestNotSupportedError
+    if "request_uri" in request.GET:
+        raise RequestURINotSupportedError
     prompts = set(request.GET.get("prompt", "").split())
     silent = "none" in prompts
     if silent and len(prompts) > 1:

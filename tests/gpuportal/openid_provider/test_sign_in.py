@@ -185,6 +185,8 @@ def test_an_unknown_service_or_address_gets_nothing(grafana, ada, change):
         ({"max_age": "-1"}, "invalid_request"),
         ({"prompt": "none login"}, "invalid_request"),
         ({"prompt": "none"}, "consent_required"),
+        ({"request": "e30.e30."}, "request_not_supported"),
+        ({"request_uri": "https://evil.example/"}, "request_uri_not_supported"),
     ],
     ids=str,
 )
