@@ -1,6 +1,10 @@
 """A service that calls over HTTP: the portal's own client of identity providers."""
 
+import json
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
+from django.db import connection
 from django.utils import timezone
 
 from gpuportal.oidc.provider_client import CodeRefused, ProviderClient
@@ -41,3 +45,23 @@ def test_a_real_client_finds_the_provider_and_verifies_its_token(live_asgi, sett
     assert claims["preferred_username"] == "ada" and claims["groups"] == ["vision"]
     with pytest.raises(CodeRefused):
         client.claims(code=back["code"], verifier=VERIFIER, **asked)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_of_many_who_redeem_a_code_at_once_one_gets_tokens_and_then_nobody(settings):
+    on(settings)
+    grafana = Service(make_user("omar", is_superuser=True))
+    code = agree(browser_of(make_user("ada")), grafana.url())["code"]
+
+    def redeem(_number: int) -> tuple[int, dict]:
+        try:
+            answer = grafana.redeem(code)
+            return answer.status_code, json.loads(answer.content)
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(4) as pool:
+        answers = sorted(pool.map(redeem, range(4)), key=lambda one: one[0])
+    assert [status for status, _body in answers] == [200, 400, 400, 400]
+    # The others were taken for thieves.
+    assert grafana.userinfo(answers[0][1]["access_token"]).status_code == 401
