@@ -293,7 +293,7 @@ class OpenidServer(AuthorizationServer):  # type: ignore[misc]
         )
 
     def send_signal(self, *args: Any, **values: Any) -> None:
-        """Tell nobody."""
+        """Send no signal, because nothing listens."""
 
 
 def _draw(*_args: Any, **_values: Any) -> str:

@@ -132,7 +132,7 @@ def password_link(*, user_id: int, actor: User, now: datetime) -> str:
 def sign_out(*, user_id: int, actor: User, now: datetime) -> int:
     """End every browser session of a person. Return how many there were.
 
-    What services got by the portal's sign-in ends, too.
+    The tokens that services have for the person end, too.
 
     Raises:
         NotFound: no such person.

@@ -117,7 +117,7 @@ def connect(
 def disconnect(*, identity_id: int, user_id: int, actor: User, now: datetime) -> None:
     """Remove an identity. The person keeps the groups that it gave.
 
-    What services got by the portal's sign-in ends.
+    The tokens that services have for the person end.
 
     Raises:
         NotFound: the person has no such identity.

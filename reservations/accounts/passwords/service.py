@@ -26,8 +26,8 @@ def reset(*, seen: User, password: str, end_keys: bool, now: datetime) -> User:
     Args:
         seen: the person as they were when the link was checked. A link is valid for one
             password and one last sign-in.
-        end_keys: whether to revoke the API tokens, remove the ssh keys, and end what
-            services got by the portal's sign-in.
+        end_keys: whether to revoke the API tokens, remove the ssh keys, and end
+            the tokens that services have for the person.
 
     Raises:
         NotFound: the link was used, or its person was switched off, meanwhile.

@@ -228,7 +228,7 @@ def test_a_code_is_bound_to_service_address_and_proof(grafana, ada, omar):
         (grafana.redeem(code, code_verifier="short"), (400, "invalid_request")),
     ):
         assert error_of(answer) == error
-    # Whoever knows the ID of the service and not its secret.
+    # A program that knows the ID of the service and not its secret.
     secret, grafana.secret = grafana.secret, "guess"
     assert error_of(grafana.redeem(code)) == (401, "invalid_client")
     form = {"grant_type": "authorization_code", "code": code, "redirect_uri": BACK}
