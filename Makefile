@@ -11,7 +11,7 @@ PYTHON_VENV = .venv/bin/python
 export REQUIREMENTS
 
 .DEFAULT_GOAL := help
-.PHONY: help run setup node test check format bench lock deb clean
+.PHONY: help run setup node test check format bench lock deb docs clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' Makefile
@@ -57,6 +57,11 @@ lock: ## Pin the requirements again (needs the network)
 
 deb: ## Build the Debian package of a GPU node in dist/ (ARGS="--version 0.1.0+git7")
 	@sh deploy/deb/build $(ARGS)
+
+docs: ## Build the site of docs/ in dist/docs/
+	@$(SETUP) check
+	@$(PYTHON_VENV) -m sphinx -W --keep-going -q -b html -d dist/docs/.doctrees docs dist/docs
+	@echo dist/docs/index.html
 
 clean: ## Remove what make setup installed, and caches; data in var/ stays
 	@sh deploy/setup.sh idle

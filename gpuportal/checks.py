@@ -5,7 +5,9 @@
 """
 
 from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import Any
+from urllib.parse import urlsplit
 
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Tags, Warning, register
@@ -14,6 +16,7 @@ from django.db import DatabaseError
 from gpuportal.broker import is_unencrypted
 from gpuportal.directory.directory_client import is_library_installed
 from gpuportal.monitoring import migrations_due
+from reservations.accounts.identities.identity_source import LOOPBACK
 from telemetry import paths
 from telemetry.models import Node
 
@@ -74,6 +77,14 @@ def people_can_sign_in(**_kwargs: Any) -> list[CheckMessage]:
         Error(problem, hint="see docs/logins.md", id="gpuportal.E008")
         for problem in settings.LOGIN_SETTINGS.problems
     ]
+    if settings.LOGIN_SETTINGS.saml and find_spec("onelogin") is None:
+        found.append(
+            Error(
+                "LOGIN=saml needs the package python3-saml, which is not installed",
+                hint=".venv/bin/python -m pip install -r requirements-saml.txt",
+                id="gpuportal.E011",
+            )
+        )
     directory = settings.LOGIN_SETTINGS.directory
     if directory and not is_library_installed():
         found.append(
@@ -93,6 +104,30 @@ def people_can_sign_in(**_kwargs: Any) -> list[CheckMessage]:
             )
         )
     return found
+
+
+@register(Tags.security)
+def services_find_the_provider(**_kwargs: Any) -> list[CheckMessage]:
+    """Refuse an OpenID provider without an address that services can reach safely."""
+    if not settings.OPENID_PROVIDER:
+        return []
+    try:
+        parts = urlsplit(settings.PORTAL_URL)
+        loopback = parts.hostname in LOOPBACK and not settings.PRODUCTION
+        plain = parts.scheme == "http" and loopback
+        whole = bool(parts.hostname) and parts[2:] == ("", "", "")
+    except ValueError:
+        plain = whole = False
+    if whole and (parts.scheme == "https" or plain):
+        return []
+    return [
+        Error(
+            "OPENID_PROVIDER=yes needs PORTAL_URL, the https address of the portal "
+            "without a path",
+            hint="PORTAL_URL=https://gpu.example.org (docs/logins.md#services)",
+            id="gpuportal.E010",
+        )
+    ]
 
 
 @register(Tags.database)

@@ -159,6 +159,8 @@ if LOGIN_SETTINGS.directory:
     )
 if LOGIN_SETTINGS.providers:
     AUTHENTICATION_BACKENDS.append("gpuportal.oidc.backend.OidcBackend")
+if LOGIN_SETTINGS.saml:
+    AUTHENTICATION_BACKENDS.append("gpuportal.saml.saml_backend.SamlBackend")
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": f"django.contrib.auth.password_validation.{name}"}
     for name in (
@@ -427,6 +429,11 @@ if MAIL_CONFIGURED:
 DEFAULT_FROM_EMAIL = env("MAIL_FROM", default="GPU Portal <gpuportal@localhost>")
 # The address that people type. Links in mails begin with it.
 PORTAL_URL = env("PORTAL_URL", default="").rstrip("/")
+# The portal as an OpenID provider for other services (docs/logins.md#services). Its key
+# is a secret of the site: gpuportal/openid_provider/signing_key.py.
+OPENID_PROVIDER = env.bool("OPENID_PROVIDER", default=False)
+# Whether the site vouches for the mail addresses that it gives to services.
+OPENID_EMAIL_VERIFIED = env.bool("OPENID_EMAIL_VERIFIED", default=False)
 # Contact for users, as pages show it: a mail address, or any short text.
 PORTAL_CONTACT = env("PORTAL_CONTACT", default="").strip()
 # Networks inside the institute that webhooks may call. Public addresses always may be

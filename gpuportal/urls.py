@@ -20,11 +20,14 @@ from gpuportal.monitoring.metrics import metrics
 from gpuportal.node_join import join_channel
 from gpuportal.node_join import views as node_join
 from gpuportal.oidc import views as oidc
+from gpuportal.openid_provider import client_views
+from gpuportal.openid_provider import views as openid
 from gpuportal.pages import views
 from gpuportal.pages.help_pages import help_page, help_terms
 from gpuportal.pages.mine import my_reservations_page
 from gpuportal.pages.reservation_page import reservation
 from gpuportal.pages.status_page import status_page
+from gpuportal.saml import views as saml
 
 urlpatterns = [
     # First, because addresses are tried in order and programs wait for these answers.
@@ -57,6 +60,8 @@ urlpatterns = [
         node_join.withdraw,
         name="manage-machine-withdraw",
     ),
+    path("manage/services/", client_views.services, name="manage-services"),
+    path("manage/services/<int:pk>/", client_views.service_page, name="manage-service"),
     path("manage/audit/", audit_views.audit_log, name="manage-audit"),
     path("manage/people/", people_views.people, name="manage-people"),
     path("manage/people/new/", people_views.person_new, name="manage-person-new"),
@@ -72,11 +77,28 @@ urlpatterns = [
     path("me/ssh-keys/", views.ssh_key_add, name="ssh-key-add"),
     path("me/ssh-keys/<int:pk>/remove/", views.ssh_key_remove, name="ssh-key-remove"),
     path("me/tokens/<int:pk>/revoke/", views.token_revoke, name="token-revoke"),
+    path("me/services/end/", openid.consent_end, name="openid-consent-end"),
+    path(
+        ".well-known/openid-configuration",
+        openid.configuration,
+        name="openid-configuration",
+    ),
+    path("openid/keys", openid.keys, name="openid-keys"),
+    path("openid/authorize", openid.authorize, name="openid-authorize"),
+    path("openid/token", openid.token, name="openid-token"),
+    path("openid/userinfo", openid.userinfo, name="openid-userinfo"),
+    path("openid/revoke", openid.revoke, name="openid-revoke"),
     path("login/", views.SignIn.as_view(), name="login"),
+    # Before the OpenID providers, whose keys are other ones.
+    path("login/saml/", saml.start, name="saml-start"),
+    path("login/saml/back/", saml.back, name="saml-back"),
+    path("login/saml/metadata/", saml.metadata, name="saml-metadata"),
     path("login/<slug:key>/", oidc.start, name="oidc-start"),
     path("login/<slug:key>/back/", oidc.back, name="oidc-back"),
     path("login/<slug:key>/end/", oidc.end, name="oidc-end"),
     path("me/directory/connect/", directory.connect, name="directory-connect"),
+    path("me/logins/saml/connect/", saml.connect, name="saml-connect"),
+    path("me/logins/saml/finish/", saml.finish, name="saml-finish"),
     path("me/logins/<slug:key>/connect/", oidc.connect, name="oidc-connect"),
     path("logout/", views.SignOut.as_view(), name="logout"),
     path("join.sh", join_channel.join_script, name="join-script"),

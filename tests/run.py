@@ -1,6 +1,6 @@
 """``make test``: the suite on SQLite, and what touches a database on PostgreSQL.
 
-Brings what is missing and may be brought (Chromium and the client of LDAP; under
+Brings what is missing and may be brought (Chromium, the clients of LDAP and SAML; under
 CI=true also PostgreSQL, Redis, slapd and a C compiler). With arguments, which go to
 pytest, the two databases go side by side. Without them the suite is cut into runs of
 pytest by folder, so that no file is read twice for SQLite, and three queues of runs go
@@ -97,6 +97,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run everything; return the worst exit status."""
     _bring(("chromium", "chromium-browser"), "chromium")
     _bring_ldap()
+    _bring_saml()
     if CI:
         # Of one version: the shell uses the browser's files.
         _bring(("chromium-headless-shell",), "chromium chromium-headless-shell")
@@ -348,11 +349,22 @@ def _bring_ldap() -> None:
         missing.append("gcc libc6-dev")
     if missing:
         _apt(" ".join(missing))
-    print("test: building python-ldap ...", flush=True)
+    _install("python-ldap", "requirements-ldap.txt")
+
+
+def _bring_saml() -> None:
+    """Install what sign-in with SAML needs, which most portals do not use."""
+    if importlib.util.find_spec("onelogin") is None:
+        _install("python3-saml", "requirements-saml.txt")
+
+
+def _install(name: str, file: str) -> None:
+    """Install the packages of a file with pip."""
+    print(f"test: installing {name} ...", flush=True)
     done = subprocess.run(
         [
             *(sys.executable, "-m", "pip", "install", "--disable-pip-version-check"),
-            *("--no-input", "-q", "-r", "requirements-ldap.txt"),
+            *("--no-input", "-q", "-r", file),
         ],
         cwd=ROOT,
         capture_output=True,
@@ -361,7 +373,7 @@ def _bring_ldap() -> None:
     )
     if done.returncode != 0:
         lines = done.stderr.strip().splitlines()
-        print(f"test: python-ldap: {lines[-1] if lines else 'pip failed'}", flush=True)
+        print(f"test: {name}: {lines[-1] if lines else 'pip failed'}", flush=True)
 
 
 def _apt(packages: str) -> None:

@@ -53,6 +53,16 @@ class LoginState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OpenidState:
+    """The portal as an OpenID provider."""
+
+    fault: str
+    """Why services cannot verify its tokens; "" if they can."""
+    services: int
+    """That are switched on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PortalFacts:
     """The state of a portal. Ages are seconds; None: never, or not known."""
 
@@ -76,6 +86,8 @@ class PortalFacts:
     mail: str | None
     """Why the mail server does not answer; "" if it does; None: mail is off."""
     logins: tuple[LoginState, ...]
+    openid: OpenidState | None
+    """None: the site does not offer it."""
     backup_failure: str
     backup_age_seconds: float | None
     backup_late: bool
@@ -119,6 +131,7 @@ def portal_report(facts: PortalFacts) -> Iterator[Diagnosis]:
             yield problem(check, login.fault, login.fix or fix)
         else:
             yield well(check, login.answer)
+    yield _openid(facts.openid)
     yield _backup(facts)
     if facts.bundled:
         yield well("scripts", "the scripts of pages are bundled")
@@ -188,6 +201,18 @@ def _settings(facts: PortalFacts) -> Iterator[Diagnosis]:
         yield note("settings", "for development (GPUPORTAL_PRODUCTION is not set)")
     elif not facts.settings:
         yield well("settings", "host names, cookies and headers are for production")
+
+
+def _openid(openid: OpenidState | None) -> Diagnosis:
+    check = "sign-in to services"
+    if openid is None:
+        return note(check, "off (OPENID_PROVIDER)")
+    if openid.fault:
+        fix = "Restore the file of the key, or remove it to get a new key."
+        return problem(check, openid.fault, fix)
+    if not openid.services:
+        return note(check, "on, and no service is registered (Manage, People)")
+    return well(check, f"on, for {openid.services} registered, with a signing key")
 
 
 def _backup(facts: PortalFacts) -> Diagnosis:

@@ -5,7 +5,8 @@ import smtplib
 import subprocess
 import time
 from collections.abc import Iterator
-from datetime import datetime
+from dataclasses import replace
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import redis
@@ -21,6 +22,7 @@ from gpuportal.directory import directory_client
 from gpuportal.doctor.portal_diagnosis import (
     LoginState,
     NodeState,
+    OpenidState,
     PortalFacts,
     SettingFault,
 )
@@ -30,11 +32,20 @@ from gpuportal.oidc.provider_client import (
     ProviderAway,
     client_of,
 )
+from gpuportal.openid_provider import signing_key
 from gpuportal.pages import bundle
-from reservations.accounts.identities.queries import directory, providers
+from gpuportal.saml.provider_metadata import metadata_of
+from reservations.accounts.identities.queries import (
+    directory,
+    providers,
+    saml_provider,
+)
+from reservations.accounts.identities.saml_settings import SamlProvider
+from reservations.models import OpenidClient
 from telemetry import paths
 from telemetry.models import Node
 
+CERTIFICATE_ENDS_SOON = timedelta(days=30)
 CLOCK_SECONDS = 5.0
 MAIL_SECONDS = 5.0
 _SHOWN_ELSEWHERE = frozenset({"gpuportal.E006", "placement.E001", "placement.E002"})
@@ -64,6 +75,7 @@ def portal_facts() -> PortalFacts:
         production=settings.PRODUCTION,
         mail=_mail(),
         logins=tuple(_logins()),
+        openid=_openid(migrated=state.migrated),
         backup_failure=last.failure,
         backup_age_seconds=None if last.made_at is None else now - last.made_at,
         backup_late=last.made_at is not None
@@ -147,6 +159,9 @@ def _logins() -> Iterator[LoginState]:
         except ProviderAnswerInvalid as error:
             fault = f"the answer of the provider is not valid: {error}"
         yield LoginState(name=provider.name, address=provider.issuer, fault=fault)
+    saml = saml_provider()
+    if saml is not None:
+        yield _saml_login(saml, timezone.now())
     found = directory()
     if found is None:
         return
@@ -165,6 +180,33 @@ def _logins() -> Iterator[LoginState]:
         answer=answer,
         fix=fix,
     )
+
+
+def _saml_login(saml: SamlProvider, now: datetime) -> LoginState:
+    state = LoginState(name=saml.name, address=saml.metadata, fault="")
+    try:
+        ends_at = metadata_of(saml).ends_at
+    except ProviderAway as error:
+        return replace(state, fault=f"the provider does not answer: {error}")
+    except ProviderAnswerInvalid as error:
+        return replace(state, fault=f"the answer of the provider is not valid: {error}")
+    ends = f"its certificate ends {ends_at:%Y-%m-%d}"
+    if ends_at - now < CERTIFICATE_ENDS_SOON:
+        fix = "Ask the provider for its new metadata, and put them into SAML_METADATA."
+        return replace(state, fault=ends, fix=fix)
+    return replace(state, answer=f"its metadata are valid, and {ends}")
+
+
+def _openid(*, migrated: bool) -> OpenidState | None:
+    if not settings.OPENID_PROVIDER:
+        return None
+    fault = ""
+    try:
+        signing_key.public_keys()
+    except (signing_key.SigningKeyInvalid, OSError) as error:
+        fault = str(error)
+    services = OpenidClient.objects.filter(enabled=True).count() if migrated else 0
+    return OpenidState(fault=fault, services=services)
 
 
 def _bundled() -> bool:

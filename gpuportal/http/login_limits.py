@@ -20,6 +20,9 @@ from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest
 from django.utils import timezone
 
+from reservations.accounts.openid_clients.service import clear_tokens
+from reservations.models import UsedAssertion
+
 MOST_STRANGE_NAMES = 20
 """Most names that fail from one address within ``WINDOW`` and never signed in from
 it."""
@@ -78,11 +81,13 @@ def is_sprayed(address: str, username: str, *, now: datetime) -> bool:
 
 
 def clear_logins(now: datetime) -> dict[str, int]:
-    """Delete ended sessions, and logins and failures that are no longer used."""
+    """Delete ended sessions and tokens, and logins and failures no longer used."""
     cooled = now - timedelta(hours=settings.AXES_COOLOFF_TIME) - WINDOW
     gone = {
         "sessions": Session.objects.filter(expire_date__lt=now),
         "logins": AccessLog.objects.filter(attempt_time__lt=now - KNOWN),
         "failures": AccessAttempt.objects.filter(attempt_time__lt=cooled),
     }
-    return {name: rows.delete()[0] for name, rows in gone.items()}
+    gone["assertions"] = UsedAssertion.objects.filter(expires_at__lt=now)
+    counts = {name: rows.delete()[0] for name, rows in gone.items()}
+    return counts | {"tokens": clear_tokens(now)}

@@ -21,6 +21,7 @@ from reservations.models import (
     AuditEntry,
     Closure,
     Membership,
+    OpenidClient,
     TreeChangeRow,
     User,
 )
@@ -112,6 +113,21 @@ SENTENCES = {
         "kept {what} in a group that the provider no longer names"
     ),
     "identity.groups-failed": noop("could not apply the groups of {what}"),
+    "openid.client-made": noop("registered {what}"),
+    "openid.client-changed": noop("changed {what}"),
+    "openid.client-on": noop("switched {what} on"),
+    "openid.client-off": noop("switched {what} off"),
+    "openid.client-deleted": noop("deleted {what}"),
+    "openid.secret-replaced": noop("replaced the secret of {what}"),
+    "openid.key-replaced": noop("replaced the key that signs for services of {what}"),
+    "openid.consent-given": noop("allowed {what} to know who they are"),
+    "openid.consent-ended": noop("ended the sign-in to {what}"),
+    "openid.code-replayed": noop(
+        "refused a sign-in code of {what} that was used twice, and ended its tokens"
+    ),
+    "openid.refresh-replayed": noop(
+        "refused a refresh token of {what} that was used twice, and ended its tokens"
+    ),
     "person.erased": noop("erased {what}"),
     "invitation.accepted": noop("chose a password as {what}"),
     "invitation.mail-failed": noop("could not mail the sign-in link of {what}"),
@@ -205,6 +221,7 @@ SUBJECTS = {
     "change": noop("change {}"),
     "wall": noop("link {}"),
     "provider": noop("provider {}"),
+    "openid_client": noop("service {}"),
 }
 
 PAGES = {
@@ -219,13 +236,14 @@ PAGES = {
     "replay": "manage-replay-one",
     "job": "job",
     "change": "manage-change",
+    "openid_client": "manage-service",
 }
 """Subjects that have a page: the name of its address, which takes the number."""
 
 AREAS = {
     "reservation": ("reservation.", "waiting.", "offer.", "series.", "token."),
     "people": (
-        *("people.", "person.", "invitation.", "identity."),
+        *("people.", "person.", "invitation.", "identity.", "openid."),
         *("password.", "second-factor."),
         *("notices.", "feed.", "group."),
     ),
@@ -340,6 +358,7 @@ NAMED: dict[str, Callable[[set[int]], dict[int, str]]] = {
     "person": partial(_called, User),
     "account": partial(_called, Account),
     "node": partial(_called, Node),
+    "openid_client": partial(_called, OpenidClient),
     "node_join": lambda pks: {
         row.pk: gettext("the join token of {name}").format(name=row.name)
         for row in NodeJoin.objects.filter(pk__in=pks)

@@ -98,6 +98,7 @@ def people(request: HttpRequest) -> HttpResponseBase:
         "page": page,
         "query": query.urlencode(),
         "providers": identity_sources(),
+        "services_on": settings.OPENID_PROVIDER,
     }
     return render(request, "gpuportal/manage/people.html", found)
 

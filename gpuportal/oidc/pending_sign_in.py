@@ -5,7 +5,7 @@ sessions before they sign in.
 """
 
 import secrets
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from django.conf import settings
 from django.core import signing
@@ -15,7 +15,7 @@ from django.utils.crypto import constant_time_compare
 
 SALT = "gpuportal.oidc"
 LASTS_SECONDS = 600
-LONGEST_BACK = 1000
+LONGEST_BACK = 2000
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,10 @@ class PendingSignIn:
     user: int
     """The signed-in person who connects a login; 0: a visitor signs in."""
 
+    def with_nonce(self, nonce: str) -> "PendingSignIn":
+        """Return it with a nonce that another part drew, such as a SAML request ID."""
+        return replace(self, nonce=nonce)
+
 
 def begin(*, provider: str, back: str, user: int = 0) -> PendingSignIn:
     """Return a new sign-in with random secrets."""
@@ -39,15 +43,22 @@ def begin(*, provider: str, back: str, user: int = 0) -> PendingSignIn:
     return PendingSignIn(provider, state, nonce, verifier, back, user)
 
 
-def keep(response: HttpResponseBase, pending: PendingSignIn) -> None:
-    """Store it in the browser. It replaces an earlier one."""
+def keep(
+    response: HttpResponseBase, pending: PendingSignIn, *, by_form: bool = False
+) -> None:
+    """Store it in the browser. It replaces an earlier one.
+
+    Args:
+        by_form: the provider comes back with a form of its own site. Browsers send a
+            cookie with it only if that is said, and only over https.
+    """
     response.set_cookie(
         _name(),
         signing.dumps(asdict(pending), salt=SALT, compress=True),
         max_age=LASTS_SECONDS,
         secure=settings.PRODUCTION,
         httponly=True,
-        samesite="Lax",
+        samesite="None" if by_form and settings.PRODUCTION else "Lax",
     )
 
 
@@ -62,7 +73,9 @@ def drop(response: HttpResponseBase) -> None:
     )
 
 
-def returned(request: HttpRequest, *, provider: str) -> PendingSignIn | None:
+def returned(
+    request: HttpRequest, *, provider: str, state: str
+) -> PendingSignIn | None:
     """Return the sign-in that this browser began and that a request ends.
 
     None: it began too long ago, in another browser, or not at all.
@@ -75,7 +88,7 @@ def returned(request: HttpRequest, *, provider: str) -> PendingSignIn | None:
         )
     except (signing.BadSignature, TypeError):
         return None
-    same = constant_time_compare(found.state, request.GET.get("state", ""))
+    same = constant_time_compare(found.state, state)
     return found if same and found.provider == provider else None
 
 

@@ -10,7 +10,6 @@ import base64
 import hashlib
 import http.client
 import json
-import threading
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +25,12 @@ from gpuportal.oidc.id_token import (
     read_keys,
     verified_claims,
 )
+from gpuportal.oidc.kept_answer import (
+    PAUSE_SECONDS,
+    KeptAnswer,
+    ProviderAnswerInvalid,
+    ProviderAway,
+)
 from reservations.accounts.identities.provider_settings import Provider
 from reservations.notifications import webhook
 from reservations.notifications.webhook_rules import WebhookRefused, parse
@@ -34,23 +39,10 @@ from telemetry.web import bounded_call
 TIMEOUT_SECONDS = 5.0
 """Of one call, in all."""
 MOST_BYTES = 2**18
-KEPT_SECONDS = 600.0
-"""How long a provider's configuration is used before it is read again."""
-PAUSE_SECONDS = 5.0
-"""After a failure, how long the provider is not asked again. So an absent provider
-does not keep threads busy."""
 ENDPOINTS = ("authorization_endpoint", "token_endpoint", "jwks_uri")
 _lookups = ThreadPoolExecutor(max_workers=4, thread_name_prefix="provider")
 """Apart from those of webhooks, whose hosts any person can name."""
 BASIC, POST = "client_secret_basic", "client_secret_post"
-
-
-class ProviderAway(Exception):
-    """The provider did not answer."""
-
-
-class ProviderAnswerInvalid(Exception):
-    """The provider answered with something that cannot be used."""
 
 
 class CodeRefused(ProviderAnswerInvalid):
@@ -62,8 +54,6 @@ class Configuration:
     """What a provider says about itself (OpenID Connect Discovery, section 3)."""
 
     metadata: Mapping[str, Any]
-    read_at: float
-    """Monotonic seconds."""
     keys: KeySet | None = None
     keys_read_at: float = 0.0
 
@@ -78,10 +68,7 @@ class ProviderClient:
 
     def __init__(self, provider: Provider) -> None:
         self.provider = provider
-        self._lock = threading.Lock()
-        self._stored: Configuration | None = None
-        self._failed_at = -PAUSE_SECONDS
-        self._failure: ProviderAway | ProviderAnswerInvalid | None = None
+        self._kept = KeptAnswer(lambda: Configuration(self._metadata()))
 
     def configuration(self) -> Configuration:
         """Return the provider's configuration, from the last ten minutes if possible.
@@ -91,34 +78,7 @@ class ProviderClient:
         Raises:
             ProviderAway, ProviderAnswerInvalid.
         """
-        stored = self._stored
-        if stored is not None and time.monotonic() - stored.read_at < KEPT_SECONDS:
-            return stored
-        # While one thread asks again, the others go on with what is stored.
-        if not self._lock.acquire(blocking=stored is None):
-            assert stored is not None
-            return stored
-        try:
-            stored = self._stored
-            now = time.monotonic()
-            if stored is not None and now - stored.read_at < KEPT_SECONDS:
-                return stored
-            if self._failure is not None and now - self._failed_at < PAUSE_SECONDS:
-                if stored is not None:
-                    return stored
-                raise self._failure
-            try:
-                metadata = self._metadata()
-            except (ProviderAway, ProviderAnswerInvalid) as error:
-                self._failure, self._failed_at = error, time.monotonic()
-                if stored is None:
-                    raise
-                return stored
-            self._failure = None
-            self._stored = Configuration(metadata, time.monotonic())
-            return self._stored
-        finally:
-            self._lock.release()
+        return self._kept.get()
 
     def _metadata(self) -> Mapping[str, Any]:
         found = self._json("GET", self.provider.discovery_url)

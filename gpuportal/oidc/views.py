@@ -1,13 +1,11 @@
 """The redirect to an identity provider, and the return from it."""
 
-import logging
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 
-from axes.helpers import get_client_ip_address
 from django.contrib.auth import REDIRECT_FIELD_NAME
 from django.contrib.auth.decorators import login_not_required
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
+from django.http import Http404, HttpRequest, HttpResponseBase
 from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.utils import timezone
@@ -16,11 +14,11 @@ from django.views.decorators.http import require_http_methods, require_POST
 
 from gpuportal.oidc import pending_sign_in
 from gpuportal.oidc.provider_client import (
-    CodeRefused,
     ProviderAnswerInvalid,
     ProviderAway,
     client_of,
 )
+from gpuportal.oidc.sign_in_failures import answer_or_failure, expired
 from reservations.accounts.identities import service
 from reservations.accounts.identities.provider_settings import Provider
 from reservations.accounts.identities.queries import provider_named
@@ -33,13 +31,9 @@ from reservations.accounts.second_factors.sign_in import (
 from reservations.models import User
 from reservations.rules.window import unix
 from reservations.store.access import reader
-from reservations.web.rate_limits import check_address_rate
-from telemetry.protocol.sentences import Sentence, sentence
+from telemetry.protocol.sentences import sentence
 
-log = logging.getLogger(__name__)
 BACKEND = "gpuportal.oidc.backend.OidcBackend"
-PER_MINUTE = 300
-"""Most sign-ins of one address. A whole course may come from one."""
 
 
 def _with_provider(
@@ -52,81 +46,11 @@ def _with_provider(
         provider = provider_named(key)
         if provider is None:
             raise Http404
-        now = timezone.now()
-        address = get_client_ip_address(request) or "unknown"
-        check_address_rate(
-            f"login-{view.__name__}", address=address, per_minute=PER_MINUTE, now=now
+        return answer_or_failure(
+            request, provider, what=view.__name__, view=partial(view, request, provider)
         )
-        try:
-            return view(request, provider)
-        except ProviderAway as error:
-            log.warning("%s is away: %s", provider.issuer, error)
-            return _failed(
-                request,
-                provider,
-                sentence("{provider} does not answer", provider=provider.name),
-                sentence(
-                    "Nobody can sign in with {provider} just now. People who are "
-                    "signed in can go on working. The reason: {why}.",
-                    provider=provider.name,
-                    why=str(error),
-                ),
-                status=503,
-            )
-        except CodeRefused:
-            return _expired(request, provider)
-        except ProviderAnswerInvalid as error:
-            log.warning("%s: %s", provider.issuer, error)
-            return _failed(
-                request,
-                provider,
-                sentence(
-                    "The answer of {provider} is not valid", provider=provider.name
-                ),
-                sentence(
-                    "You were not signed in. Contact the lab admin if this happens "
-                    "again. The reason: {why}.",
-                    why=str(error),
-                ),
-                status=502,
-            )
-        except SignInRefused as error:
-            return _failed(
-                request, provider, error.title, error.why, status=error.status
-            )
 
     return found
-
-
-def _failed(
-    request: HttpRequest,
-    provider: Provider,
-    title: Sentence,
-    why: Sentence,
-    *,
-    status: int,
-) -> HttpResponse:
-    page = {"provider": provider, "title": title, "why": why}
-    response = render(
-        request, "gpuportal/oidc/sign_in_failed.html", page, status=status
-    )
-    pending_sign_in.drop(response)
-    # The reason was logged. This would add an error of the portal.
-    response._has_been_logged = True  # type: ignore[attr-defined]
-    return response
-
-
-def _expired(request: HttpRequest, provider: Provider) -> HttpResponse:
-    return _failed(
-        request,
-        provider,
-        sentence("This sign-in is no longer valid"),
-        sentence(
-            "It took longer than ten minutes, was used before, or began in another "
-            "browser."
-        ),
-        status=400,
-    )
 
 
 def _back_address(request: HttpRequest, provider: Provider) -> str:
@@ -185,12 +109,14 @@ def _way_there(
 @_with_provider
 def back(request: HttpRequest, provider: Provider) -> HttpResponseBase:
     """Sign in a person who comes back from the provider."""
-    pending = pending_sign_in.returned(request, provider=provider.key)
+    pending = pending_sign_in.returned(
+        request, provider=provider.key, state=request.GET.get("state", "")
+    )
     if pending is None:
         if isinstance(request.user, User):
             # The browser's Back button, or a second tab.
             return to_start("")
-        return _expired(request, provider)
+        return expired(request, provider)
     _check_answer(request, provider)
     now = timezone.now()
     raw = client_of(provider).claims(

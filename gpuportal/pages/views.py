@@ -37,9 +37,10 @@ from reservations.accounts.api_tokens import create_token, revoke_token
 from reservations.accounts.identities.queries import (
     directory,
     provider_named,
-    providers,
+    sources_with_redirect,
     ways_in,
 )
+from reservations.accounts.openid_clients.queries import consents_of
 from reservations.accounts.second_factors.queries import recovery_codes_left
 from reservations.accounts.second_factors.sign_in import (
     PROVIDER_KEY,
@@ -76,7 +77,7 @@ class SignIn(LoginView):
         return super().get_context_data(
             **kwargs,
             passwords=settings.LOGIN_SETTINGS.passwords,
-            providers=providers(),
+            providers=sources_with_redirect(),
             directory=directory(),
             left=left,
         )
@@ -335,6 +336,7 @@ def _me_page(
         "second_factors": user.second_factors.all(),
         "recovery_codes": recovery_codes_left(user),
         "proof_needed": proof_needed(request),
+        "openid_consents": consents_of(user) if settings.OPENID_PROVIDER else None,
         "own_password": settings.LOGIN_SETTINGS.passwords
         and user.has_usable_password(),
         **extra,

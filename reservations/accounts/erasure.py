@@ -39,6 +39,8 @@ from reservations.models import (
     NoticeSettings,
     Occurrence,
     Offer,
+    OpenidConsent,
+    OpenidSubject,
     RecoveryCode,
     RefusedRequest,
     RequestKey,
@@ -49,6 +51,7 @@ from reservations.models import (
     SshKey,
     TreeChange,
     TreeChangeRow,
+    UsedAssertion,
     User,
     Voucher,
     WaitingRequest,
@@ -168,7 +171,8 @@ def _drop_own(user: User, now: datetime) -> None:
     RefusedRequest.objects.filter(membership__user=user).delete()
     own = (
         *(Notice, ApiToken, SshKey, RequestKey, Identity, Invitation, NoticeSettings),
-        *(SecondFactor, RecoveryCode),
+        *(SecondFactor, RecoveryCode, OpenidConsent, OpenidSubject),
+        UsedAssertion,
     )
     for model in (*own, CalendarFeed, Favourite):
         model._default_manager.filter(user=user).delete()

@@ -10,6 +10,7 @@ from django.contrib.sessions.models import Session
 from django.db import transaction
 
 from reservations.accounts import invitations
+from reservations.accounts.openid_clients.service import end_tokens
 from reservations.models import ApiToken, Invitation, User
 from reservations.rules.errors import NotAllowed, NotFound
 from reservations.store.audit_log import audit_act
@@ -64,6 +65,7 @@ def change(
         user.save(update_fields=[*changes, "is_staff"])
         if not user.is_active:
             _end_sessions(user, now)
+            end_tokens(user)
         audit_act(
             verb="people.changed",
             subject=f"user:{user.pk}",
@@ -130,19 +132,23 @@ def password_link(*, user_id: int, actor: User, now: datetime) -> str:
 def sign_out(*, user_id: int, actor: User, now: datetime) -> int:
     """End every browser session of a person. Return how many there were.
 
+    The tokens that services have for the person end, too.
+
     Raises:
         NotFound: no such person.
     """
     with transaction.atomic(durable=True):
         user = _locked(user_id)
         ended = _end_sessions(user, now)
-        if ended:
+        tokens = end_tokens(user)
+        if ended or tokens:
             audit_act(
                 verb="people.signed-out",
                 subject=f"user:{user.pk}",
                 actor=actor,
                 now=now,
                 sessions=ended,
+                service_tokens=tokens,
             )
     return ended
 

@@ -15,10 +15,18 @@ from reservations.models.identities import (
     ClaimMapping,
     ClaimRole,
     Identity,
+    UsedAssertion,
 )
 from reservations.models.ledger_entry import KeptUsage, LedgerEntry
 from reservations.models.links import GroupLink, WallLink
 from reservations.models.notice import Delivery, GroupChat, Notice, NoticeSettings
+from reservations.models.openid_clients import (
+    OpenidClient,
+    OpenidCode,
+    OpenidConsent,
+    OpenidSubject,
+    OpenidToken,
+)
 from reservations.models.pool_rules import Closure, PoolQuota, PoolRule
 from reservations.models.reports import (
     MonthUse,
@@ -70,6 +78,11 @@ __all__ = [
     "NoticeSettings",
     "Occurrence",
     "Offer",
+    "OpenidClient",
+    "OpenidCode",
+    "OpenidConsent",
+    "OpenidSubject",
+    "OpenidToken",
     "PolicyReplay",
     "PoolQuota",
     "PoolRule",
@@ -85,6 +98,7 @@ __all__ = [
     "SshKey",
     "TreeChange",
     "TreeChangeRow",
+    "UsedAssertion",
     "User",
     "Voucher",
     "WaitingRequest",

@@ -46,6 +46,34 @@ class Identity(models.Model):
         return f"{self.subject} at {self.issuer}"
 
 
+class UsedAssertion(models.Model):
+    """A SAML assertion that was accepted. It stays until it ends, to notice a replay.
+
+    A signed-in person who connects a login has to open a page of the portal afterwards,
+    because browsers send no session with the form of another site. Until then the
+    claims are here.
+    """
+
+    assertion_hash = models.CharField(max_length=64, unique=True, editable=False)
+    expires_at = models.DateTimeField()
+    user = models.ForeignKey(
+        User,
+        null=True,
+        blank=True,
+        on_delete=models.CASCADE,
+        related_name="used_assertions",
+        help_text="Who connects a login. Empty: a visitor signed in.",
+    )
+    token_hash = models.CharField(max_length=64, blank=True, editable=False)
+    claims = models.JSONField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["pk"]
+
+    def __str__(self) -> str:
+        return f"assertion until {self.expires_at}"
+
+
 class ClaimRole(models.TextChoices):
     """What a value of the groups claim gives."""
 

@@ -4,7 +4,10 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
+from html.parser import HTMLParser
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -47,6 +50,9 @@ def checkout(tmp_path_factory) -> Path:
         shutil.copytree(ROOT / name, top / name, ignore=left_out)
     for name in (*FILES, "pyproject.toml"):
         shutil.copy(ROOT / name, top / name)
+    shutil.copytree(ROOT / "docs", top / "docs")
+    (top / "static" / "img").mkdir(parents=True, exist_ok=True)
+    shutil.copy(ROOT / "static/img/favicon.svg", top / "static/img/favicon.svg")
     (top / "CHANGELOG.md").write_text(
         f"# Changelog\n\n## Unreleased\n\n## {VERSION} (2026-01-01)\n\nThe notes.\n"
         "\n## 0.0.1\n\nOld.\n"
@@ -59,6 +65,45 @@ def checkout(tmp_path_factory) -> Path:
 
 def release(checkout: Path, *words: object) -> subprocess.CompletedProcess[str]:
     return run("sh", checkout / "deploy" / "release", *words, cwd=checkout.parent)
+
+
+class PageLinks(HTMLParser):
+    """What one page links to, and the anchors that it has."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.links: set[str] = set()
+        self.anchors: set[str] = {"", "top"}
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = dict(attrs)
+        self.anchors.add(values.get("id") or "")
+        for name in ("href", "src"):
+            if text := values.get(name):
+                self.links.add(text)
+
+
+def assert_no_broken_link(site: Path, folder: Path) -> None:
+    """Check that every link of the docs to the docs finds its page and its anchor."""
+    with tarfile.open(site) as file:
+        file.extractall(folder, filter="data")
+    (top,) = folder.iterdir()
+    pages = {path: PageLinks(path.read_text()) for path in top.rglob("*.html")}
+    assert len(pages) > 20 and top / "design" / "security.html" in pages
+    broken = []
+    for path, page in pages.items():
+        for link in page.links:
+            parts = urlsplit(link)
+            if parts.scheme or parts.netloc:
+                continue
+            other = (path.parent / parts.path).resolve() if parts.path else path
+            if other.is_dir():
+                other /= "index.html"
+            anchors = pages[other].anchors if other in pages else {""}
+            if not other.is_file() or parts.fragment not in anchors:
+                broken.append(f"{path.relative_to(top)}: {link}")
+    assert broken == []
 
 
 def test_a_release_has_its_files_sums_and_a_signature(checkout, tmp_path):
@@ -74,6 +119,7 @@ def test_a_release_has_its_files_sums_and_a_signature(checkout, tmp_path):
     assert names == {
         *("NOTES.txt", "SHA256SUMS", "SHA256SUMS.sig", "gp.py", wheel),
         f"gpuportal-{VERSION}.tar.gz",
+        f"gpuportal-docs-{VERSION}.tar.gz",
         f"gpuportal-node_{VERSION}_all.deb",
     }
     assert (to / "NOTES.txt").read_text().strip() == "The notes."
@@ -89,6 +135,7 @@ def test_a_release_has_its_files_sums_and_a_signature(checkout, tmp_path):
         return run("sh", "-c", line, cwd=to).returncode == 0
 
     assert verified()
+    assert_no_broken_link(to / f"gpuportal-docs-{VERSION}.tar.gz", tmp_path / "site")
     with (to / "gp.py").open("a") as file:
         file.write(" ")
     assert not verified()

@@ -20,6 +20,9 @@ NAMED = {
     "django-stubs": "mypy's plugin in pyproject.toml",
     "import-linter": "make check",
     "flit-core": "gpuportal/pages/client_files.py starts it as a program",
+    "sphinx": "make docs starts it as a program",
+    "myst-parser": "extensions in docs/conf.py",
+    "furo": "html_theme in docs/conf.py",
     "uv": "deploy/lock.sh",
     "einops": "DeepSpeed imports it",
     "fastapi": "the server of transformers imports it",
@@ -36,6 +39,7 @@ NAMED = {
 
 BROUGHT = {
     "deepspeed": "an extra of nodes: requirements-peers.txt",
+    "onelogin": "python3-saml, an extra of portals with SAML: requirements-saml.txt",
     "ldap": "an extra of portals with a directory: requirements-ldap.txt",
     "peft": "an extra of nodes, for adapters: docs/operations.md",
     "PIL": "pillow, an extra of nodes, for images: docs/operations.md",

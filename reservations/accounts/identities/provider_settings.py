@@ -21,9 +21,11 @@ from reservations.accounts.identities.identity_source import (
     SettingMissing,
     SourceVariables,
 )
+from reservations.accounts.identities.saml_settings import KEY as SAML_KEY
+from reservations.accounts.identities.saml_settings import SamlProvider, read_saml
 from reservations.accounts.second_factors.rules import FactorPolicy, Policy
 
-METHODS = ("password", "oidc", "ldap")
+METHODS = ("password", "oidc", "saml", "ldap")
 MOST_GRACE_DAYS = 365
 SUFFIX = "/.well-known/openid-configuration"
 LONGEST_ISSUER = 400
@@ -55,6 +57,7 @@ class LoginSettings:
     """Each is a sentence that names the variable."""
     second_factor: FactorPolicy = field(default_factory=FactorPolicy)
     directory: Directory | None = None
+    saml: SamlProvider | None = None
 
     @property
     def passwords(self) -> bool:
@@ -62,10 +65,16 @@ class LoginSettings:
         return "password" in self.methods
 
     @property
+    def with_redirect(self) -> tuple[IdentitySource, ...]:
+        """The identity providers, to which the sign-in page leads."""
+        saml = () if self.saml is None else (self.saml,)
+        return (*self.providers, *saml)
+
+    @property
     def sources(self) -> tuple[IdentitySource, ...]:
         """The identity providers and the directory."""
         directory = () if self.directory is None else (self.directory,)
-        return (*self.providers, *directory)
+        return (*self.with_redirect, *directory)
 
 
 def read_login_settings(
@@ -96,6 +105,9 @@ def read_login_settings(
             for key in keys
             if not KEY.fullmatch(key)
         ]
+        if SAML_KEY in keys:
+            problems.append(f"OIDC_PROVIDERS: “{SAML_KEY}” is the SAML provider")
+            keys = tuple(key for key in keys if key != SAML_KEY)
         named = [(key, f"OIDC_{key.upper()}_") for key in keys if KEY.fullmatch(key)]
         for key, prefix in named or [("oidc", "OIDC_")]:
             try:
@@ -118,6 +130,14 @@ def read_login_settings(
             problems.append(str(error))
         if directory and any(one.key == directory.key for one in providers):
             problems.append(f"OIDC_PROVIDERS: “{directory.key}” is the LDAP directory")
+    saml = None
+    if "saml" in methods:
+        try:
+            saml = read_saml(environ, read_file, production=production)
+        except SettingMissing as error:
+            problems.append(str(error))
+        if saml and any(one.issuer == saml.issuer for one in providers):
+            problems.append("SAML_ENTITY_ID: an OpenID provider has the same issuer")
     known = tuple(name for name in METHODS if name in methods)
     second_factor, wrong = _factor_policy(environ, production=production)
     return LoginSettings(
@@ -126,6 +146,7 @@ def read_login_settings(
         (*problems, *wrong),
         second_factor=second_factor,
         directory=directory,
+        saml=saml,
     )
 
 

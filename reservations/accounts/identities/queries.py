@@ -19,6 +19,7 @@ from reservations.accounts.identities.rules import (
     right_changes,
     role_of,
 )
+from reservations.accounts.identities.saml_settings import SamlProvider
 from reservations.models import (
     Account,
     ClaimGrant,
@@ -41,6 +42,18 @@ def providers() -> tuple[Provider, ...]:
 def directory() -> Directory | None:
     """Return the LDAP directory of the site, if it has one."""
     found: Directory | None = settings.LOGIN_SETTINGS.directory
+    return found
+
+
+def sources_with_redirect() -> tuple[IdentitySource, ...]:
+    """Return the OpenID and SAML providers, to which the sign-in page leads."""
+    found: tuple[IdentitySource, ...] = settings.LOGIN_SETTINGS.with_redirect
+    return found
+
+
+def saml_provider() -> SamlProvider | None:
+    """Return the SAML provider of the site, if it has one."""
+    found: SamlProvider | None = settings.LOGIN_SETTINGS.saml
     return found
 
 

@@ -28,6 +28,7 @@ from reservations.accounts.identities.rules import (
     check_sign_up,
 )
 from reservations.accounts.invitations import UNUSABLE
+from reservations.accounts.openid_clients.service import end_tokens
 from reservations.accounts.tree import service as accounts
 from reservations.accounts.tree.tree_edits import Edit, Edited
 from reservations.models import (
@@ -116,6 +117,8 @@ def connect(
 def disconnect(*, identity_id: int, user_id: int, actor: User, now: datetime) -> None:
     """Remove an identity. The person keeps the groups that it gave.
 
+    The tokens that services have for the person end.
+
     Raises:
         NotFound: the person has no such identity.
     """
@@ -131,6 +134,7 @@ def disconnect(*, identity_id: int, user_id: int, actor: User, now: datetime) ->
             now=now,
             issuer=found.issuer,
         )
+        end_tokens(found.user)
         found.delete()
 
 

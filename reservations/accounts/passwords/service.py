@@ -12,6 +12,7 @@ from django.contrib.auth.password_validation import validate_password
 from django.db import transaction
 from django.views.decorators.debug import sensitive_variables
 
+from reservations.accounts.openid_clients.service import end_tokens
 from reservations.models import Invitation, User
 from reservations.rules.errors import NotFound
 from reservations.store.audit_log import audit_act
@@ -25,7 +26,8 @@ def reset(*, seen: User, password: str, end_keys: bool, now: datetime) -> User:
     Args:
         seen: the person as they were when the link was checked. A link is valid for one
             password and one last sign-in.
-        end_keys: whether to revoke the API tokens and remove the ssh keys.
+        end_keys: whether to revoke the API tokens, remove the ssh keys, and end
+            the tokens that services have for the person.
 
     Raises:
         NotFound: the link was used, or its person was switched off, meanwhile.
@@ -40,6 +42,7 @@ def reset(*, seen: User, password: str, end_keys: bool, now: datetime) -> User:
         if end_keys:
             tokens = user.tokens.filter(revoked_at=None).update(revoked_at=now)
             keys = user.ssh_keys.all().delete()[0]
+            end_tokens(user)
         audit_act(
             verb="password.reset",
             subject=f"user:{user.pk}",

@@ -4,7 +4,7 @@ Until then nobody is signed in. The session only remembers whose password was ri
 """
 
 from collections.abc import Callable
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import wraps
 from typing import Any
 from urllib.parse import urlencode
@@ -32,8 +32,10 @@ PROVED_AT = "second-factor-at"
 """In the session: when the second factor was proved, in Unix seconds."""
 PROVIDER_KEY = "oidc-provider"
 """In the session: the key of the provider that began it."""
+SIGNED_IN_AT = "signed-in-at"
+"""In the session: when it began, in Unix seconds."""
 PENDING_SECONDS = 600
-LONGEST_BACK = 1000
+LONGEST_BACK = 2000
 
 
 def begin_session(
@@ -89,8 +91,20 @@ def _enter(request: HttpRequest, user: User, *, backend: str, provider: str) -> 
     login(request, user, backend=backend)
     for key in (PENDING, PROVED_AT, PROVIDER_KEY):
         request.session.pop(key, None)
+    request.session[SIGNED_IN_AT] = unix(timezone.now())
     if provider:
         request.session[PROVIDER_KEY] = provider
+
+
+def signed_in_at(session: SessionBase, user: User) -> datetime:
+    """Return when a person signed in to a session.
+
+    Sessions from before this was noted have the person's last sign-in.
+    """
+    noted = session.get(SIGNED_IN_AT)
+    if noted is None:
+        return user.last_login or user.date_joined
+    return datetime.fromtimestamp(noted, UTC)
 
 
 def note_proof(request: HttpRequest, now: datetime) -> None:

@@ -15,6 +15,7 @@ from gpuportal.doctor.machine_diagnosis import MachineFacts, machine_report
 from gpuportal.doctor.portal_diagnosis import (
     LoginState,
     NodeState,
+    OpenidState,
     PortalFacts,
     SettingFault,
     portal_report,
@@ -36,6 +37,7 @@ PORTAL = PortalFacts(
     settings=(),
     production=True,
     mail="",
+    openid=OpenidState(fault="", services=1),
     logins=(LoginState(name="Uni", address="https://sso.example.org", fault=""),),
     backup_failure="",
     backup_age_seconds=3600,

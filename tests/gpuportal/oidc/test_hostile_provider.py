@@ -395,7 +395,7 @@ def test_without_passwords_an_invitation_does_not_work(site, settings):
 
 
 def test_starts_have_a_limit(site, monkeypatch):
-    monkeypatch.setattr("gpuportal.oidc.views.PER_MINUTE", 2)
+    monkeypatch.setattr("gpuportal.oidc.sign_in_failures.PER_MINUTE", 2)
     codes = {Client().get("/login/uni/").status_code for _ in range(6)}
     assert codes == {302, 429}
 

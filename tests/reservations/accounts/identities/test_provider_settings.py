@@ -69,7 +69,7 @@ def test_several_providers():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"LOGIN": "oidc,saml"}, "LOGIN: “saml” is not a way"),
+        ({"LOGIN": "oidc,kerberos"}, "LOGIN: “kerberos” is not a way"),
         ({"OIDC_ISSUER": ""}, "OIDC_ISSUER is not set"),
         ({"OIDC_ISSUER": "http://sso.uni.example"}, "must begin with https://"),
         ({"OIDC_ISSUER": "http://127.0.0.1:8000"}, "must begin with https://"),
@@ -96,7 +96,7 @@ def test_several_providers():
 def test_a_problem_is_named(change, words):
     found = read(ONE | change, {"/empty": "\n"})
     assert words in " ".join(found.problems)
-    if "saml" not in words and "Uni" not in words:
+    if "kerberos" not in words and "Uni" not in words:
         assert found.providers == ()
 
 

@@ -1,0 +1,1 @@
+"""The portal as an OpenID provider for other services of the lab."""

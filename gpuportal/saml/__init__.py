@@ -1,0 +1,1 @@
+"""Sign-in with a SAML 2.0 identity provider."""

@@ -1,0 +1,275 @@
+"""Requests to a SAML provider, and the checks of its assertions.
+
+python3-saml checks the document against the schema, the signature of the assertion and
+what it covers, issuer and times. It accepts an assertion that leaves out or only begins
+with some values. So this module compares them exactly (SAML 2.0 Profiles, section
+4.1.4.3).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import urlsplit
+
+from gpuportal.oidc.kept_answer import ProviderAnswerInvalid
+from gpuportal.saml.provider_metadata import ProviderMetadata
+from reservations.accounts.identities.rules import SignInRefused
+from reservations.accounts.identities.saml_settings import (
+    SamlProvider,
+    names_of_attribute,
+)
+from telemetry.protocol.sentences import sentence
+
+LONGEST_ANSWER = 2**18
+FORMATS = "urn:oasis:names:tc:SAML:2.0:nameid-format:"
+PERSISTENT, TRANSIENT = FORMATS + "persistent", FORMATS + "transient"
+UNSPECIFIED = "urn:oasis:names:tc:SAML:1.1:nameid-format:unspecified"
+MAIL = "urn:oasis:names:tc:SAML:1.1:nameid-format:emailAddress"
+BEARER = "urn:oasis:names:tc:SAML:2.0:cm:bearer"
+NAMES = {
+    "saml": "urn:oasis:names:tc:SAML:2.0:assertion",
+    "ds": "http://www.w3.org/2000/09/xmldsig#",
+}
+
+
+@dataclass(frozen=True)
+class Assertion:
+    """What a valid assertion says about a person."""
+
+    assertion_id: str
+    expires_at: datetime
+    claims: Mapping[str, Any]
+    """Named as ``read_claims`` reads them. Without groups: the attribute is missing."""
+
+
+def sign_in_request(
+    provider: SamlProvider, metadata: ProviderMetadata, *, state: str
+) -> tuple[str, str]:
+    """Return the address to which the browser goes, and the ID of the request."""
+    from onelogin.saml2.auth import OneLogin_Saml2_Auth
+
+    auth = OneLogin_Saml2_Auth(
+        _request_data(provider), _toolkit_settings(provider, metadata)
+    )
+    url = auth.login(return_to=state)
+    return str(url), str(auth.get_last_request_id())
+
+
+def portal_metadata(provider: SamlProvider) -> str | bytes:
+    """Return the metadata of the portal, for the provider."""
+    from onelogin.saml2.settings import OneLogin_Saml2_Settings
+
+    toolkit = OneLogin_Saml2_Settings(
+        {"strict": True, "sp": _portal_settings(provider), "security": SECURITY},
+        sp_validation_only=True,
+    )
+    found: str | bytes = toolkit.get_sp_metadata()
+    return found
+
+
+def read_assertion(
+    provider: SamlProvider,
+    metadata: ProviderMetadata,
+    answer: str,
+    *,
+    request_id: str,
+) -> Assertion:
+    """Return what an answer of the provider says, after all checks.
+
+    Args:
+        answer: the base64 text that the browser brings.
+        request_id: of the request that this browser sent.
+
+    Raises:
+        ProviderAnswerInvalid: a check failed.
+        SignInRefused: the provider refused the sign-in, or the assertion does not
+            identify a person for ever.
+    """
+    from onelogin.saml2.errors import OneLogin_Saml2_ValidationError
+    from onelogin.saml2.response import OneLogin_Saml2_Response
+    from onelogin.saml2.settings import OneLogin_Saml2_Settings
+
+    if len(answer) > LONGEST_ANSWER:
+        raise ProviderAnswerInvalid("its answer is too long")
+    toolkit = OneLogin_Saml2_Settings(_toolkit_settings(provider, metadata))
+    try:
+        response = OneLogin_Saml2_Response(toolkit, answer)
+        response.is_valid(
+            _request_data(provider), request_id=request_id, raise_exceptions=True
+        )
+        document = response.get_xml_document()
+        expires_at = _check(document, provider, request_id)
+        if provider.entity_id not in response.get_audiences():
+            raise ProviderAnswerInvalid("its assertion is for another audience")
+        return Assertion(
+            assertion_id=response.get_assertion_id(),
+            expires_at=expires_at,
+            claims=_claims(
+                provider,
+                response.get_nameid_data(),
+                response.get_attributes(),
+                response.get_friendlyname_attributes(),
+            ),
+        )
+    except (ProviderAnswerInvalid, SignInRefused):
+        raise
+    except OneLogin_Saml2_ValidationError as error:
+        if error.code == OneLogin_Saml2_ValidationError.STATUS_CODE_IS_NOT_SUCCESS:
+            raise SignInRefused(
+                sentence("{provider} did not sign you in", provider=provider.name),
+                sentence("Try again, or contact its support."),
+            ) from error
+        raise ProviderAnswerInvalid(_plain(error)) from error
+    except Exception as error:
+        # lxml, xmlsec and the toolkit raise a dozen classes for a broken document.
+        raise ProviderAnswerInvalid("its answer cannot be read") from error
+
+
+def _check(document: Any, provider: SamlProvider, request_id: str) -> datetime:
+    """Compare exactly what the toolkit does not. Return when the assertion ends.
+
+    The document has one assertion, and its signature is valid.
+
+    Raises:
+        ProviderAnswerInvalid.
+    """
+    ids = document.xpath("//@ID")
+    if len(set(ids)) != len(ids):
+        raise ProviderAnswerInvalid("its answer has an ID twice")
+    for signature in document.xpath("//ds:Signature", namespaces=NAMES):
+        if len(signature.xpath("./ds:SignedInfo/ds:Reference", namespaces=NAMES)) != 1:
+            raise ProviderAnswerInvalid("a signature does not cover one element")
+    if document.get("InResponseTo") != request_id:
+        raise ProviderAnswerInvalid("its answer is for another request")
+    if document.get("Destination") not in (None, provider.back):
+        raise ProviderAnswerInvalid("its answer is for another address")
+    now = datetime.now(UTC)
+    for one in document.xpath(
+        "./saml:Assertion/saml:Subject/saml:SubjectConfirmation"
+        "[@Method=$bearer]/saml:SubjectConfirmationData",
+        namespaces=NAMES,
+        bearer=BEARER,
+    ):
+        until = _instant(one.get("NotOnOrAfter"))
+        if (
+            one.get("Recipient") == provider.back
+            and one.get("InResponseTo") == request_id
+            and one.get("NotBefore") is None
+            and until is not None
+            and until > now
+        ):
+            return until
+    raise ProviderAnswerInvalid("its assertion is old, or for another recipient")
+
+
+def _claims(
+    provider: SamlProvider,
+    name_id: Mapping[str, Any],
+    by_name: Mapping[str, list[Any]],
+    by_friendly_name: Mapping[str, list[Any]],
+) -> dict[str, Any]:
+    """Return the claims of a valid assertion.
+
+    Raises:
+        SignInRefused: the NameID may be another person's one day.
+    """
+
+    def values(attribute: str) -> list[str] | None:
+        for name in names_of_attribute(attribute):
+            if name in by_name:
+                return [one for one in by_name[name] if isinstance(one, str)]
+        found = by_friendly_name.get(attribute)
+        return None if found is None else [x for x in found if isinstance(x, str)]
+
+    def one(attribute: str) -> str:
+        return (values(attribute) or [""])[0]
+
+    if provider.id_attribute:
+        found = values(provider.id_attribute) or []
+        subject = found[0] if len(found) == 1 else ""
+    else:
+        subject = str(name_id.get("Value") or "").strip()
+        if name_id.get("Format") in (TRANSIENT, MAIL):
+            raise SignInRefused(
+                sentence("The answer of the provider is not valid"),
+                sentence(
+                    "It does not say who you are by a name that stays yours. The lab "
+                    "admin can set SAML_ID_ATTRIBUTE."
+                ),
+                status=502,
+            )
+    claims: dict[str, Any] = {
+        "sub": subject,
+        "username": one(provider.username_attribute),
+        "name": one(provider.name_attribute),
+        "email": one(provider.mail_attribute),
+    }
+    groups = values(provider.groups_claim)
+    return claims if groups is None else claims | {"groups": groups}
+
+
+SECURITY: Mapping[str, Any] = {
+    "wantAssertionsSigned": True,
+    "wantNameId": True,
+    "wantAttributeStatement": False,
+    "requestedAuthnContext": False,
+    "rejectDeprecatedAlgorithm": True,
+    "allowRepeatAttributeName": True,
+    "allowSingleLabelDomains": True,
+}
+
+
+def _portal_settings(provider: SamlProvider) -> dict[str, Any]:
+    return {
+        "entityId": provider.entity_id,
+        "assertionConsumerService": {
+            "url": provider.back,
+            "binding": "urn:oasis:names:tc:SAML:2.0:bindings:HTTP-POST",
+        },
+        "NameIDFormat": UNSPECIFIED if provider.id_attribute else PERSISTENT,
+    }
+
+
+def _toolkit_settings(
+    provider: SamlProvider, metadata: ProviderMetadata
+) -> dict[str, Any]:
+    return {
+        "strict": True,
+        "sp": _portal_settings(provider),
+        "idp": {
+            "entityId": provider.issuer,
+            "singleSignOnService": {
+                "url": metadata.sign_in_url,
+                "binding": "urn:oasis:names:tc:SAML:2.0:bindings:HTTP-Redirect",
+            },
+            "x509certMulti": {"signing": list(metadata.certificates)},
+        },
+        "security": dict(SECURITY) | {"wantNameId": not provider.id_attribute},
+    }
+
+
+def _request_data(provider: SamlProvider) -> dict[str, Any]:
+    """Return the request as the toolkit reads it, by the address of the settings."""
+    parts = urlsplit(provider.back)
+    return {
+        "https": "on" if parts.scheme == "https" else "off",
+        "http_host": parts.netloc,
+        "script_name": parts.path,
+        "get_data": {},
+        "post_data": {},
+    }
+
+
+def _instant(text: str | None) -> datetime | None:
+    try:
+        found = datetime.fromisoformat(text or "")
+    except ValueError:
+        return None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def _plain(error: Exception) -> str:
+    """Return a sentence of the toolkit without what the answer wrote into it."""
+    code = str(error).partition(":")[0]
+    return "".join(one for one in code if one.isascii() and one.isprintable())[:120]

@@ -1,0 +1,1 @@
+"""Services that people sign in to with the portal, and what people agreed to give."""

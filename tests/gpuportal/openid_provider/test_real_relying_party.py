@@ -1,0 +1,67 @@
+"""A service that calls over HTTP: the portal's own client of identity providers."""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from django.db import connection
+from django.utils import timezone
+
+from gpuportal.oidc.provider_client import CodeRefused, ProviderClient
+from reservations.accounts.identities.provider_settings import Provider
+from reservations.rules.window import unix
+from tests.factories import make_account, make_membership, make_user
+from tests.gpuportal.openid_provider.relying_party import (
+    BACK,
+    VERIFIER,
+    Service,
+    agree,
+    browser_of,
+    on,
+)
+
+
+def test_a_real_client_finds_the_provider_and_verifies_its_token(live_asgi, settings):
+    on(settings, live_asgi)
+    omar = make_user("omar", is_superuser=True)
+    make_membership(ada := make_user("ada"), make_account("vision"))
+    grafana = Service(omar)
+    # It asks the UserInfo endpoint for a claim that the ID token does not have.
+    client = ProviderClient(
+        Provider(
+            *("portal", "Portal", live_asgi, grafana.client_id, grafana.secret),
+            scopes="openid profile groups",
+            groups_claim="unknown",
+        )
+    )
+    url = client.authorization_url(
+        redirect_uri=BACK, state="s", nonce="n", verifier=VERIFIER
+    )
+    assert url.startswith(f"{live_asgi}/openid/authorize?")
+    back = agree(browser_of(ada), url.removeprefix(live_asgi))
+    assert back["iss"] == client.configuration().issuer == live_asgi
+    asked = {"redirect_uri": BACK, "nonce": "n", "now": unix(timezone.now())}
+    claims = client.claims(code=back["code"], verifier=VERIFIER, **asked)
+    assert claims["preferred_username"] == "ada" and claims["groups"] == ["vision"]
+    with pytest.raises(CodeRefused):
+        client.claims(code=back["code"], verifier=VERIFIER, **asked)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_of_many_who_redeem_a_code_at_once_one_gets_tokens_and_then_nobody(settings):
+    on(settings)
+    grafana = Service(make_user("omar", is_superuser=True))
+    code = agree(browser_of(make_user("ada")), grafana.url())["code"]
+
+    def redeem(_number: int) -> tuple[int, dict]:
+        try:
+            answer = grafana.redeem(code)
+            return answer.status_code, json.loads(answer.content)
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(4) as pool:
+        answers = sorted(pool.map(redeem, range(4)), key=lambda one: one[0])
+    assert [status for status, _body in answers] == [200, 400, 400, 400]
+    # The others were taken for thieves.
+    assert grafana.userinfo(answers[0][1]["access_token"]).status_code == 401

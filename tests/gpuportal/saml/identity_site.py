@@ -1,0 +1,205 @@
+"""A SAML identity provider that signs with xmlsec, and that can be told to lie."""
+
+import base64
+import zlib
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import xmlsec
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.x509.oid import NameOID
+from lxml import etree
+
+from reservations.accounts.identities.provider_settings import LoginSettings
+from reservations.accounts.identities.saml_settings import SamlProvider
+
+ISSUER = "https://idp.uni.example/saml"
+PORTAL = "https://gpu.example.org"
+BACK = f"{PORTAL}/login/saml/back/"
+AUDIENCE = f"{PORTAL}/login/saml/metadata/"
+NS = {
+    "samlp": "urn:oasis:names:tc:SAML:2.0:protocol",
+    "saml": "urn:oasis:names:tc:SAML:2.0:assertion",
+    "ds": "http://www.w3.org/2000/09/xmldsig#",
+}
+PERSISTENT = "urn:oasis:names:tc:SAML:2.0:nameid-format:persistent"
+ADA: Mapping[str, Sequence[str]] = {
+    "urn:oid:0.9.2342.19200300.100.1.1": ["ada"],
+    "displayName": ["Ada Lovelace"],
+    "urn:oid:0.9.2342.19200300.100.1.3": ["ada@uni.example"],
+}
+
+
+def make_key(days: int = 365) -> tuple[bytes, str]:
+    """Return a private key as PEM, and its certificate as base64 of DER."""
+    key = rsa.generate_private_key(65537, 2048)
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "idp")])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - timedelta(days=400))
+        .not_valid_after(now + timedelta(days=days))
+        .sign(key, hashes.SHA256())
+    )
+    pem = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    der = certificate.public_bytes(serialization.Encoding.DER)
+    return pem, base64.b64encode(der).decode()
+
+
+KEY, CERTIFICATE = make_key()
+
+
+def metadata(
+    certificate: str = CERTIFICATE,
+    *,
+    entity: str = ISSUER,
+    more: str = "",
+    url: str = "https://idp.uni.example/sso",
+) -> str:
+    """Return the metadata of the provider."""
+    return f"""<?xml version="1.0"?>
+<md:EntityDescriptor xmlns:md="urn:oasis:names:tc:SAML:2.0:metadata"
+    xmlns:ds="{NS["ds"]}" entityID="{entity}"{more}>
+  <md:IDPSSODescriptor protocolSupportEnumeration="{NS["samlp"]}">
+    <md:KeyDescriptor><ds:KeyInfo><ds:X509Data>
+      <ds:X509Certificate>{certificate}</ds:X509Certificate>
+    </ds:X509Data></ds:KeyInfo></md:KeyDescriptor>
+    <md:SingleSignOnService
+      Binding="urn:oasis:names:tc:SAML:2.0:bindings:HTTP-Redirect" Location="{url}"/>
+  </md:IDPSSODescriptor>
+</md:EntityDescriptor>"""
+
+
+def use(settings: Any, file: Any, **more: Any) -> SamlProvider:
+    """Let people sign in with the provider whose metadata are in a file."""
+    provider = SamlProvider(
+        **{
+            "name": "Uni Example",
+            "issuer": ISSUER,
+            "metadata": str(file),
+            "portal": PORTAL,
+            "entity_id": AUDIENCE,
+            "groups_claim": "isMemberOf",
+            **more,
+        }
+    )
+    settings.LOGIN_SETTINGS = LoginSettings(("password", "saml"), (), (), saml=provider)
+    settings.AUTHENTICATION_BACKENDS = [
+        "django.contrib.auth.backends.ModelBackend",
+        "gpuportal.saml.saml_backend.SamlBackend",
+    ]
+    return provider
+
+
+def read_request(url: str) -> tuple[etree._Element, str]:
+    """Return the request that a browser brings to the provider, and the RelayState."""
+    query = parse_qs(urlsplit(url).query)
+    text = zlib.decompress(base64.b64decode(query["SAMLRequest"][0]), -15)
+    return etree.fromstring(text), query["RelayState"][0]
+
+
+def _at(seconds: float) -> str:
+    moment = datetime.now(UTC) + timedelta(seconds=seconds)
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def answer(
+    request_id: str,
+    *,
+    attributes: Mapping[str, Sequence[str]] = ADA,
+    name_id: str = "8f3a-persistent",
+    format: str = PERSISTENT,
+    audience: str | None = AUDIENCE,
+    recipient: str = BACK,
+    destination: str = BACK,
+    issuer: str = ISSUER,
+    confirmed_id: str | None = None,
+    answered_id: str | None = None,
+    lasts: float = 300,
+    status: str = "Success",
+    assertion_id: str = "_a1",
+) -> etree._Element:
+    """Return an answer without a signature. Each value can be a lie."""
+    confirmed_id = request_id if confirmed_id is None else confirmed_id
+    answered_id = request_id if answered_id is None else answered_id
+    only_for = (
+        f"<saml:AudienceRestriction><saml:Audience>{audience}</saml:Audience>"
+        "</saml:AudienceRestriction>"
+        if audience is not None
+        else ""
+    )
+    rows = "".join(
+        f'<saml:Attribute Name="{name}">'
+        + "".join(f"<saml:AttributeValue>{x}</saml:AttributeValue>" for x in values)
+        + "</saml:Attribute>"
+        for name, values in attributes.items()
+    )
+    if rows:
+        rows = f"<saml:AttributeStatement>{rows}</saml:AttributeStatement>"
+    in_response = f' InResponseTo="{answered_id}"' if answered_id else ""
+    confirmed = f' InResponseTo="{confirmed_id}"' if confirmed_id else ""
+    return etree.fromstring(
+        f"""<samlp:Response xmlns:samlp="{NS["samlp"]}" xmlns:saml="{NS["saml"]}"
+ ID="_r{assertion_id}" Version="2.0" IssueInstant="{_at(0)}"{in_response}
+ Destination="{destination}"><saml:Issuer>{issuer}</saml:Issuer>
+ <samlp:Status><samlp:StatusCode
+  Value="urn:oasis:names:tc:SAML:2.0:status:{status}"/></samlp:Status>
+ <saml:Assertion ID="{assertion_id}" Version="2.0" IssueInstant="{_at(0)}">
+  <saml:Issuer>{issuer}</saml:Issuer><saml:Subject>
+  <saml:NameID Format="{format}">{name_id}</saml:NameID>
+  <saml:SubjectConfirmation Method="urn:oasis:names:tc:SAML:2.0:cm:bearer">
+   <saml:SubjectConfirmationData NotOnOrAfter="{_at(lasts)}"
+    Recipient="{recipient}"{confirmed}/>
+  </saml:SubjectConfirmation></saml:Subject>
+  <saml:Conditions NotBefore="{_at(-60)}" NotOnOrAfter="{_at(lasts)}">{only_for}
+  </saml:Conditions>
+  <saml:AuthnStatement AuthnInstant="{_at(0)}" SessionIndex="_s1"><saml:AuthnContext>
+   <saml:AuthnContextClassRef>urn:oasis:names:tc:SAML:2.0:ac:classes:Password</saml:AuthnContextClassRef>
+  </saml:AuthnContext></saml:AuthnStatement>
+  {rows}
+ </saml:Assertion></samlp:Response>"""
+    )
+
+
+def sign(
+    document: etree._Element,
+    *,
+    key: bytes = KEY,
+    what: str = "saml:Assertion",
+    method: Any = xmlsec.Transform.RSA_SHA256,
+    digest: Any = xmlsec.Transform.SHA256,
+) -> etree._Element:
+    """Sign the assertion, or the whole answer."""
+    found = document.xpath(f"//{what}", namespaces=NS)[0]
+    signature = xmlsec.template.create(
+        found, xmlsec.Transform.EXCL_C14N, method, ns="ds"
+    )
+    found.insert(1, signature)
+    reference = xmlsec.template.add_reference(
+        signature, digest, uri=f"#{found.get('ID')}"
+    )
+    xmlsec.template.add_transform(reference, xmlsec.Transform.ENVELOPED)
+    xmlsec.template.add_transform(reference, xmlsec.Transform.EXCL_C14N)
+    context = xmlsec.SignatureContext()
+    context.key = xmlsec.Key.from_memory(key, xmlsec.KeyFormat.PEM)
+    context.register_id(found, "ID")
+    context.sign(signature)
+    return document
+
+
+def as_form(document: etree._Element | bytes) -> str:
+    """Return an answer as a browser brings it."""
+    raw = document if isinstance(document, bytes) else etree.tostring(document)
+    return base64.b64encode(raw).decode()
