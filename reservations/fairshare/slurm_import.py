@@ -19,7 +19,8 @@ from reservations.fairshare.slurm_charges import (
     charge_of,
     source_of,
 )
-from reservations.models import LedgerEntry, Membership, User
+from reservations.models import EngineHold, LedgerEntry, Membership, User
+from reservations.rules.engine_names import reservation_of
 from telemetry.models import Pool
 from telemetry.slurm.sacct_usage import SlurmOutputTooLong, SlurmRun
 from telemetry.slurm.service import class_of
@@ -38,6 +39,8 @@ class SlurmImport:
     """Runs that an earlier import has added."""
     running: int = 0
     """Runs that are not over."""
+    booked: int = 0
+    """Runs in a reservation of the portal, which pays for them."""
     gpu_seconds: int = 0
     """Weighted, of the added rows."""
     left_out: Counter[tuple[str, str, str]] = field(default_factory=Counter)
@@ -119,6 +122,9 @@ def import_runs(
             done.running += 1
         else:
             over[source_of(run)] = run
+    booked = _booked(over.values())
+    done.booked += len(booked)
+    over = {source: run for source, run in over.items() if source not in booked}
     weights = _weights(over.values())
     payers = _payers({run.user for run in over.values()})
     sources = sorted(over)
@@ -174,6 +180,21 @@ def _write(charges: Iterable[SlurmCharge]) -> None:
 def _known(sources: Collection[str]) -> set[str]:
     rows = LedgerEntry.objects.filter(source__in=sources).order_by()
     return set(rows.values_list("source", flat=True))
+
+
+def _booked(runs: Iterable[SlurmRun]) -> set[str]:
+    """Return the names of the runs in reservations of the portal.
+
+    A booking pays for its whole time, so that its runs are not charged again.
+    """
+    inside = {
+        source_of(run): pk
+        for run in runs
+        if (pk := reservation_of(run.reservation)) is not None
+    }
+    held = EngineHold.objects.filter(pk__in=set(inside.values()))
+    ours = set(held.values_list("pk", flat=True))
+    return {source for source, pk in inside.items() if pk in ours}
 
 
 def _weights(runs: Iterable[SlurmRun]) -> dict[str, int]:

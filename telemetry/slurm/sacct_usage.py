@@ -12,7 +12,7 @@ from telemetry.slurm.slurm_output import MOST_BYTES, MOST_SECONDS, SlurmOutputIn
 
 FIELDS = (
     *("Cluster", "JobIDRaw", "Submit", "Start", "End"),
-    *("ElapsedRaw", "User", "Account", "AllocTRES"),
+    *("ElapsedRaw", "User", "Account", "AllocTRES", "Reservation"),
 )
 _UNKNOWN = frozenset({"", "Unknown", "None"})
 
@@ -34,6 +34,8 @@ class SlurmRun:
     gpus: int
     kinds: tuple[tuple[str, int], ...] = ()
     """Types of its GPUs, and how many of each, if Slurm names types."""
+    reservation: str = ""
+    """The reservation in which it ran; "": none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,8 @@ def read_sacct_lines(output: bytes) -> SacctReading:
         fields = line.split("|")
         if len(fields) != len(FIELDS):
             continue
-        cluster, job_id, submit, start, end, elapsed, user, account, tres = fields
+        *numbers, user, account, tres, reservation = fields
+        cluster, job_id, submit, start, end, elapsed = numbers
         gpus = read_tres_gpus(tres)
         if not gpus or start in _UNKNOWN:
             continue
@@ -103,6 +106,7 @@ def read_sacct_lines(output: bytes) -> SacctReading:
                 account=account,
                 gpus=gpus,
                 kinds=read_tres_kinds(tres),
+                reservation=reservation,
             )
         except SlurmOutputInvalid as error:
             found.invalid += 1

@@ -1,7 +1,8 @@
-"""Ask Slurm by its own commands, which only read.
+"""Ask Slurm by its own commands.
 
-The commands run with a fixed environment: no locale, UTC, times in Unix seconds, and
-none of the variables by which a user changes what they print.
+Only the commands about one reservation change anything in Slurm. All commands run with
+a fixed environment: no locale, UTC, times in Unix seconds, and none of the variables by
+which a user changes what they print.
 """
 
 import os
@@ -9,6 +10,8 @@ import re
 import shutil
 import subprocess
 import tempfile
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,6 +33,7 @@ from telemetry.slurm.slurm_records import (
     read_reservation_lines,
     read_reservations,
 )
+from telemetry.slurm.slurm_refusals import SlurmAnswer, SlurmRefusal, answer_of
 
 TIMEOUT_SECONDS = 10.0
 PING_SECONDS = 5.0
@@ -121,6 +125,13 @@ class SlurmCommands:
         """Return the jobs that have GPUs now."""
         return read_jobs(self._run("squeue", "--all", "--json"))
 
+    def jobs_by_reservation(self) -> Counter[str]:
+        """Return how many jobs run in each reservation, those without GPUs included."""
+        options = ("--all", "--noheader", "--states=running,suspended,completing")
+        output = self._run("squeue", *options, "--format=%v")
+        words = output.decode("utf-8", "replace").split()
+        return Counter(word for word in words if word != "(null)")
+
     def reservations(self, version: SlurmVersion) -> list[SlurmReservation]:
         """Return all reservations."""
         if version.since(*SCONTROL_JSON):
@@ -162,6 +173,51 @@ class SlurmCommands:
         text = self._run("sacctmgr", *options, "format=AdminLevel")
         lines = text.decode("utf-8", "replace").split()
         return lines[-1] if lines else ""
+
+    def create_reservation(self, name: str, fields: Mapping[str, str]) -> None:
+        """Create a reservation of whole nodes.
+
+        Args:
+            fields: the fields of scontrol(1), such as ``StartTime``.
+
+        Raises:
+            SlurmSilent: no controller answers. It may have created it.
+            SlurmRefusal: Slurm refuses it.
+        """
+        self._change("create", "reservation", f"ReservationName={name}", fields)
+
+    def update_reservation(self, name: str, fields: Mapping[str, str]) -> None:
+        """Change the named fields of a reservation. Raises what
+        `create_reservation` raises."""
+        self._change("update", f"ReservationName={name}", "", fields)
+
+    def delete_reservation(self, name: str) -> None:
+        """Delete a reservation. Raises what `create_reservation` raises."""
+        self._change("delete", f"ReservationName={name}", "", {})
+
+    def cancel_jobs(self, reservation: str) -> None:
+        """End the jobs in a reservation: TERM, and KILL after ``KillWait``.
+
+        Raises:
+            SlurmSilent: no controller answers.
+        """
+        self.ping()
+        self._run("scancel", f"--reservation={reservation}")
+
+    def _change(
+        self, verb: str, first: str, second: str, fields: Mapping[str, str]
+    ) -> None:
+        words = [word for word in (first, second) if word]
+        words += [f"{key}={value}" for key, value in fields.items()]
+        # While the controller is away, scontrol would try for nine seconds.
+        self.ping()
+        try:
+            self._run("scontrol", verb, *words)
+        except SlurmOutputInvalid as error:
+            answer = answer_of(str(error))
+            if answer is SlurmAnswer.SILENT:
+                raise SlurmSilent(str(error)) from error
+            raise SlurmRefusal(str(error), answer) from error
 
     def _run(self, program: str, *arguments: str) -> bytes:
         path = shutil.which(program, path=self.folder or None)

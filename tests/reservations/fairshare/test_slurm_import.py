@@ -19,7 +19,7 @@ from reservations.fairshare.slurm_charges import (
     charge_of,
 )
 from reservations.fairshare.slurm_import import SlurmImport, import_day, import_runs
-from reservations.models import LedgerEntry
+from reservations.models import EngineHold, LedgerEntry
 from reservations.store.booking_facts import site_policy
 from reservations.store.usage import past_usage
 from telemetry.live.broker_client import BROKER
@@ -42,9 +42,15 @@ END = int((NOW - timedelta(hours=1)).timestamp())
 TRES = "cpu=2,gres/gpu:a100=2,gres/gpu=2"
 
 
-def runs(*numbers: int, user: str = "ada", account: str = "vision", tres: str = TRES):
+def runs(
+    *numbers: int,
+    user: str = "ada",
+    account: str = "vision",
+    tres: str = TRES,
+    hold: str = "",
+):
     lines = (
-        f"lab|{number}|900|{END - 600}|{END}|600|{user}|{account}|{tres}\n"
+        f"lab|{number}|900|{END - 600}|{END}|600|{user}|{account}|{tres}|{hold}\n"
         for number in numbers
     )
     return read_sacct("".join(lines).encode())
@@ -274,3 +280,12 @@ def test_the_page_of_the_ledger_shows_an_import(ada, client, settings):
     assert "Slurm lab: job 7" in sheet
     row = client.get("/api/v1/standing").json()["ledger"][0]
     assert (row["kind"], row["reservation"]) == ("import", None)
+
+
+def test_a_run_in_a_booking_of_the_portal_is_not_charged_again(ada):
+    made = make_reservation(ada.user, [], start=NOW)
+    EngineHold.objects.create(reservation=made)
+    done = import_runs(
+        [*runs(1, hold=f"gp_{made.pk}"), *runs(2, hold="gp_999")], now=NOW
+    )
+    assert (done.booked, done.added) == (1, 1)

@@ -14,7 +14,7 @@ TRES = "billing=2,cpu=2,gres/gpu:a100=2,gres/gpu=2,node=1"
 def line(
     *, job="7", start="1000", end="1600", elapsed="600", user="ada", tres=TRES
 ) -> str:
-    return f"lab|{job}|900|{start}|{end}|{elapsed}|{user}|vision|{tres}\n"
+    return f"lab|{job}|900|{start}|{end}|{elapsed}|{user}|vision|{tres}|\n"
 
 
 def usage(text: str, start: int = 0, end: int = 10_000):
