@@ -37,16 +37,18 @@ class Deadline:
         remaining = remaining_seconds(deadline_at, issued_at, time.time())
         self.at = time.monotonic() + remaining
 
-    def reread(self, folder: JobFolder) -> None:
-        """Read an end that has moved."""
+    def reread(self, folder: JobFolder) -> bool:
+        """Read an end that has moved. False: it has not moved since the last call."""
         try:
             changed_ns = (folder.path / "deadline.json").stat().st_mtime_ns
         except FileNotFoundError:
-            return
-        if changed_ns != self._read_ns:
-            self._read_ns = changed_ns
-            moved = folder.read("deadline")
-            self._set(float(moved["deadline_at"]), float(moved["issued_at"]))
+            return False
+        if changed_ns == self._read_ns:
+            return False
+        self._read_ns = changed_ns
+        moved = folder.read("deadline")
+        self._set(float(moved["deadline_at"]), float(moved["issued_at"]))
+        return True
 
 
 def supervisor() -> int | None:
