@@ -32,8 +32,9 @@ def ask(command: Sequence[str]) -> str:
     """Run one command. Return what it printed.
 
     Raises:
-        SlurmUnavailable: no controller answers, or the command is missing.
-        SlurmRefused: the command failed while the controller answers.
+        SlurmUnavailable: no controller answers.
+        SlurmRefused: the command failed while the controller answers, or it is not
+            installed.
     """
     if b" is UP" not in _run(["scontrol", "ping"], PING_SECONDS).stdout:
         # The commands would try for nine seconds.
@@ -78,7 +79,7 @@ def _run(command: Sequence[str], seconds: float) -> subprocess.CompletedProcess[
     folder = os.environ.get(CLIENT_FOLDER) or None
     path = shutil.which(command[0], path=folder)
     if path is None:
-        raise SlurmUnavailable(f"{command[0]} is not installed on the agent's host")
+        raise SlurmRefused(f"{command[0]} is not installed on the agent's host")
     try:
         return subprocess.run(
             [path, *command[1:]],

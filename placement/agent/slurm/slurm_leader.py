@@ -46,7 +46,9 @@ from placement.protocol.job_lifecycle import CANNOT_START
 
 STEP_SECONDS = 0.5
 ASK_SECONDS = 3.0
-"""Between two questions about a job."""
+"""Between two questions about a job that waits, or is to end."""
+RUNS_ASK_SECONDS = 15.0
+"""Between two questions about a job that runs. Its files show its end sooner."""
 PATIENCE_SECONDS = 10.0
 """After the end of a job, until its files are visible on the agent's host."""
 PIECE_BYTES = 64 * 1024
@@ -86,10 +88,15 @@ class SlurmLeader:
             now = time.monotonic()
             if ended_at and now - ended_at > PATIENCE_SECONDS:
                 return self._status_of_lost_files()
-            if now >= ask_at and not ended_at:
-                ask_at = now + ASK_SECONDS
+            to_stop = self.asked_to_stop and not self.told_to_stop
+            if (now >= ask_at or to_stop) and not ended_at:
                 ended_at = now if self._over() else 0.0
+                ask_at = now + self._pause_seconds()
             time.sleep(STEP_SECONDS)
+
+    def _pause_seconds(self) -> float:
+        runs = self.seen is not None and self.seen.state == "RUNNING"
+        return RUNS_ASK_SECONDS if runs and not self.asked_to_stop else ASK_SECONDS
 
     def _submit(self) -> bool:
         """Submit the job once. False: Slurm refuses it, or it was stopped before."""

@@ -94,7 +94,12 @@ class Slurm:
         monkeypatch.setattr(slurm_client, "find", self.find)
         monkeypatch.setattr(slurm_client, "ask", self.ask)
         monkeypatch.setattr(slurm_client, "cancel", lambda *w: self.cancelled.append(w))
-        for name in ("STEP_SECONDS", "ASK_SECONDS", "PATIENCE_SECONDS"):
+        for name in (
+            "STEP_SECONDS",
+            "ASK_SECONDS",
+            "RUNS_ASK_SECONDS",
+            "PATIENCE_SECONDS",
+        ):
             monkeypatch.setattr(slurm_leader, name, 0.01)
 
     def find(self, name: str, user: str) -> SlurmState | None:
@@ -174,3 +179,12 @@ def _children(pid: int) -> list[int]:
     """Return the program that the script waits for."""
     path = Path(f"/proc/{pid}/task/{pid}/children")
     return until(lambda: [int(word) for word in path.read_text().split()])
+
+
+def test_a_host_without_slurm_is_told(tmp_path, capfd, monkeypatch):
+    monkeypatch.setenv(slurm_client.CLIENT_FOLDER, str(tmp_path / "none"))
+    assert follow(tmp_path, capfd) == (
+        CANNOT_START,
+        "gpuportal: Slurm refuses the job: "
+        "scontrol is not installed on the agent's host\n",
+    )
