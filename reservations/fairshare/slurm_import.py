@@ -22,7 +22,7 @@ from reservations.fairshare.slurm_charges import (
 from reservations.models import EngineHold, LedgerEntry, Membership, User
 from reservations.rules.engine_names import reservation_of
 from telemetry.models import Pool
-from telemetry.slurm.sacct_usage import SlurmOutputTooLong, SlurmRun
+from telemetry.slurm.sacct_usage import SlurmRun
 from telemetry.slurm.service import class_of
 from telemetry.slurm.slurm_commands import SlurmCommands
 
@@ -48,19 +48,16 @@ class SlurmImport:
     invalid_lines: int = 0
     """Lines of `sacct` that cannot be read."""
     first_invalid: str = ""
-    unread_days: list[str] = field(default_factory=list)
-    """Days whose output is too long, with the reason."""
 
     @property
     def failure(self) -> str:
         """What was not read, in one line; "": everything was read."""
-        found = list(self.unread_days)
-        if self.invalid_lines:
-            found.append(
-                f"lines that cannot be read: {self.invalid_lines}, "
-                f"the first is {self.first_invalid}"
-            )
-        return ". ".join(found)
+        if not self.invalid_lines:
+            return ""
+        return (
+            f"lines that cannot be read: {self.invalid_lines}, "
+            f"the first is {self.first_invalid}"
+        )
 
 
 def days_before(now: datetime, days: int) -> Iterator[tuple[datetime, datetime]]:
@@ -91,11 +88,7 @@ def import_day(
     Raises:
         SlurmFailure: Slurm does not answer.
     """
-    try:
-        found = commands.readable_runs(start, end)
-    except SlurmOutputTooLong as error:
-        done.unread_days.append(f"{start:%Y-%m-%d %H:%M} to {end:%Y-%m-%d}: {error}")
-        return
+    found = commands.readable_runs(start, end)
     done.invalid_lines += found.invalid
     done.first_invalid = done.first_invalid or found.first_invalid
     first, last = start.timestamp(), end.timestamp()

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from telemetry.slurm.gres import read_tres_gpus, read_tres_kinds
-from telemetry.slurm.slurm_output import MOST_BYTES, MOST_SECONDS, SlurmOutputInvalid
+from telemetry.slurm.slurm_output import MOST_SECONDS, SlurmOutputInvalid
 
 FIELDS = (
     *("Cluster", "JobIDRaw", "Submit", "Start", "End"),
@@ -48,10 +48,6 @@ class SlurmUsage:
     gpu_seconds: int
 
 
-class SlurmOutputTooLong(SlurmOutputInvalid):
-    """`sacct` printed more than is read."""
-
-
 @dataclass(slots=True)
 class SacctReading:
     """What `sacct` printed, without the lines that cannot be read."""
@@ -63,29 +59,27 @@ class SacctReading:
     """What is wrong with the first of them."""
 
 
-def read_sacct(output: bytes) -> list[SlurmRun]:
+def read_sacct(lines: Iterable[bytes]) -> list[SlurmRun]:
     """Read what `read_sacct_lines` reads, and refuse a line that cannot be read.
 
     Raises:
-        SlurmOutputInvalid: too much output, or a line of a job with an invalid number.
+        SlurmOutputInvalid: a line of a job has an invalid number.
     """
-    found = read_sacct_lines(output)
+    found = read_sacct_lines(lines)
     if found.invalid:
         raise SlurmOutputInvalid(found.first_invalid)
     return found.runs
 
 
-def read_sacct_lines(output: bytes) -> SacctReading:
+def read_sacct_lines(lines: Iterable[bytes]) -> SacctReading:
     """Read what ``sacct --parsable2 --noheader --allocations`` printed with `FIELDS`
     and ``SLURM_TIME_FORMAT=%s``: the runs that had GPUs. Banners are left out.
 
-    Raises:
-        SlurmOutputTooLong: too much output.
+    The output may have any length. A run takes 600 bytes of memory.
     """
-    if len(output) > MOST_BYTES:
-        raise SlurmOutputTooLong(f"more than {MOST_BYTES // 2**20} MiB of output")
     found = SacctReading()
-    for line in output.decode("utf-8", errors="replace").splitlines():
+    for data in lines:
+        line = data.decode("utf-8", errors="replace").rstrip("\r\n")
         fields = line.split("|")
         if len(fields) != len(FIELDS):
             continue

@@ -11,10 +11,12 @@ import shutil
 import subprocess
 import tempfile
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import BinaryIO
 
 from telemetry.slurm.sacct_usage import (
     FIELDS,
@@ -38,6 +40,7 @@ from telemetry.slurm.slurm_refusals import SlurmAnswer, SlurmRefusal, answer_of
 TIMEOUT_SECONDS = 10.0
 PING_SECONDS = 5.0
 """A controller whose machine does not answer must not occupy a worker for long."""
+MOST_LINE_BYTES = 64 * 2**10
 SACCT_SECONDS = 120.0
 """slurmdbd may read a month of jobs."""
 SCONTROL_JSON = (23, 2)
@@ -150,13 +153,17 @@ class SlurmCommands:
     def runs(self, start: datetime, end: datetime) -> list[SlurmRun]:
         """Return the runs with GPUs that were not over at the start, and began before
         the end. The cluster needs slurmdbd."""
-        return read_sacct(self._sacct(start, end))
+        with self._sacct(start, end) as output:
+            return read_sacct(_lines(output))
 
     def readable_runs(self, start: datetime, end: datetime) -> SacctReading:
         """Return the same as `runs`, and count the lines that cannot be read."""
-        return read_sacct_lines(self._sacct(start, end))
+        with self._sacct(start, end) as output:
+            return read_sacct_lines(_lines(output))
 
-    def _sacct(self, start: datetime, end: datetime) -> bytes:
+    def _sacct(
+        self, start: datetime, end: datetime
+    ) -> AbstractContextManager[BinaryIO]:
         window = [
             f"--{name}time={at.astimezone(UTC):%Y-%m-%dT%H:%M:%S}"
             for name, at in (("start", start), ("end", end))
@@ -164,7 +171,7 @@ class SlurmCommands:
         options = ("--allusers", "--allocations", "--duplicates")
         shape = ("--parsable2", "--noheader", f"--format={','.join(FIELDS)}")
         slow = replace(self, timeout_seconds=SACCT_SECONDS)
-        return slow._run("sacct", *options, *shape, *window)
+        return slow._output("sacct", *options, *shape, *window)
 
     def admin_level(self, user: str) -> str:
         """Return the right of a Slurm user in slurmdbd: None, Operator or
@@ -220,6 +227,12 @@ class SlurmCommands:
             raise SlurmRefusal(str(error), answer) from error
 
     def _run(self, program: str, *arguments: str) -> bytes:
+        with self._output(program, *arguments) as output:
+            return output.read(MOST_BYTES + 1)
+
+    @contextmanager
+    def _output(self, program: str, *arguments: str) -> Iterator[BinaryIO]:
+        """Run a command. Give what it printed as a file of any length."""
         path = shutil.which(program, path=self.folder or None)
         if path is None:
             where = self.folder or "PATH"
@@ -243,13 +256,13 @@ class SlurmCommands:
                 raise SlurmSilent(f"{program}: no answer in {seconds:.0f} s") from error
             except OSError as error:
                 raise SlurmNotInstalled(f"{program}: {error.strerror}") from error
-            size = output.seek(0, os.SEEK_END)
+            if done.returncode != 0:
+                output.seek(max(0, output.seek(0, os.SEEK_END) - 2000))
+                why = done.stderr or output.read()
+                words = _one_line(why, done.returncode)
+                raise SlurmOutputInvalid(f"{program}: {words}")
             output.seek(0)
-            said = output.read(min(size, MOST_BYTES + 1))
-        if done.returncode != 0:
-            why = done.stderr or said[-2000:]
-            raise SlurmOutputInvalid(f"{program}: {_one_line(why, done.returncode)}")
-        return said
+            yield output
 
     def _environment(self) -> dict[str, str]:
         found = {
@@ -259,6 +272,11 @@ class SlurmCommands:
             "TZ": "UTC",
         }
         return found | ({"SLURM_CONF": self.conf} if self.conf else {})
+
+
+def _lines(output: BinaryIO) -> Iterator[bytes]:
+    """Yield the lines, and longer ones in pieces that nobody can read."""
+    return iter(lambda: output.readline(MOST_LINE_BYTES), b"")
 
 
 def _one_line(text: bytes, status: int) -> str:
