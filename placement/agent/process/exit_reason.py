@@ -27,15 +27,19 @@ class JobEnding:
 class Deadline:
     """The Reservation's end by the monotonic clock, because the wall clock may jump."""
 
-    def __init__(self, deadline_at: float, issued_at: float) -> None:
+    def __init__(
+        self, deadline_at: float, issued_at: float, early_seconds: float = 0.0
+    ) -> None:
         self.at = 0.0
         """Monotonic time."""
+        self.early_seconds = early_seconds
+        """How long before the Reservation's end it is."""
         self._read_ns = 0
         self._set(deadline_at, issued_at)
 
     def _set(self, deadline_at: float, issued_at: float) -> None:
         remaining = remaining_seconds(deadline_at, issued_at, time.time())
-        self.at = time.monotonic() + remaining
+        self.at = time.monotonic() + max(0.0, remaining - self.early_seconds)
 
     def reread(self, folder: JobFolder) -> bool:
         """Read an end that has moved. False: it has not moved since the last call."""

@@ -48,6 +48,7 @@ from placement.agent.process.log_copy import LogCopy
 from placement.agent.process.previous_attempt import checkpoint_of, previous_folder
 from placement.agent.process.unix_user import UnixIdentity
 from placement.agent.slurm import slurm_job
+from placement.agent.slurm.job_script import early_seconds
 from placement.agent.storage import disk_space, folder_tree
 from placement.agent.storage.folder_size import FolderWatch
 from placement.planner.launch.recipes import SERVE, SERVE_TEXT, WORKSPACE
@@ -70,7 +71,8 @@ class Shim:
     def __init__(self, folder: JobFolder, order: Order) -> None:
         self.folder = folder
         self.order = order
-        self.deadline = Deadline(order.deadline_at, order.issued_at)
+        early = early_seconds(order)
+        self.deadline = Deadline(order.deadline_at, order.issued_at, early)
         self.tmp = folder.path / job_process.PRIVATE_TMP
         self.size = FolderWatch((folder.work, self.tmp), order.limits.disk_bytes)
         self.unit: list[str] = []
@@ -284,7 +286,8 @@ class Shim:
     def _decide(self, now: float, log: int) -> None:
         """Begin the end if it is due."""
         if self.deadline.reread(self.folder):
-            slurm_job.move_end(self.order, self.deadline.at - now)
+            left = self.deadline.at + self.deadline.early_seconds - now
+            slurm_job.move_end(self.order, left)
         if self.asked:
             self.asked = False
             # Without a reason it is no order: the machine or the portal shuts down.

@@ -35,6 +35,7 @@ ENDED = frozenset(
 """States of a job that is over (squeue(1))."""
 LOST = frozenset({"BOOT_FAIL", "NODE_FAIL", "PREEMPTED"})
 """States of a job that is over through no fault of its own."""
+MARGIN_SECONDS = 60.0
 _REASONS = {
     "BeginTime": "its reservation has not begun",
     "Priority": "another job of the reservation is before it",
@@ -87,10 +88,11 @@ def batch_script(argv: Sequence[str], env: Mapping[str, str], folder: str) -> st
             "unset SLURM_EXPORT_ENV",
             *exports,
             "umask 077",
-            # A trap, and not "ignore", which the program would inherit.
-            "trap : TERM",
-            f"{program} &",
+            # Slurm signals this shell. The program has a process group of its own.
+            "trap 'stop=1; test -z \"$child\" || kill -TERM -$child' TERM",
+            f"setsid {program} &",
             "child=$!",
+            'test -z "$stop" || kill -TERM -$child',
             "wait $child",
             "status=$?",
             "while kill -0 $child 2>/dev/null; do wait $child; status=$?; done",
@@ -136,6 +138,15 @@ def submit_command(
         "--open-mode=append",
         f"{folder}/{SCRIPT_FILE}",
     ]
+
+
+def early_seconds(order: Order) -> float:
+    """Return how long before the Reservation's end a job is ended.
+
+    Slurm counts in minutes, and gives the node to others at the end. So a job gets
+    SIGTERM and its grace before that.
+    """
+    return order.grace_seconds + MARGIN_SECONDS if order.slurm else 0.0
 
 
 def limit_minutes(left_seconds: float) -> int:

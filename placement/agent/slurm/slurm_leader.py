@@ -144,7 +144,7 @@ class SlurmLeader:
         if found.state == "PENDING":
             slurm_client.cancel(self.name, self.user)
         else:
-            words = ["--quiet", "--signal=TERM", "--full", f"--name={self.name}"]
+            words = ["--quiet", "--signal=TERM", "--batch", f"--name={self.name}"]
             slurm_client.ask(["scancel", *words, f"--user={self.user}"])
 
     def _exit_status(self) -> int | None:

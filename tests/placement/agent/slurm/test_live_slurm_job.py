@@ -83,10 +83,13 @@ def test_a_stop_is_term_a_grace_and_a_cancel(node, serve, held) -> None:
     assert (status["stopped"], status["reason"]) == (True, "asked to")
 
     hard = serve("trap '' TERM\necho on\nwhile :; do sleep 1; done\n")
-    folder = run(node, hard, job=8, grace_seconds=1.0)
-    until(lambda: "on" in log_text(folder))
-    LocalRunner(node).stop(folder, "asked to")
-    assert ended(folder)["stopped"] is True
+    # It gets its grace before the end of the reservation.
+    times = {"grace_seconds": 1.0, "deadline_at": time.time() + 70}
+    folder = run(node, hard, job=8, **times)
+    until(lambda: "on\n" in log_text(folder))
+    status = ended(folder)
+    assert (status["stopped"], status["reason"]) == (True, "the reservation's end")
+    assert status["ended_at"] < times["deadline_at"] - 30
     held.wait_until(lambda: states(held) == [])
 
 
