@@ -299,8 +299,15 @@ SLURM_CONF = env("SLURM_CONF", default="")
 SLURM_FOLDER = env("SLURM_FOLDER", default="")
 # Whether what people used in Slurm counts in Fair Tree (docs/slurm.md#fair-tree).
 SLURM_IMPORT = env.bool("SLURM_IMPORT", default=False)
-if SLURM_IMPORT and not SLURM_CLUSTER:
-    raise ImproperlyConfigured("SLURM_IMPORT needs SLURM_CLUSTER")
+# Whether its nodes can be booked in the calendar (docs/slurm.md#book).
+SLURM_BOOK = env.bool("SLURM_BOOK", default=False)
+# The node, enrolled in the portal, whose worker submits jobs to Slurm
+# (docs/slurm.md#run). Empty: students submit their jobs themselves.
+SLURM_AGENT = env("SLURM_AGENT", default="").strip()
+if (SLURM_IMPORT or SLURM_BOOK) and not SLURM_CLUSTER:
+    raise ImproperlyConfigured("SLURM_IMPORT and SLURM_BOOK need SLURM_CLUSTER")
+if SLURM_AGENT and not SLURM_BOOK:
+    raise ImproperlyConfigured("SLURM_AGENT needs SLURM_BOOK=yes")
 if SLURM_CLUSTER and not CLUSTER_NAME.fullmatch(SLURM_CLUSTER):
     raise ImproperlyConfigured(
         "SLURM_CLUSTER: at most 40 letters, digits, - and _, as in slurm.conf"
@@ -308,6 +315,12 @@ if SLURM_CLUSTER and not CLUSTER_NAME.fullmatch(SLURM_CLUSTER):
 if SLURM_CLUSTER:
     CELERY_BEAT_SCHEDULE["slurm"] = {
         "task": "telemetry.tasks.read_slurm",
+        "schedule": READ_SECONDS,
+        "options": {"expires": 10},
+    }
+if SLURM_BOOK:
+    CELERY_BEAT_SCHEDULE["slurm-book"] = {
+        "task": "reservations.tasks.reconcile_engine",
         "schedule": READ_SECONDS,
         "options": {"expires": 10},
     }

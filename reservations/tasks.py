@@ -3,6 +3,7 @@
 import time
 
 from celery import shared_task
+from django.conf import settings
 from django.utils import timezone
 
 from reservations import tick as tick_service
@@ -17,6 +18,7 @@ from reservations.booking import refusals
 from reservations.fairshare.tasks import import_slurm
 from reservations.models import RequestKey
 from reservations.notifications import delivery
+from reservations.presence import engine_reconciliation
 from reservations.reports import service as reports
 from reservations.reports.replay.tasks import replay_past
 from reservations.rules.window import whole_second
@@ -35,6 +37,7 @@ __all__ = [
     "mail_password_link",
     "mail_password_notice",
     "place",
+    "reconcile_engine",
     "replay_past",
     "roll_months",
     "store_usage",
@@ -44,6 +47,10 @@ __all__ = [
 DELIVERING = "reservations.delivering"
 DELIVERING_SECONDS = 60
 """Longer than a run: `delivery.RUN_SECONDS` and one message's timeouts."""
+
+RECONCILING = "reservations.reconciling"
+RECONCILING_SECONDS = 120
+"""Longer than a run of `engine_reconciliation.MOST_SECONDS`, and one command."""
 
 PLACING = "reservations.placing"
 PLACING_RESTS = 3
@@ -89,6 +96,24 @@ def deliver() -> dict[str, int]:
         return delivery.due(now=timezone.now())
     finally:
         BROKER.delete(DELIVERING)
+
+
+@shared_task(name="reservations.tasks.reconcile_engine")  # type: ignore[untyped-decorator]
+def reconcile_engine() -> dict[str, int]:
+    """Compare the reservations on nodes of Slurm with what Slurm holds, in one process
+    at a time.
+
+    Slurm may be slow, and the ticks need the other process. The rows are locked in the
+    database. The mark in the broker only keeps the other process free.
+    """
+    if not settings.SLURM_BOOK:
+        return {}
+    if not BROKER.set(RECONCILING, "1", nx=True, ex=RECONCILING_SECONDS):
+        return {}
+    try:
+        return engine_reconciliation.reconcile(timezone.now())
+    finally:
+        BROKER.delete(RECONCILING)
 
 
 @shared_task(name="reservations.tasks.roll_months")  # type: ignore[untyped-decorator]

@@ -21,6 +21,7 @@ HIDING = frozenset({"all", "jobs", "nodes", "reservations"})
 MOST_NAMES = 3
 IMPORT_OLD_SECONDS = 3 * 3600
 """Usage is imported every hour."""
+AGENT_OLD_SECONDS = 60.0
 WORKERS = "systemctl status gpuportal-worker gpuportal-beat"
 
 
@@ -39,6 +40,22 @@ class SlurmReading:
     """Since the last import that read something; None: there was none."""
     import_failure: str = ""
     """The failure of the last import."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlurmBooking:
+    """What Slurm holds for bookings, and who submits jobs (SLURM_BOOK)."""
+
+    held: int = 0
+    """Reservations that it holds now."""
+    failures: tuple[tuple[str, str], ...] = ()
+    """(reservation, reason) of holds whose last request failed."""
+    agent: str = ""
+    """SLURM_AGENT; "": students submit their jobs themselves."""
+    agent_age_seconds: float | None = None
+    """Since the agent's last message; None: there is no such node, or none came."""
+    agent_isolates: bool = False
+    """Whether the agent runs each job as the student's Unix user."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +79,8 @@ class SlurmFacts:
     admin_level: str = ""
     """The right of our user in slurmdbd; "" without one."""
     reading: SlurmReading | None = None
+    booking: SlurmBooking | None = None
+    """None: its nodes are not booked here."""
     shared_users: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Unix users that several people of the portal have, with their logins."""
 
@@ -96,6 +115,8 @@ def slurm_report(facts: SlurmFacts) -> Iterator[Diagnosis]:
         yield _rights(facts)
     if facts.cluster:
         yield from _reading(facts)
+    if facts.booking is not None:
+        yield from _booking(facts, facts.booking)
     for name, logins in facts.shared_users.items():
         yield problem(
             f"Unix user {name}",
@@ -223,6 +244,46 @@ def _reading(facts: SlurmFacts) -> Iterator[Diagnosis]:
         yield note("nodes", f"the board leaves out {more} more")
     if found.imports:
         yield _import(found)
+
+
+def _booking(facts: SlurmFacts, found: SlurmBooking) -> Iterator[Diagnosis]:
+    if not (facts.operator or facts.failure):
+        yield problem(
+            "booking",
+            f"{facts.user} may not reserve nodes, so every booking is refused",
+            f"sacctmgr modify user {facts.user} set AdminLevel=Operator, or run the "
+            "portal as SlurmUser",
+        )
+    elif found.failures:
+        name, why = found.failures[0]
+        yield problem(
+            "booking",
+            f"{len(found.failures)} reservations are not as booked. {name}: {why}",
+            "The portal asks again every 15 seconds. Remove what holds the nodes in "
+            "Slurm (scontrol show reservations).",
+        )
+    else:
+        yield well("booking", f"reservations of the portal in Slurm: {found.held}")
+    yield _agent(found)
+
+
+def _agent(found: SlurmBooking) -> Diagnosis:
+    if not found.agent:
+        return note("jobs", "SLURM_AGENT is not set. Students submit jobs with sbatch")
+    if found.agent_age_seconds is None or found.agent_age_seconds > AGENT_OLD_SECONDS:
+        return problem(
+            "jobs",
+            f"the agent {found.agent} does not report",
+            f"Enrol a node {found.agent} and run its worker on a host of Slurm "
+            "(docs/slurm.md#run).",
+        )
+    if not found.agent_isolates:
+        return problem(
+            "jobs",
+            f"the agent {found.agent} cannot become other Unix users",
+            "Run its worker as root.",
+        )
+    return well("jobs", f"the agent {found.agent} submits them")
 
 
 def _import(found: SlurmReading) -> Diagnosis:

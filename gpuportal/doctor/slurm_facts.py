@@ -8,9 +8,10 @@ from datetime import datetime
 from django.conf import settings
 from django.db.models import Count
 
-from gpuportal.doctor.slurm_diagnosis import SlurmFacts, SlurmReading
-from reservations.models import User
-from telemetry.models import SlurmCluster
+from gpuportal.doctor.slurm_diagnosis import SlurmBooking, SlurmFacts, SlurmReading
+from reservations.models import EngineHold, User
+from reservations.rules.engine_names import hold_name
+from telemetry.models import Node, SlurmCluster
 from telemetry.slurm.slurm_commands import SlurmCommands
 from telemetry.slurm.slurm_output import SlurmFailure
 
@@ -32,6 +33,7 @@ def slurm_facts(now: datetime) -> SlurmFacts:
         "user": user,
         "is_root": os.geteuid() == 0,
         "reading": _reading(now),
+        "booking": _booking(now),
         "shared_users": _shared_users(),
     }
     try:
@@ -82,6 +84,21 @@ def _reading(now: datetime) -> SlurmReading | None:
         imports=settings.SLURM_IMPORT,
         import_age_seconds=_age_seconds(found.imported_at, now),
         import_failure=found.import_failure,
+    )
+
+
+def _booking(now: datetime) -> SlurmBooking | None:
+    if not settings.SLURM_BOOK:
+        return None
+    holds = EngineHold.objects.filter(gone_at=None)
+    failed = holds.exclude(failure="").values_list("pk", "failure")[:MOST_SHARED]
+    agent = Node.objects.in_service().filter(name=settings.SLURM_AGENT).first()
+    return SlurmBooking(
+        held=holds.filter(confirmed_at__isnull=False).count(),
+        failures=tuple((hold_name(pk), why) for pk, why in failed),
+        agent=settings.SLURM_AGENT,
+        agent_age_seconds=_age_seconds(agent.last_seen_at, now) if agent else None,
+        agent_isolates=agent is not None and agent.isolation != Node.Isolation.NONE,
     )
 
 

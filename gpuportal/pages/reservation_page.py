@@ -14,6 +14,7 @@ from gpuportal.pages.node_access import node_access
 from placement.workspace.forms import WorkspaceForm
 from placement.workspace.queries import workspaces_panel
 from placement.workspace.views import allow_entry
+from reservations.engines.queries import hold_shown
 from reservations.models import Allocation, LedgerEntry, Reservation, User
 from reservations.presence.queries import pending_release
 from reservations.rules.figures import (
@@ -150,6 +151,7 @@ def reservation(request: HttpRequest, pk: int) -> HttpResponse:
     people = people_context(found, user, now)
     shared = people["people"]["shared_with_me"]
     may_use = found.state in State.live() and (own or shared)
+    slurm_hold = hold_shown(found, [one.gpu.node for one in allocations])
     freezes_at = found.start.timestamp() - policy.freeze_seconds
     response = render(
         request,
@@ -157,7 +159,7 @@ def reservation(request: HttpRequest, pk: int) -> HttpResponse:
         {
             "reservation": found,
             "workspaces": workspaces_panel(found, user, request.get_host(), now)
-            if may_use
+            if may_use and slurm_hold is None
             else None,
             "workspace_form": WorkspaceForm(),
             "allocations": allocations,
@@ -172,10 +174,12 @@ def reservation(request: HttpRequest, pk: int) -> HttpResponse:
                 [(one.gpu.pool.gpu_class, one.gpu.node.name) for one in allocations]
             ),
             "span": span_text(found.start, found.end, timezone.get_current_timezone()),
+            "slurm_hold": slurm_hold,
             "access": node_access(allocations, user) if may_use else (),
             "scripts": any(
                 one.gpu.node.isolation != Node.Isolation.NONE for one in allocations
-            ),
+            )
+            or (slurm_hold is not None and slurm_hold.runs_jobs),
             "price_sum": price_of(found, allocations),
             "length_seconds": int((found.end - found.start).total_seconds()),
             "frozen": found.kind == "flex" and now.timestamp() >= freezes_at,

@@ -22,8 +22,9 @@ from pathlib import Path
 from placement.agent.job_folder import JobFolder, NodeView, job_folders, write_json
 from placement.agent.process import process_tree, systemd_unit
 from placement.agent.process.job_process import CODE_DIR, run_entry
+from placement.agent.slurm import slurm_client, slurm_job
 from placement.agent.storage import disk_space
-from placement.protocol.commands import Order
+from placement.protocol.commands import Order, parse_order
 from telemetry import request_id
 from telemetry.agent.isolation import isolation_of
 from telemetry.proc_stat import process_table
@@ -40,6 +41,8 @@ SHIM_VARIABLES = (
     "GPUPORTAL_OWN_IDS",
     "GPUPORTAL_MEETING_PORTS",
     "GPUPORTAL_HF_HOME",
+    slurm_client.CONF,
+    slurm_client.CLIENT_FOLDER,
 )
 # Under `make run` the supervisor has this much time after it sent the signal.
 HALT_GRACE_SECONDS = 2.0
@@ -158,6 +161,7 @@ class LocalRunner:
         nonce = folder.read("order").get("nonce")
         if not nonce:
             return 0
+        slurm_job.cancel(parse_order(str(folder.read("order").get("payload", ""))))
         if isolation_of(self.node) is Isolation.ENFORCED:
             # This also finds processes that removed the mark from their environment.
             systemd_unit.kill(folder.job, folder.attempt, folder.key)

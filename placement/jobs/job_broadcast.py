@@ -21,6 +21,7 @@ from asgiref.sync import async_to_sync
 from channels.layers import get_channel_layer
 from django.db import transaction
 
+from placement.jobs.nodes import job_worker
 from placement.models import Job, JobPart, Refinement
 from placement.planner.memory.estimate import interval
 from placement.planner.values.workload import Workload
@@ -298,7 +299,7 @@ def _runs_on(job: int, node: str) -> tuple[int, int] | None:
     found = part.values_list("job__attempt", "number").first()
     if found is not None:
         return int(found[0]), int(found[1])
-    one = Job.objects.filter(pk=job, node__name=node, parts=None)
+    one = Job.objects.filter(job_worker.served_by(node), pk=job, parts=None)
     attempt = one.values_list("attempt", flat=True).first()
     return None if attempt is None else (attempt, 0)
 

@@ -22,7 +22,7 @@ from placement.jobs.launch_checks import (
     recipe_problem,
     retry_problems,
 )
-from placement.jobs.nodes import checkpoint_relay, job_nodes
+from placement.jobs.nodes import checkpoint_relay, job_nodes, job_worker
 from placement.jobs.predecessor import checked_predecessor
 from placement.models import Job, StoredPlan
 from placement.planner.launch.execution import RUNNABLE_STRATEGIES, why_not
@@ -47,6 +47,7 @@ from placement.rules.job_refusals import (
     TooManyJobs,
 )
 from reservations.models import Reservation, User
+from reservations.rules.engine_names import hold_name
 from reservations.rules.errors import NotAllowed, NotFound
 from reservations.rules.lifecycle import State
 from reservations.rules.overstay_terms import is_gap
@@ -236,7 +237,12 @@ def locked_usable_reservation(
 
 
 def queue_job(user: User, **row: Any) -> Job:
-    """Store the row with its first event. Publish it on commit."""
+    """Store the row with its first event. Publish it on commit.
+
+    Raises:
+        LaunchInvalid: the engine of its node cannot run it.
+    """
+    _check_engine(row["reservation"], row["node"], row["kind"])
     job: Job = Job.objects.create(owner=user, request_id=request_id.current(), **row)
     _divide(job)
     record_queued(job, at=job.created_at, actor=user.username)
@@ -283,7 +289,29 @@ def _check_rights(
             {"may_move": sentence("only the reservation's owner may move it")}
         )
     if _runs_own_code(checked):
-        check_isolation(node, user)
+        check_isolation(job_worker.isolating_node(node), user)
+
+
+def _check_engine(reservation: Reservation, node: Node, kind: str) -> None:
+    """Refuse a Job that the engine of its node cannot run.
+
+    Raises:
+        LaunchInvalid.
+    """
+    if node.engine == Node.Engine.PORTAL:
+        return
+    if not settings.SLURM_AGENT:
+        name = hold_name(reservation.pk)
+        why = sentence(
+            "{node} belongs to Slurm. Start your jobs there with sbatch "
+            "--reservation={name}",
+            node=node.name,
+            name=name,
+        )
+        raise LaunchInvalid({"node": why})
+    if kind not in (Job.Kind.SCRIPT, Job.Kind.RECIPE):
+        why = sentence("Slurm's nodes run scripts and recipes, and no endpoints")
+        raise LaunchInvalid({"node": why})
 
 
 def _node_of_job(reservation: Reservation, plan: StoredPlan | None, node: str) -> Node:

@@ -23,10 +23,11 @@ from placement.protocol.node_refusals import OrderRefused
 from placement.protocol.rendezvous import MOST_NODES, Meeting, StartCheckpoint
 from telemetry.protocol.codec import Malformed, decode, read_exact
 
-VERSION = 3
+VERSION = 4
 SINCE: dict[int, dict[str, Any]] = {
     2: {"meeting": None, "checkpoints": [], "carry_most_bytes": 0},
     3: {"key": "", "resume_key": ""},
+    4: {"slurm": None},
 }
 """The fields that each version added, and the meaning if they are left out. A command
 is written in the lowest version that can hold it, so that a node with an older worker
@@ -73,6 +74,16 @@ class JobLimits:
     """Size of the Job's folder. The shim ends a Job that fills more."""
     person_bytes: Count = 0
     """Size of the folders of all Jobs of the Job's ``user`` on this node."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmPlace:
+    """Where Slurm runs one Job."""
+
+    node: Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_-]{1,63}\Z")]
+    reservation: Annotated[str, Meta(pattern=r"\Agp_[0-9]{1,18}\Z")]
+    whole_node: bool = True
+    """Whether it gets all GPUs, processors and memory of the node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +147,8 @@ class Order:
     """
     resume_key: JobKey = ""
     """The key of ``resume_job``."""
+    slurm: SlurmPlace | None = None
+    """None: the node itself runs the Job."""
 
     def __post_init__(self) -> None:
         if self.expires_at > self.deadline_at and self.kind is OrderKind.START:

@@ -19,6 +19,7 @@ from reservations.booking.service import (
     overlap_refusal,
     request_after_notice,
 )
+from reservations.engines import service as engines
 from reservations.models import Allocation, Reservation, User
 from reservations.notifications import live
 from reservations.rules.calendar import CalendarGpu
@@ -316,6 +317,7 @@ def _apply(
         was=was,
         decision=before,
     )
+    engines.hold(row, request.gpus, now=now, policy=policy)
     live.publish_reservation(row, gpu_ids=gpu_ids, policy=policy)
 
 

@@ -17,6 +17,7 @@ from datetime import datetime, timedelta
 from django.db import transaction
 from django.db.models import F
 
+from reservations.engines import service as engines
 from reservations.models import Allocation, Reservation, SitePolicy, User
 from reservations.notifications import live
 from reservations.notifications.service import notify
@@ -123,6 +124,9 @@ def grow(row: Reservation, *, now: datetime, policy: Policy) -> bool:
     if right is not None:
         latest = min(latest, right.until)
     if row.state != State.ACTIVE or row.end > row.booked_end:
+        return False
+    # There the next hour is not known to be free.
+    if engines.belongs_to_other_engine(row):
         return False
     if latest <= row.booked_end:
         return False

@@ -14,6 +14,7 @@ from django.db import transaction
 from reservations.booking.booking_change import _check_row, change
 from reservations.booking.counted_returns import given_back
 from reservations.booking.release import _release
+from reservations.engines import service as engines
 from reservations.models import Allocation, Reservation, User
 from reservations.notifications import live
 from reservations.rules.charges import late_charge_gpu_seconds, late_windows
@@ -135,6 +136,7 @@ def _remaining_gpus_and_end(
 
     Raises:
         NotChangeable, NotFound.
+        WholeNodeNeeded: a node of Slurm would be kept in part.
     """
     if row.state not in State.live() or row.end <= at:
         state = State.ENDED if row.state in State.live() else State(row.state)
@@ -155,6 +157,7 @@ def _remaining_gpus_and_end(
         raise NotChangeable(
             state=row.state, act=sentence("given back in part: nothing is left")
         )
+    engines.check_whole_nodes(kept)
     return kept, min(end, row.end)
 
 

@@ -7,6 +7,7 @@ from django.db import IntegrityError, transaction
 from reservations.booking import overstay
 from reservations.booking.counted_returns import allocations_of
 from reservations.booking.service import UNDO_SECONDS, overlap_refusal
+from reservations.engines import service as engines
 from reservations.models import Allocation, Reservation, User
 from reservations.notifications import holder_notices, live
 from reservations.rules.charges import FULL_PRICE_PERMILLE, settlement_of
@@ -104,6 +105,7 @@ def undo_cancel(*, reservation_id: int, user: User, now: datetime) -> Reservatio
             ledger.hold(row, now=at, reason=sentence("cancel undone"))
             ledger.audit("cancel-undone", row, actor=user, now=at)
             row.refresh_from_db(fields=["state", "version", "cancelled_at"])
+            engines.hold(row, locked.gpus, now=at, policy=policy)
             _publish(row, allocations_of(row), policy)
             return row
     except IntegrityError as error:

@@ -10,6 +10,7 @@ from reservations.booking import displacement, slot_search
 from reservations.booking import overstay as overstaying
 from reservations.booking.counted_returns import allocations_of, given_back_late
 from reservations.booking.refusals import count_refusal
+from reservations.engines import service as engines
 from reservations.models import Allocation, Membership, Reservation, User
 from reservations.notifications import live
 from reservations.rules.calendar import CalendarGpu
@@ -237,6 +238,10 @@ def judge(
     snapshot = with_tree(snapshot, now=request.now)
     snapshot = replace(snapshot, freed_gpu_seconds=freed_gpu_seconds)
     decision = decide(request, snapshot)
+    if decision.refusal is None and request.gpus:
+        start, user = request.window.start, locked.membership.user
+        refusal = engines.refusal_of(request.gpus, user, start=start, now=now)
+        decision = decision if refusal is None else replace(decision, refusal=refusal)
     if decision.refusal is not None:
         decision.refusal.judged_by = request, snapshot
         return decision
@@ -258,6 +263,9 @@ def write_decision(
 
     Call it in a transaction, under the locks of ``locked``. The decision must be
     ``judge``'s, made under the same locks.
+
+    Raises:
+        Refusal: the engine of a node does not hold it (``engines``).
     """
     now, window = request.now, request.window
     membership = locked.membership
@@ -290,6 +298,7 @@ def write_decision(
     ledger.audit(
         "booked", made, actor=actor, now=now, gpus=[g.pk for g in request.gpus]
     )
+    engines.hold(made, request.gpus, now=now, policy=policy)
     live.publish_reservation(
         made, gpu_ids=[gpu.pk for gpu in request.gpus], policy=policy
     )

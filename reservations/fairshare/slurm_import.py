@@ -19,9 +19,10 @@ from reservations.fairshare.slurm_charges import (
     charge_of,
     source_of,
 )
-from reservations.models import LedgerEntry, Membership, User
+from reservations.models import EngineHold, LedgerEntry, Membership, User
+from reservations.rules.engine_names import reservation_of
 from telemetry.models import Pool
-from telemetry.slurm.sacct_usage import SlurmOutputTooLong, SlurmRun
+from telemetry.slurm.sacct_usage import SlurmRun
 from telemetry.slurm.service import class_of
 from telemetry.slurm.slurm_commands import SlurmCommands
 
@@ -38,6 +39,8 @@ class SlurmImport:
     """Runs that an earlier import has added."""
     running: int = 0
     """Runs that are not over."""
+    booked: int = 0
+    """Runs in a reservation of the portal, which pays for them."""
     gpu_seconds: int = 0
     """Weighted, of the added rows."""
     left_out: Counter[tuple[str, str, str]] = field(default_factory=Counter)
@@ -45,19 +48,16 @@ class SlurmImport:
     invalid_lines: int = 0
     """Lines of `sacct` that cannot be read."""
     first_invalid: str = ""
-    unread_days: list[str] = field(default_factory=list)
-    """Days whose output is too long, with the reason."""
 
     @property
     def failure(self) -> str:
         """What was not read, in one line; "": everything was read."""
-        found = list(self.unread_days)
-        if self.invalid_lines:
-            found.append(
-                f"lines that cannot be read: {self.invalid_lines}, "
-                f"the first is {self.first_invalid}"
-            )
-        return ". ".join(found)
+        if not self.invalid_lines:
+            return ""
+        return (
+            f"lines that cannot be read: {self.invalid_lines}, "
+            f"the first is {self.first_invalid}"
+        )
 
 
 def days_before(now: datetime, days: int) -> Iterator[tuple[datetime, datetime]]:
@@ -88,11 +88,7 @@ def import_day(
     Raises:
         SlurmFailure: Slurm does not answer.
     """
-    try:
-        found = commands.readable_runs(start, end)
-    except SlurmOutputTooLong as error:
-        done.unread_days.append(f"{start:%Y-%m-%d %H:%M} to {end:%Y-%m-%d}: {error}")
-        return
+    found = commands.readable_runs(start, end)
     done.invalid_lines += found.invalid
     done.first_invalid = done.first_invalid or found.first_invalid
     first, last = start.timestamp(), end.timestamp()
@@ -119,6 +115,9 @@ def import_runs(
             done.running += 1
         else:
             over[source_of(run)] = run
+    booked = _booked(over.values())
+    done.booked += len(booked)
+    over = {source: run for source, run in over.items() if source not in booked}
     weights = _weights(over.values())
     payers = _payers({run.user for run in over.values()})
     sources = sorted(over)
@@ -174,6 +173,21 @@ def _write(charges: Iterable[SlurmCharge]) -> None:
 def _known(sources: Collection[str]) -> set[str]:
     rows = LedgerEntry.objects.filter(source__in=sources).order_by()
     return set(rows.values_list("source", flat=True))
+
+
+def _booked(runs: Iterable[SlurmRun]) -> set[str]:
+    """Return the names of the runs in reservations of the portal.
+
+    A booking pays for its whole time, so that its runs are not charged again.
+    """
+    inside = {
+        source_of(run): pk
+        for run in runs
+        if (pk := reservation_of(run.reservation)) is not None
+    }
+    held = EngineHold.objects.filter(pk__in=set(inside.values()))
+    ours = set(held.values_list("pk", flat=True))
+    return {source for source, pk in inside.items() if pk in ours}
 
 
 def _weights(runs: Iterable[SlurmRun]) -> dict[str, int]:

@@ -8,6 +8,7 @@ from reservations.models.calendar import (
     LateReturn,
     Reservation,
 )
+from reservations.models.engine_hold import EngineHold
 from reservations.models.favourite import Favourite
 from reservations.models.identities import (
     UNIX_LOGIN_UNKNOWN,
@@ -64,6 +65,7 @@ __all__ = [
     "CoUser",
     "Delivery",
     "EarlyReturn",
+    "EngineHold",
     "Favourite",
     "GroupChat",
     "GroupLink",

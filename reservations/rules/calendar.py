@@ -56,9 +56,13 @@ class SlotWish:
     gpu_class: str | None = None
 
     def fits(self, gpu: CalendarGpu) -> bool:
-        """Return whether the Gpu is good enough and in service."""
+        """Return whether the Gpu is good enough and in service.
+
+        Nodes of another engine are booked as a whole, so no search takes their Gpus.
+        """
         return (
             gpu.bookable
+            and not gpu.engine
             and gpu.memory_total_bytes >= self.min_memory_bytes
             and self.gpu_class in (None, gpu.gpu_class)
         )
@@ -540,6 +544,8 @@ class CalendarGpu:
     """Whether the requester starred it: preferred to others that are as good."""
     peak: PeakHours | None = None
     """Its peak hours. None: the price is always the same."""
+    engine: str = ""
+    """The other system that gives out its node, as a whole. Empty: the portal."""
 
     @property
     def tariff(self) -> Tariff:

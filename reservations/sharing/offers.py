@@ -13,6 +13,7 @@ from django.db import IntegrityError, transaction
 from django.db.models import Q
 
 from reservations.booking.service import OVERLAP, overlap_refusal
+from reservations.engines import service as engines
 from reservations.models import Membership, Notice, Offer, Reservation, User
 from reservations.notifications.service import notify
 from reservations.notifications.text.sharing_text import (
@@ -218,6 +219,8 @@ def _check_can_be_offered(row: Reservation, at: datetime, *, swapped: bool) -> N
         raise NotChangeable(state=state, act=sentence("offered"))
     if swapped and row.state != State.CONFIRMED:
         raise CannotOffer(why=sentence("it has begun; only its rest can be given away"))
+    if engines.belongs_to_other_engine(row):
+        raise CannotOffer(why=sentence("its nodes belong to Slurm"))
 
 
 def _taker(

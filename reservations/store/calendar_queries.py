@@ -159,6 +159,8 @@ class CalendarGpuEntry(TypedDict):
     """Whether a process without a right to it uses it now."""
     favourite: bool
     """Whether it is a favourite of the caller."""
+    whole_node: bool
+    """Whether it is only booked with all other GPUs of its node."""
 
 
 class PlainCalendar(TypedDict):
@@ -313,6 +315,7 @@ def calendar_page(
             "weight": gpu.weight,
             "foreign": gpu.pk in foreign,
             "favourite": gpu.favourite,
+            "whole_node": bool(gpu.engine),
         }
         for gpu in known
     ]

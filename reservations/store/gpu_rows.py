@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from django.conf import settings
 from django.db.models import Exists, OuterRef, QuerySet
 
 from reservations.models import Favourite, PoolRule
@@ -87,7 +88,8 @@ def unavailable_reason(*, present: bool, out: Iterable[bool]) -> str:
 def calendar_gpus(gpus: GpuQuerySet | None = None) -> list[CalendarGpu]:
     """Return Gpus (default: all that are shown) as values of the calendar.
 
-    The rule is the same as in ``Gpu.objects.bookable()``.
+    The rule is the same as in ``Gpu.objects.bookable()``, apart from the Gpus of Slurm:
+    with SLURM_BOOK they can be booked here, as whole nodes.
     """
     rows = Gpu.objects.shown() if gpus is None else gpus
     return _read(rows.values_list(*_COLUMNS))
@@ -96,8 +98,8 @@ def calendar_gpus(gpus: GpuQuerySet | None = None) -> list[CalendarGpu]:
 def gpus_seen_by(user_pk: int) -> tuple[list[CalendarGpu], frozenset[int]]:
     """Return all Gpus of the calendar, and those that a foreign process uses now.
 
-    Those of Slurm are left out, because nobody books them here. One query, including
-    the User's stars. See ``store.foreign_use``.
+    Those of Slurm are left out unless they can be booked (SLURM_BOOK). One query,
+    including the User's stars. See ``store.foreign_use``.
     """
     used = Exists(foreign_alerts().filter(gpu_id=OuterRef("pk")))
     own = Favourite.objects.filter(user_id=user_pk)
@@ -105,7 +107,9 @@ def gpus_seen_by(user_pk: int) -> tuple[list[CalendarGpu], frozenset[int]]:
         Exists(own.filter(gpu_id=OuterRef("pk"))),
         Exists(own.filter(pool_id=OuterRef("pool_id"))),
     )
-    shown = Gpu.objects.shown().filter(node__engine=Node.Engine.PORTAL)
+    shown = Gpu.objects.shown()
+    if not settings.SLURM_BOOK:
+        shown = shown.filter(node__engine=Node.Engine.PORTAL)
     rows = list(shown.values_list(*_COLUMNS, used, alone, by_class))
     gpus = [
         replace(gpu, favourite=row[-2] or row[-1])
@@ -135,6 +139,7 @@ _COLUMNS = (
     "pool__rule__restricted",
     "pool__rule__limited",
     "pool__rule__peak",
+    "node__engine",
     "present",
     *OUT_FIELDS,
 )
@@ -156,6 +161,7 @@ def _read(rows: Iterable[Sequence[Any]]) -> list[CalendarGpu]:
             restricted=bool(restricted),
             limited=bool(limited),
             peak=read_peak(peak or ""),
+            engine="" if engine == Node.Engine.PORTAL else engine,
         )
         for (
             pk,
@@ -169,10 +175,24 @@ def _read(rows: Iterable[Sequence[Any]]) -> list[CalendarGpu]:
             restricted,
             limited,
             peak,
+            engine,
             present,
             *out,
-        ) in rows
+        ) in map(_as_bookable_here, rows)
     ]
+
+
+_ENGINE, _FOREIGN = (
+    _COLUMNS.index("node__engine"),
+    _COLUMNS.index("foreign"),
+)
+
+
+def _as_bookable_here(row: Sequence[Any]) -> Sequence[Any]:
+    """Return the columns of a Gpu. One of Slurm counts as ours if it can be booked."""
+    if row[_ENGINE] != Node.Engine.SLURM or not settings.SLURM_BOOK:
+        return row
+    return [False if at == _FOREIGN else value for at, value in enumerate(row)]
 
 
 def barred_pools(gpus: Iterable[CalendarGpu], account_pks: Collection[int]) -> Barred:

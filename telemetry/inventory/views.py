@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from django.conf import settings
 from django.db.models import Max, Q
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, render
@@ -35,6 +36,7 @@ def gpu_show(request: HttpRequest, pk: int) -> HttpResponse:
         request,
         "telemetry/inventory/gpu_show.html",
         {
+            "slurm_books": settings.SLURM_BOOK,
             "gpu": gpu,
             "alerts": alerts[:ALERTS_SHOWN],
             "fast_with": _fast_neighbours(gpu),
@@ -92,6 +94,7 @@ def node_show(request: HttpRequest, name: str) -> HttpResponse:
         request,
         "telemetry/inventory/node_show.html",
         {
+            "slurm_books": settings.SLURM_BOOK,
             "node": node,
             "gpus": gpus,
             "links": link_matrix(node, gpus),

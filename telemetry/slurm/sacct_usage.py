@@ -8,11 +8,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from telemetry.slurm.gres import read_tres_gpus, read_tres_kinds
-from telemetry.slurm.slurm_output import MOST_BYTES, MOST_SECONDS, SlurmOutputInvalid
+from telemetry.slurm.slurm_output import MOST_SECONDS, SlurmOutputInvalid
 
 FIELDS = (
     *("Cluster", "JobIDRaw", "Submit", "Start", "End"),
-    *("ElapsedRaw", "User", "Account", "AllocTRES"),
+    *("ElapsedRaw", "User", "Account", "AllocTRES", "Reservation"),
 )
 _UNKNOWN = frozenset({"", "Unknown", "None"})
 
@@ -34,6 +34,8 @@ class SlurmRun:
     gpus: int
     kinds: tuple[tuple[str, int], ...] = ()
     """Types of its GPUs, and how many of each, if Slurm names types."""
+    reservation: str = ""
+    """The reservation in which it ran; "": none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +46,6 @@ class SlurmUsage:
     user: str
     runs: int
     gpu_seconds: int
-
-
-class SlurmOutputTooLong(SlurmOutputInvalid):
-    """`sacct` printed more than is read."""
 
 
 @dataclass(slots=True)
@@ -61,33 +59,32 @@ class SacctReading:
     """What is wrong with the first of them."""
 
 
-def read_sacct(output: bytes) -> list[SlurmRun]:
+def read_sacct(lines: Iterable[bytes]) -> list[SlurmRun]:
     """Read what `read_sacct_lines` reads, and refuse a line that cannot be read.
 
     Raises:
-        SlurmOutputInvalid: too much output, or a line of a job with an invalid number.
+        SlurmOutputInvalid: a line of a job has an invalid number.
     """
-    found = read_sacct_lines(output)
+    found = read_sacct_lines(lines)
     if found.invalid:
         raise SlurmOutputInvalid(found.first_invalid)
     return found.runs
 
 
-def read_sacct_lines(output: bytes) -> SacctReading:
+def read_sacct_lines(lines: Iterable[bytes]) -> SacctReading:
     """Read what ``sacct --parsable2 --noheader --allocations`` printed with `FIELDS`
     and ``SLURM_TIME_FORMAT=%s``: the runs that had GPUs. Banners are left out.
 
-    Raises:
-        SlurmOutputTooLong: too much output.
+    The output may have any length. A run takes 600 bytes of memory.
     """
-    if len(output) > MOST_BYTES:
-        raise SlurmOutputTooLong(f"more than {MOST_BYTES // 2**20} MiB of output")
     found = SacctReading()
-    for line in output.decode("utf-8", errors="replace").splitlines():
+    for data in lines:
+        line = data.decode("utf-8", errors="replace").rstrip("\r\n")
         fields = line.split("|")
         if len(fields) != len(FIELDS):
             continue
-        cluster, job_id, submit, start, end, elapsed, user, account, tres = fields
+        *numbers, user, account, tres, reservation = fields
+        cluster, job_id, submit, start, end, elapsed = numbers
         gpus = read_tres_gpus(tres)
         if not gpus or start in _UNKNOWN:
             continue
@@ -103,6 +100,7 @@ def read_sacct_lines(output: bytes) -> SacctReading:
                 account=account,
                 gpus=gpus,
                 kinds=read_tres_kinds(tres),
+                reservation=reservation,
             )
         except SlurmOutputInvalid as error:
             found.invalid += 1

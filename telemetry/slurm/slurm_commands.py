@@ -1,7 +1,8 @@
-"""Ask Slurm by its own commands, which only read.
+"""Ask Slurm by its own commands.
 
-The commands run with a fixed environment: no locale, UTC, times in Unix seconds, and
-none of the variables by which a user changes what they print.
+Only the commands about one reservation change anything in Slurm. All commands run with
+a fixed environment: no locale, UTC, times in Unix seconds, and none of the variables by
+which a user changes what they print.
 """
 
 import os
@@ -9,9 +10,13 @@ import re
 import shutil
 import subprocess
 import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import BinaryIO
 
 from telemetry.slurm.sacct_usage import (
     FIELDS,
@@ -30,10 +35,12 @@ from telemetry.slurm.slurm_records import (
     read_reservation_lines,
     read_reservations,
 )
+from telemetry.slurm.slurm_refusals import SlurmAnswer, SlurmRefusal, answer_of
 
 TIMEOUT_SECONDS = 10.0
 PING_SECONDS = 5.0
 """A controller whose machine does not answer must not occupy a worker for long."""
+MOST_LINE_BYTES = 64 * 2**10
 SACCT_SECONDS = 120.0
 """slurmdbd may read a month of jobs."""
 SCONTROL_JSON = (23, 2)
@@ -121,6 +128,13 @@ class SlurmCommands:
         """Return the jobs that have GPUs now."""
         return read_jobs(self._run("squeue", "--all", "--json"))
 
+    def jobs_by_reservation(self) -> Counter[str]:
+        """Return how many jobs run in each reservation, those without GPUs included."""
+        options = ("--all", "--noheader", "--states=running,suspended,completing")
+        output = self._run("squeue", *options, "--format=%v")
+        words = output.decode("utf-8", "replace").split()
+        return Counter(word for word in words if word != "(null)")
+
     def reservations(self, version: SlurmVersion) -> list[SlurmReservation]:
         """Return all reservations."""
         if version.since(*SCONTROL_JSON):
@@ -139,13 +153,17 @@ class SlurmCommands:
     def runs(self, start: datetime, end: datetime) -> list[SlurmRun]:
         """Return the runs with GPUs that were not over at the start, and began before
         the end. The cluster needs slurmdbd."""
-        return read_sacct(self._sacct(start, end))
+        with self._sacct(start, end) as output:
+            return read_sacct(_lines(output))
 
     def readable_runs(self, start: datetime, end: datetime) -> SacctReading:
         """Return the same as `runs`, and count the lines that cannot be read."""
-        return read_sacct_lines(self._sacct(start, end))
+        with self._sacct(start, end) as output:
+            return read_sacct_lines(_lines(output))
 
-    def _sacct(self, start: datetime, end: datetime) -> bytes:
+    def _sacct(
+        self, start: datetime, end: datetime
+    ) -> AbstractContextManager[BinaryIO]:
         window = [
             f"--{name}time={at.astimezone(UTC):%Y-%m-%dT%H:%M:%S}"
             for name, at in (("start", start), ("end", end))
@@ -153,7 +171,7 @@ class SlurmCommands:
         options = ("--allusers", "--allocations", "--duplicates")
         shape = ("--parsable2", "--noheader", f"--format={','.join(FIELDS)}")
         slow = replace(self, timeout_seconds=SACCT_SECONDS)
-        return slow._run("sacct", *options, *shape, *window)
+        return slow._output("sacct", *options, *shape, *window)
 
     def admin_level(self, user: str) -> str:
         """Return the right of a Slurm user in slurmdbd: None, Operator or
@@ -163,7 +181,58 @@ class SlurmCommands:
         lines = text.decode("utf-8", "replace").split()
         return lines[-1] if lines else ""
 
+    def create_reservation(self, name: str, fields: Mapping[str, str]) -> None:
+        """Create a reservation of whole nodes.
+
+        Args:
+            fields: the fields of scontrol(1), such as ``StartTime``.
+
+        Raises:
+            SlurmSilent: no controller answers. It may have created it.
+            SlurmRefusal: Slurm refuses it.
+        """
+        self._change("create", "reservation", f"ReservationName={name}", fields)
+
+    def update_reservation(self, name: str, fields: Mapping[str, str]) -> None:
+        """Change the named fields of a reservation. Raises what
+        `create_reservation` raises."""
+        self._change("update", f"ReservationName={name}", "", fields)
+
+    def delete_reservation(self, name: str) -> None:
+        """Delete a reservation. Raises what `create_reservation` raises."""
+        self._change("delete", f"ReservationName={name}", "", {})
+
+    def cancel_jobs(self, reservation: str) -> None:
+        """End the jobs in a reservation: TERM, and KILL after ``KillWait``.
+
+        Raises:
+            SlurmSilent: no controller answers.
+        """
+        self.ping()
+        self._run("scancel", f"--reservation={reservation}")
+
+    def _change(
+        self, verb: str, first: str, second: str, fields: Mapping[str, str]
+    ) -> None:
+        words = [word for word in (first, second) if word]
+        words += [f"{key}={value}" for key, value in fields.items()]
+        # While the controller is away, scontrol would try for nine seconds.
+        self.ping()
+        try:
+            self._run("scontrol", verb, *words)
+        except SlurmOutputInvalid as error:
+            answer = answer_of(str(error))
+            if answer is SlurmAnswer.SILENT:
+                raise SlurmSilent(str(error)) from error
+            raise SlurmRefusal(str(error), answer) from error
+
     def _run(self, program: str, *arguments: str) -> bytes:
+        with self._output(program, *arguments) as output:
+            return output.read(MOST_BYTES + 1)
+
+    @contextmanager
+    def _output(self, program: str, *arguments: str) -> Iterator[BinaryIO]:
+        """Run a command. Give what it printed as a file of any length."""
         path = shutil.which(program, path=self.folder or None)
         if path is None:
             where = self.folder or "PATH"
@@ -187,13 +256,13 @@ class SlurmCommands:
                 raise SlurmSilent(f"{program}: no answer in {seconds:.0f} s") from error
             except OSError as error:
                 raise SlurmNotInstalled(f"{program}: {error.strerror}") from error
-            size = output.seek(0, os.SEEK_END)
+            if done.returncode != 0:
+                output.seek(max(0, output.seek(0, os.SEEK_END) - 2000))
+                why = done.stderr or output.read()
+                words = _one_line(why, done.returncode)
+                raise SlurmOutputInvalid(f"{program}: {words}")
             output.seek(0)
-            said = output.read(min(size, MOST_BYTES + 1))
-        if done.returncode != 0:
-            why = done.stderr or said[-2000:]
-            raise SlurmOutputInvalid(f"{program}: {_one_line(why, done.returncode)}")
-        return said
+            yield output
 
     def _environment(self) -> dict[str, str]:
         found = {
@@ -203,6 +272,11 @@ class SlurmCommands:
             "TZ": "UTC",
         }
         return found | ({"SLURM_CONF": self.conf} if self.conf else {})
+
+
+def _lines(output: BinaryIO) -> Iterator[bytes]:
+    """Yield the lines, and longer ones in pieces that nobody can read."""
+    return iter(lambda: output.readline(MOST_LINE_BYTES), b"")
 
 
 def _one_line(text: bytes, status: int) -> str:

@@ -76,6 +76,8 @@ class SlurmReservation:
     flags: frozenset[str] = frozenset()
     tres: str = ""
     """What it holds on all its nodes: ``cpu=4,gres/gpu:a100=2``."""
+    purge_seconds: int = 0
+    """It ends if no job ran in it for so long (PURGE_COMP); 0: it does not."""
 
 
 def read_nodes(output: bytes) -> list[SlurmNode]:
@@ -155,6 +157,7 @@ def read_reservation_lines(output: bytes) -> list[SlurmReservation]:
                 users=_users(fields.get("Users", "")),
                 flags=words_of(fields, "Flags"),
                 tres=fields.get("TRES", ""),
+                purge_seconds=_purge_seconds(fields.get("Flags", "")),
             )
         )
     return found
@@ -231,7 +234,27 @@ def _reservation(record: Mapping[str, Any]) -> SlurmReservation | None:
         users=_users(text_of(record, "users")),
         flags=words_of(record, "flags"),
         tres=text_of(record, "tres"),
+        purge_seconds=_purge_number(record.get("purge_completed")),
     )
+
+
+_PURGE = re.compile(r"PURGE_COMP=(?:(\d{1,4})-)?(\d{1,2}):(\d{2}):(\d{2})")
+
+
+def _purge_seconds(flags: str) -> int:
+    """Read the time of the flag PURGE_COMP: ``00:15:00`` or ``1-00:15:00``."""
+    match = _PURGE.search(flags)
+    if match is None:
+        return 0
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
+def _purge_number(record: Any) -> int:
+    """Read the time of ``purge_completed``, which JSON has beside the flags."""
+    if not isinstance(record, dict):
+        return 0
+    return time_of(record, "time") or 0
 
 
 def _hosts(text: str) -> tuple[str, ...]:

@@ -96,6 +96,7 @@ class Command(BaseCommand):
                 "gpu_seconds": done.gpu_seconds,
                 "known": done.known,
                 "running": done.running,
+                "booked": done.booked,
                 "left_out": left_out,
                 "invalid_lines": done.invalid_lines,
                 "failure": done.failure,
@@ -111,6 +112,10 @@ class Command(BaseCommand):
             f"Added {done.added} runs ({done.gpu_seconds / HOUR_SECONDS:.1f} credits). "
             f"{done.known} were there, and {done.running} still run."
         )
+        if done.booked:
+            self.stdout.write(
+                f"{done.booked} runs were in bookings of the portal, which pay."
+            )
         for one in left_out:
             self.stdout.write(
                 f"Left out {one['runs']} runs of Unix user {one['user'] or NOBODY}, "

@@ -27,26 +27,32 @@ class JobEnding:
 class Deadline:
     """The Reservation's end by the monotonic clock, because the wall clock may jump."""
 
-    def __init__(self, deadline_at: float, issued_at: float) -> None:
+    def __init__(
+        self, deadline_at: float, issued_at: float, early_seconds: float = 0.0
+    ) -> None:
         self.at = 0.0
         """Monotonic time."""
+        self.early_seconds = early_seconds
+        """How long before the Reservation's end it is."""
         self._read_ns = 0
         self._set(deadline_at, issued_at)
 
     def _set(self, deadline_at: float, issued_at: float) -> None:
         remaining = remaining_seconds(deadline_at, issued_at, time.time())
-        self.at = time.monotonic() + remaining
+        self.at = time.monotonic() + max(0.0, remaining - self.early_seconds)
 
-    def reread(self, folder: JobFolder) -> None:
-        """Read an end that has moved."""
+    def reread(self, folder: JobFolder) -> bool:
+        """Read an end that has moved. False: it has not moved since the last call."""
         try:
             changed_ns = (folder.path / "deadline.json").stat().st_mtime_ns
         except FileNotFoundError:
-            return
-        if changed_ns != self._read_ns:
-            self._read_ns = changed_ns
-            moved = folder.read("deadline")
-            self._set(float(moved["deadline_at"]), float(moved["issued_at"]))
+            return False
+        if changed_ns == self._read_ns:
+            return False
+        self._read_ns = changed_ns
+        moved = folder.read("deadline")
+        self._set(float(moved["deadline_at"]), float(moved["issued_at"]))
+        return True
 
 
 def supervisor() -> int | None:

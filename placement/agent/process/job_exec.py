@@ -19,8 +19,9 @@ from placement.agent.process import private_mounts, process_tree, unix_user
 from placement.agent.process.named_environment import program_folder
 from placement.agent.process.program_lookup import checked_argv, search_path
 from placement.agent.process.unix_user import UnixIdentity
+from placement.agent.slurm import slurm_leader
 from placement.agent.storage import folder_tree
-from placement.protocol.commands import JobLimits
+from placement.protocol.commands import JobLimits, Order
 from placement.protocol.container_images import IMAGE_VARIABLE, image_of
 from placement.protocol.job_lifecycle import CANNOT_START
 from placement.protocol.launchers import Launcher, programs
@@ -52,6 +53,8 @@ class JobStart:
     resume_job: int = 0
     private_tmp: Path | None = None
     """The folder for the Job's /tmp. None: the shared one. Needs root."""
+    slurm: Order | None = None
+    """The command, if Slurm runs the Job. None: this process becomes it."""
 
     def run(self) -> NoReturn:
         """Replace this process by the Job's program. Write a failure to the log."""
@@ -73,6 +76,8 @@ class JobStart:
             found = {"PATH": search_path(folder)}
             if image:
                 found[IMAGE_VARIABLE] = self.environment_folder
+            if self.slurm is not None:
+                slurm_leader.enter(self.slurm, argv, self.env | found, self.work, OURS)
             os.execve(argv[0], argv, self.env | found)
         except OSError as error:
             write_log(f"gpuportal: {argv[0]} cannot start: {error}\n")

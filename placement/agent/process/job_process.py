@@ -123,7 +123,7 @@ def environment(
         "PYTHONUNBUFFERED": "1",
         "GPUPORTAL_JOB": str(order.job),
         "GPUPORTAL_ATTEMPT": str(order.attempt),
-        "GPUPORTAL_NODE": order.node,
+        "GPUPORTAL_NODE": order.slurm.node if order.slurm else order.node,
         "GPUPORTAL_USER": order.user,
         "GPUPORTAL_GPUS": ",".join(order.gpu_uuids),
         "GPUPORTAL_GPU_COUNT": str(len(order.gpu_uuids)),
@@ -158,8 +158,11 @@ def environment(
 def _visible(order: Order) -> dict[str, str]:
     """Return the variables that show CUDA the reserved Gpus only.
 
-    A Job on simulated Gpus must not use a real card of the machine.
+    A Job on simulated Gpus must not use a real card of the machine. Slurm sets its own
+    variables.
     """
+    if order.slurm is not None:
+        return {}
     uuids = "" if order.simulated else ",".join(order.gpu_uuids)
     return {
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
@@ -217,6 +220,7 @@ def become_job(
             resume=resume,
             resume_job=order.resume_job,
             private_tmp=work.parent / PRIVATE_TMP if unit else None,
+            slurm=order if order.slurm else None,
         )
         if unit:
             _enter(unit, begin, mark=run_entry(order.nonce))

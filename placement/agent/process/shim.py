@@ -47,6 +47,8 @@ from placement.agent.process.exit_reason import (
 from placement.agent.process.log_copy import LogCopy
 from placement.agent.process.previous_attempt import checkpoint_of, previous_folder
 from placement.agent.process.unix_user import UnixIdentity
+from placement.agent.slurm import slurm_job
+from placement.agent.slurm.job_script import early_seconds
 from placement.agent.storage import disk_space, folder_tree
 from placement.agent.storage.folder_size import FolderWatch
 from placement.planner.launch.recipes import SERVE, SERVE_TEXT, WORKSPACE
@@ -69,7 +71,8 @@ class Shim:
     def __init__(self, folder: JobFolder, order: Order) -> None:
         self.folder = folder
         self.order = order
-        self.deadline = Deadline(order.deadline_at, order.issued_at)
+        early = early_seconds(order)
+        self.deadline = Deadline(order.deadline_at, order.issued_at, early)
         self.tmp = folder.path / job_process.PRIVATE_TMP
         self.size = FolderWatch((folder.work, self.tmp), order.limits.disk_bytes)
         self.unit: list[str] = []
@@ -119,12 +122,12 @@ class Shim:
             process_tree.end_descendants()
             if self.unit:
                 systemd_unit.kill(self.order.job, self.order.attempt, self.order.key)
+            slurm_job.cancel(self.order)
 
     def _prepare(self, identity: UnixIdentity | None) -> list[str]:
         """Create the Job's own folder with its files. Return argv."""
-        self.unit = (
-            systemd_unit.command(self.order) if systemd_unit.unit_wanted() else []
-        )
+        unit = systemd_unit.unit_wanted() and self.order.slurm is None
+        self.unit = systemd_unit.command(self.order) if unit else []
         folder_tree.close_all(
             folder_tree.make_owned(self.folder.work, identity, (RESULTS,))
         )
@@ -282,7 +285,9 @@ class Shim:
 
     def _decide(self, now: float, log: int) -> None:
         """Begin the end if it is due."""
-        self.deadline.reread(self.folder)
+        if self.deadline.reread(self.folder):
+            left = self.deadline.at + self.deadline.early_seconds - now
+            slurm_job.move_end(self.order, left)
         if self.asked:
             self.asked = False
             # Without a reason it is no order: the machine or the portal shuts down.
@@ -375,8 +380,9 @@ class Shim:
         full = disk_space.disk_full_text(self.folder.path) if status else ""
         if status and not ending:
             full = full or broken_off(self.folder, self.order)
+        lost = ending.lost if ending else slurm_job.is_lost(self.order, self.folder)
         self._write_end(
-            "lost" if ending and ending.lost else "exited",
+            "lost" if lost else "exited",
             reason="; ".join(filter(None, [ending.reason if ending else "", full])),
             stopped=bool(ending and ending.stopped),
             exit_code=os.WEXITSTATUS(status) if os.WIFEXITED(status) else None,

@@ -11,7 +11,7 @@ from django.db.models import Q
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.utils import timezone
 
-from placement.jobs.nodes import checkpoint_relay, checkpoint_store
+from placement.jobs.nodes import checkpoint_relay, checkpoint_store, job_worker
 from placement.jobs.nodes.node_channel import (
     MOST_PIECE_BYTES,
     body_of,
@@ -130,18 +130,21 @@ def checkpoint(request: HttpRequest, node: Node, *, pk: int, part: int) -> HttpR
 def _requested_transfer(node: Node, pk: int) -> CarriedCheckpoint | None:
     """Return the transfer that was requested from a node."""
     rows = CarriedCheckpoint.objects.filter(
-        job=pk, node=node, state__in=checkpoint_relay.OPEN, ordered_at__isnull=False
+        job_worker.served_by(node.name),
+        job=pk,
+        state__in=checkpoint_relay.OPEN,
+        ordered_at__isnull=False,
     )
     return rows.select_related("job").first()
 
 
 def _ordered(node: Node, pk: int, part: int) -> CarriedCheckpoint | None:
     """Return a part of the checkpoint for a Job that is ordered on this node."""
-    job = Job.objects.live().filter(pk=pk, attempt__gt=0).first()
+    job = Job.objects.live().filter(pk=pk, attempt__gt=0).select_related("node").first()
     if job is None or job.resume_from_id is None:
         return None
     here = JobPart.objects.filter(job=job, node=node).exists()
-    if not here and job.node_id != node.pk:
+    if not here and not job_worker.serves(node, job.node):
         return None
     rows = CarriedCheckpoint.objects.filter(job=job.resume_from_id, number=part)
     return rows.filter(state=State.WHOLE).select_related("job").first()

@@ -10,7 +10,7 @@ from typing import Any
 import kombu.exceptions
 from celery import current_app
 
-from placement.jobs.nodes import checkpoint_relay, job_nodes
+from placement.jobs.nodes import checkpoint_relay, job_nodes, job_worker
 from placement.jobs.plan_files import files_for_job
 from placement.jobs.service import MOST_PLAN_CHARACTERS
 from placement.jobs.tick.gpu_assignment import held_gpus
@@ -59,7 +59,7 @@ def start_order(job: Job, *, now: datetime, part: JobPart | None = None) -> Orde
     sha256 = hashlib.sha256(job.script.encode()).hexdigest() if script else ""
     return Order(
         kind=OrderKind.START,
-        node=node.name,
+        node=job_worker.worker_name(node),
         job=job.pk,
         attempt=job.attempt,
         key=job.key,
@@ -92,6 +92,7 @@ def start_order(job: Job, *, now: datetime, part: JobPart | None = None) -> Orde
         ),
         checkpoints=checkpoint_relay.start_checkpoints(job),
         meeting=None if part is None else job_nodes.rendezvous_of(job, part),
+        slurm=job_worker.place_of(job),
         **_claim(job, node),
     )
 
@@ -101,7 +102,7 @@ def stop_order(job: Job, *, now: datetime, part: JobPart | None = None) -> Order
     issued_at = now.timestamp()
     return Order(
         kind=OrderKind.STOP,
-        node=(part or job).node.name,
+        node=job_worker.worker_name((part or job).node),
         job=job.pk,
         attempt=job.attempt,
         key=job.key,
@@ -148,7 +149,7 @@ def carry_order(row: CarriedCheckpoint, *, now: datetime) -> Order:
     issued_at = now.timestamp()
     return Order(
         kind=OrderKind.CARRY,
-        node=row.node.name,
+        node=job_worker.worker_name(row.node),
         job=row.job_id,
         attempt=row.job.attempt,
         key=row.job.key,

@@ -19,7 +19,12 @@ from django.db.models import Q
 from redis import Redis
 
 from placement.jobs.job_transitions import instant, move, record_note
-from placement.jobs.nodes import checkpoint_relay, command_queue, job_nodes
+from placement.jobs.nodes import (
+    checkpoint_relay,
+    command_queue,
+    job_nodes,
+    job_worker,
+)
 from placement.models import Job, JobPart, JobQuerySet
 from placement.protocol.events import (
     Belief,
@@ -82,7 +87,8 @@ def record_fact(node_name: str, fact: dict[str, Any], now: datetime) -> bool:
     part = None if job is None else job_nodes.of_node(job, node_name)
     if job is not None and part is not None and job.attempt == said.attempt:
         return _take_part(job, part, said, now)
-    if job is None or job.node.name != node_name or job.attempt != said.attempt:
+    worker = "" if job is None else job_worker.worker_name(job.node)
+    if job is None or worker != node_name or job.attempt != said.attempt:
         logger.warning(
             "fact of %s about job %s attempt %s, which is not its own, ignored",
             node_name,
@@ -347,7 +353,7 @@ def _stop_strangers(
 
 def _of_node(node_name: str, belief: Belief) -> Iterable[Job]:
     named = {item.job for item in belief.running} | {fact.job for fact in belief.ended}
-    own = _jobs().filter(node__name=node_name, parts=None)
+    own = _jobs().filter(job_worker.served_by(node_name), parts=None)
     return own.filter(pk__in=named) | own.filter(state__in=SHOULD_SHOW)
 
 

@@ -19,7 +19,7 @@ from django.utils import timezone
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_http_methods
 
-from placement.jobs.nodes import log_store
+from placement.jobs.nodes import job_worker, log_store
 from placement.jobs.plan_files import files_for_job
 from placement.models import Job, JobPart, JobQuerySet
 from placement.protocol import signing
@@ -133,7 +133,7 @@ def files(request: HttpRequest, node: Node, *, pk: int) -> HttpResponse:
 def _jobs_on_node(node: Node) -> JobQuerySet:
     """Return Jobs that run on a node, or have a part there."""
     parts = JobPart.objects.filter(node=node).values("job")
-    return Job.objects.filter(Q(node=node) | Q(pk__in=parts))
+    return Job.objects.filter(job_worker.served_by(node.name) | Q(pk__in=parts))
 
 
 def _with_sum(body: bytes) -> HttpResponse:

@@ -4,7 +4,7 @@ from django.db.models import Q
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.utils import timezone
 
-from placement.jobs.nodes import result_files
+from placement.jobs.nodes import job_worker, result_files
 from placement.jobs.nodes.node_channel import (
     MOST_PIECE_BYTES,
     body_of,
@@ -36,7 +36,7 @@ def job_results(request: HttpRequest, node: Node, *, pk: int) -> HttpResponse:
         )
     if not 0 < length_of(request) <= MOST_LIST_BYTES:
         return refused("too-large", f"1 to {MOST_LIST_BYTES} bytes, told first")
-    above = "" if job.node_id == node.pk else f"{node.name}/"
+    above = "" if job_worker.serves(node, job.node) else f"{node.name}/"
     try:
         said = json_of(request)
         rows = result_files.store_list(
@@ -96,7 +96,8 @@ def _job(request: HttpRequest, node: Node, pk: int) -> Job | None:
     """Return a Job that ran on this node, or had a part there, in this attempt."""
     attempt = number(request, "attempt")
     parts = JobPart.objects.filter(node=node).values("job")
-    job = Job.objects.filter(Q(node=node) | Q(pk__in=parts), pk=pk).first()
+    here = job_worker.served_by(node.name) | Q(pk__in=parts)
+    job = Job.objects.filter(here, pk=pk).select_related("node").first()
     if job is None or attempt is None or not 1 <= attempt <= job.attempt:
         return None
     return job

@@ -26,7 +26,7 @@ export class Agenda {
     const focused = this.node.contains(document.activeElement) ? document.activeElement.dataset.key : null;
     this.node.replaceChildren(...this.store.groups().map((group) => el("section", { class: "agenda-group" },
       el("h2", { class: "agenda-node" }, group.node,
-        el("span", { class: "muted", text: `${group.gpus.length} × ${shortClass(group.gpuClass)}, ${gib(group.gpus[0].memory_total_bytes)}` })),
+        el("span", { class: "muted", text: [`${group.gpus.length} × ${shortClass(group.gpuClass)}`, group.gpus[0].memory_total_bytes && gib(group.gpus[0].memory_total_bytes)].filter(Boolean).join(", ") })),
       ...group.gpus.map((gpu) => this.#gpu(gpu)))));
     if (focused) this.node.querySelector(`[data-key="${focused}"]`)?.focus();
   }

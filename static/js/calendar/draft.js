@@ -10,10 +10,10 @@ const EMPTY = {
 
 export class Draft extends EventTarget {
   /** limits: {grid_seconds, longest_seconds}. membership: the first choice.
-   *  nowWall(): the wall of the site's clock. */
-  constructor({ zone, limits, membership, nowWall }) {
+   *  nowWall(): the wall of the site's clock. partners(id): the GPUs that are only booked with a GPU. */
+  constructor({ zone, limits, membership, nowWall, partners = () => [] }) {
     super();
-    Object.assign(this, { zone, limits, nowWall });
+    Object.assign(this, { zone, limits, nowWall, partners });
     Object.assign(this, EMPTY, { membership });
     this.lastSeconds = Math.min(2 * 3600, limits.longest_seconds);
   }
@@ -21,6 +21,7 @@ export class Draft extends EventTarget {
   /** Change some fields and notify the listeners. `source` is the module that changed them. */
   set(fields, source = "") {
     Object.assign(this, fields);
+    if ("gpuIds" in fields) this.gpuIds = [...new Set(fields.gpuIds.flatMap((id) => [id, ...this.partners(id)]))];
     // Keep the chosen length, without the seconds that rounding the end adds.
     if (!("lastSeconds" in fields) && this.start && this.end && wallSeconds(this.start, this.end) > 0) {
       this.lastSeconds = wallSeconds(this.start, this.end);
@@ -53,7 +54,8 @@ export class Draft extends EventTarget {
   }
 
   toggleGpu(id, wanted, source = "") {
-    const others = this.gpuIds.filter((known) => known !== id);
+    const gone = new Set([id, ...this.partners(id)]);
+    const others = this.gpuIds.filter((known) => !gone.has(known));
     this.set({ gpuIds: wanted ? [...others, id] : others }, source);
   }
 

@@ -32,7 +32,7 @@ const nowWall = () => toWall(new Date(serverNow()), config.zone);
 const today = () => nowWall().slice(0, 10);
 
 const store = new Store();
-const draft = new Draft({ zone: config.zone, limits: config, membership: config.memberships[0]?.id ?? null, nowWall });
+const draft = new Draft({ zone: config.zone, limits: config, membership: config.memberships[0]?.id ?? null, nowWall, partners: (id) => store.partners(id) });
 const actions = new Actions({ store, zone: config.zone, nowWall, gridSeconds: config.grid_seconds });
 let shown = readAddress(today());
 // Show the day of a draft from another page, unless the address contains a day.

@@ -109,6 +109,13 @@ export class Store extends EventTarget {
       && gpu.memory_total_bytes >= minGib * 2 ** 30);
   }
 
+  /** Returns the other GPUs of a node that is only booked as a whole. */
+  partners(id) {
+    const gpu = this.gpu(id);
+    if (!gpu?.whole_node) return [];
+    return this.gpus.filter((one) => one.node === gpu.node && one.id !== id).map((one) => one.id);
+  }
+
   /** [{key, node, gpuClass, gpus}]: GPUs that fold together. */
   groups(gpus = this.visibleGpus()) {
     const found = new Map();

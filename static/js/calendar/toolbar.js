@@ -51,7 +51,7 @@ export class Toolbar {
         if (!known.has(String(value))) select.append(el("option", { value, text }));
       }
     };
-    const sizes = [...new Set(this.store.gpus.map((gpu) => Math.floor(gpu.memory_total_bytes / 2 ** 30)))];
+    const sizes = [...new Set(this.store.gpus.map((gpu) => Math.floor(gpu.memory_total_bytes / 2 ** 30)).filter(Boolean))];
     fill(this.classes, [...new Set(this.store.gpus.map((gpu) => gpu.gpu_class))].map((name) => [name, shortClass(name)]));
     fill(this.sizes, sizes.sort((a, b) => a - b).map((size) => [size, `≥ ${gib(size * 2 ** 30)}`]));
     this.draw(this.shown);

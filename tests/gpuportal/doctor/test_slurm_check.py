@@ -8,7 +8,12 @@ from django.core.management import CommandError, call_command
 from django.utils import timezone
 
 from gpuportal.doctor.diagnosis import CheckState
-from gpuportal.doctor.slurm_diagnosis import SlurmFacts, SlurmReading, slurm_report
+from gpuportal.doctor.slurm_diagnosis import (
+    SlurmBooking,
+    SlurmFacts,
+    SlurmReading,
+    slurm_report,
+)
 from telemetry.models import SlurmCluster
 from telemetry.slurm.slurm_commands import SlurmVersion, read_version
 from telemetry.slurm.slurm_output import SlurmOutputInvalid
@@ -41,6 +46,11 @@ def config(**values: str) -> SlurmFacts:
     return replace(GOOD, config={**GOOD.config, **values})
 
 
+def books(**values: object) -> SlurmFacts:
+    known = {"agent": "login", "agent_age_seconds": 2.0, "agent_isolates": True}
+    return replace(GOOD, booking=SlurmBooking(**(known | values)))
+
+
 def reads(**values: object) -> SlurmFacts:
     reading = replace(GOOD.reading, imports=True, **values)
     return replace(GOOD, reading=reading)
@@ -63,6 +73,18 @@ class TestReport:
             (replace(GOOD, failure="no answer"), "controller", "problem", "no answer"),
             (replace(GOOD, admin_level="None"), "rights", "problem", "jobs"),
             (replace(GOOD, reading=None), "board", "problem", "not read"),
+            (books(held=3), "booking", "ok", "Slurm: 3"),
+            (books(failures=(("gp_7", "it is taken"),)), "booking", "problem", "gp_7"),
+            (
+                replace(books(), admin_level="None"),
+                "booking",
+                "problem",
+                "portal may not reserve",
+            ),
+            (books(), "jobs", "ok", "login"),
+            (books(agent=""), "jobs", "note", "sbatch"),
+            (books(agent_age_seconds=None), "jobs", "problem", "does not report"),
+            (books(agent_isolates=False), "jobs", "problem", "other Unix users"),
             (
                 replace(GOOD, version=SlurmVersion(22, 5, 8)),
                 "reservations",
@@ -190,7 +212,7 @@ class TestCommand:
         settings.SLURM_FOLDER = str(tmp_path)
         start = int(timezone.now().timestamp()) - 7200
         lines = [
-            f"lab|{job}|{start}|{start}|{start + 3600}|3600|{user}|vision|gres/gpu=2"
+            f"lab|{job}|{start}|{start}|{start + 3600}|3600|{user}|vision|gres/gpu=2|"
             for job, user in ((1, "ada"), (2, "ada"), (3, "bo"))
         ]
         text = "\n".join(lines)

@@ -82,16 +82,22 @@ class SlurmProcesses:
         self.start_slurmctld()
         for name in ("gp1", "gp2"):
             (self.folder / f"spool-{name}").mkdir()
-            self._spawn(name, "slurmd", "-D", "-N", name)
+            self.start_slurmd(name)
 
     def settle(self) -> None:
-        """Cancel all jobs, and wait until both nodes are idle.
+        """Cancel all jobs, delete all reservations, and wait until both nodes are idle.
 
         A node of which the controller has not heard since its start is ``idle*``.
         """
         self.run("scancel", f"--user={self.run('id', '-un').strip()}", check=False)
-        idle = ["idle"] * 2
-        self.wait_until(lambda: self.run("sinfo", "-hNo", "%T").split() == idle)
+        self.wait_until(self._is_idle)
+
+    def _is_idle(self) -> bool:
+        for line in self.run("scontrol", "-o", "show", "reservations").splitlines():
+            if (name := line.split()[0]).startswith("ReservationName="):
+                # It is refused while a job of it completes.
+                self.run("scontrol", "delete", name, check=False)
+        return self.run("sinfo", "-hNo", "%T").split() == ["idle"] * 2
 
     def start_munged(self) -> None:
         """Start the authentication, with a key and a socket of its own."""
@@ -113,6 +119,10 @@ class SlurmProcesses:
         """Start the controller, with the state that an earlier one has saved."""
         self._spawn("slurmctld", "slurmctld", "-D", "-i")
         self.wait_until(lambda: " is UP" in self.run("scontrol", "ping", check=False))
+
+    def start_slurmd(self, name: str) -> None:
+        """Start the daemon of a node. It adopts the jobs of an earlier one."""
+        self._spawn(name, "slurmd", "-D", "-N", name)
 
     def wait_for_saved_jobs(self) -> None:
         """Wait until the controller has stored its jobs.

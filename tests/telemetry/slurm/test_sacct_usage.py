@@ -1,10 +1,14 @@
 """GPU time of Slurm's jobs, from lines of sacct."""
 
+from datetime import UTC, datetime
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from telemetry.slurm import slurm_commands
 from telemetry.slurm.sacct_usage import read_sacct, read_sacct_lines, sum_usage
+from telemetry.slurm.slurm_commands import SlurmCommands
 from telemetry.slurm.slurm_output import SlurmOutputInvalid
 
 pytestmark = pytest.mark.pure
@@ -14,11 +18,13 @@ TRES = "billing=2,cpu=2,gres/gpu:a100=2,gres/gpu=2,node=1"
 def line(
     *, job="7", start="1000", end="1600", elapsed="600", user="ada", tres=TRES
 ) -> str:
-    return f"lab|{job}|900|{start}|{end}|{elapsed}|{user}|vision|{tres}\n"
+    return f"lab|{job}|900|{start}|{end}|{elapsed}|{user}|vision|{tres}|\n"
 
 
 def usage(text: str, start: int = 0, end: int = 10_000):
-    found = sum_usage(read_sacct(text.encode()), start=start, end=end)
+    found = sum_usage(
+        read_sacct(text.encode().splitlines(keepends=True)), start=start, end=end
+    )
     return [(one.account, one.user, one.runs, one.gpu_seconds) for one in found]
 
 
@@ -59,17 +65,17 @@ def test_jobs_without_gpus_or_without_a_start_and_banners_are_left_out():
 @pytest.mark.parametrize("job", ["x", "-1", "7.batch", "9" * 30])
 def test_refuses_an_invalid_number(job):
     with pytest.raises(SlurmOutputInvalid, match="no number"):
-        read_sacct(line(job=job).encode())
+        read_sacct([line(job=job).encode()])
 
 
 def test_refuses_times_of_another_format():
     with pytest.raises(SlurmOutputInvalid, match="2026-11-28"):
-        read_sacct(line(start="2026-11-28T10:00:00").encode())
+        read_sacct([line(start="2026-11-28T10:00:00").encode()])
 
 
 def test_leaves_out_and_counts_the_lines_that_it_cannot_read():
     text = line(job="x") + line() + line(start="2026-11-28T10:00:00")
-    found = read_sacct_lines(text.encode())
+    found = read_sacct_lines(text.encode().splitlines(keepends=True))
     assert [run.job_id for run in found.runs] == [7]
     assert found.invalid == 2
     assert "no number 'x'" in found.first_invalid
@@ -78,7 +84,25 @@ def test_leaves_out_and_counts_the_lines_that_it_cannot_read():
 @given(st.text(alphabet="|=gres/pu:0123456789Unk\n", max_size=200))
 def test_takes_any_text(text):
     try:
-        runs = read_sacct(text.encode())
+        runs = read_sacct(text.encode().splitlines(keepends=True))
     except SlurmOutputInvalid:
         return
     assert all(one.gpu_seconds > 0 for one in sum_usage(runs, start=0, end=10**10))
+
+
+def test_output_of_any_length_is_read_line_by_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(slurm_commands, "MOST_BYTES", 10)
+    monkeypatch.setattr(slurm_commands, "MOST_LINE_BYTES", 200)
+    told = f"{'x' * 500}\n{line()}{line(job='8')}{line(job='')}"
+    (tmp_path / "told").write_text(told)
+    program = tmp_path / "sacct"
+    program.write_text(f"#!/bin/sh\ncat {tmp_path}/told\n")
+    program.chmod(0o700)
+    commands = SlurmCommands(folder=str(tmp_path))
+    day = datetime(2030, 1, 1, tzinfo=UTC)
+    found = commands.readable_runs(day, day)
+    assert [run.job_id for run in found.runs] == [7, 8]
+    assert found.invalid == 1
+    program.write_text("#!/bin/sh\necho first; echo broken >&2; exit 3\n")
+    with pytest.raises(SlurmOutputInvalid, match="sacct: broken"):
+        commands.runs(day, day)

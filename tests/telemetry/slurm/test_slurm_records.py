@@ -212,6 +212,25 @@ def test_reads_reservation_lines():
     assert (one.flags, one.tres) == ({"MAINT", "SPEC_NODES"}, "cpu=4")
 
 
+@pytest.mark.parametrize(
+    ("flag", "seconds"),
+    [
+        ("", 0),
+        ("PURGE_COMP,", 0),
+        ("PURGE_COMP=00:15:30,", 930),
+        ("PURGE_COMP=1-01:15:00,", 90_900),
+    ],
+)
+def test_reads_after_how_long_an_idle_reservation_ends(flag, seconds):
+    line = LINE.replace(b"Flags=", b"Flags=" + flag.encode())
+    (one,) = read_reservation_lines(line)
+    assert one.purge_seconds == seconds
+    told = {"time": {"set": bool(seconds), "infinite": False, "number": seconds}}
+    record = answers.new_reservation("r1", END, END + 60, "g1", purge_completed=told)
+    (one,) = read_reservations(answers.new("reservations", record))
+    assert one.purge_seconds == seconds
+
+
 def test_no_reservation_lines():
     assert read_reservation_lines(b"No reservations in the system\n") == []
 

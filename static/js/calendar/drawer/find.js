@@ -32,7 +32,7 @@ export class Find {
     for (const name of new Set(this.store.gpus.map((gpu) => gpu.gpu_class))) {
       classes.append(el("option", { value: name, text: shortClass(name) }));
     }
-    const bytes = [...new Set(this.store.gpus.map((gpu) => gpu.memory_total_bytes))].sort((a, b) => a - b);
+    const bytes = [...new Set(this.store.gpus.map((gpu) => gpu.memory_total_bytes).filter(Boolean))].sort((a, b) => a - b);
     for (const size of bytes) {
       sizes.append(el("option", { value: Math.floor(size / 2 ** 30), text: gettext("at least {size}", { size: gib(size) }) }));
     }

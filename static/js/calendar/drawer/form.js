@@ -141,9 +141,10 @@ export class Form {
   }
 
   #group(group) {
-    const memory = gib(group.gpus[0].memory_total_bytes);
+    const bytes = group.gpus[0].memory_total_bytes;
+    const facts = [shortClass(group.gpuClass), bytes && gib(bytes), creditsPerHour(group.gpus[0])].filter(Boolean);
     return el("div", { class: "gpu-group", role: "group", "aria-label": `${group.node}, ${shortClass(group.gpuClass)}` },
-      el("p", { class: "gpu-group-name" }, el("strong", { text: group.node }), ` ${shortClass(group.gpuClass)}, ${memory}, ${creditsPerHour(group.gpus[0])}`),
+      el("p", { class: "gpu-group-name" }, el("strong", { text: group.node }), ` ${facts.join(", ")}`),
       el("div", { class: "gpu-chips" }, ...group.gpus.map((gpu) => el("label", { class: "gpu-chip" },
         el("input", { type: "checkbox", name: "gpu", value: gpu.id, disabled: !gpu.bookable }),
         el("span", { "aria-hidden": "true", text: gpu.index }),

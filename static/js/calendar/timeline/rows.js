@@ -35,7 +35,7 @@ function starNode(what, on, name) {
 }
 
 function stateWord(gpu) {
-  return gpu.bookable ? gib(gpu.memory_total_bytes) : gpu.out || gettext("not available");
+  return gpu.bookable ? gpu.memory_total_bytes && gib(gpu.memory_total_bytes) || "" : gpu.out || gettext("not available");
 }
 
 /** The label of a row. Before the first answer the timeline has one empty row. */

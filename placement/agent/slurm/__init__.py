@@ -1,0 +1,1 @@
+"""Jobs that Slurm runs: the agent on a host of Slurm submits and follows them."""

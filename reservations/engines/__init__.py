@@ -1,0 +1,1 @@
+"""Other systems that give out GPUs, and the time that they hold for reservations."""

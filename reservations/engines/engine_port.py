@@ -1,0 +1,146 @@
+"""The interface of an engine: the system that gives out the GPUs of a node. Pure.
+
+Each node belongs to exactly one engine (``Node.engine``). An engine has two sides. On
+the portal's side it holds nodes for reservations: `capabilities`, `reserve`, `change`,
+`release`, `stop` and `observe`, here. On the node's side it runs jobs: `start`, `stop`
+and `observe`, by the Runner of ``placement/agent/job_folder.py``.
+
+Values go in and come out. No engine reads or writes the database.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class HoldInfo:
+    """The time and the nodes that an engine holds for one reservation."""
+
+    name: str
+    """It identifies the hold in the engine, so that a repeated request is one hold."""
+    start: datetime
+    end: datetime
+    nodes: tuple[str, ...]
+    """In alphabetical order, whole."""
+    users: tuple[str, ...]
+    """Unix users who may use it, in alphabetical order."""
+    idle_seconds: int = 0
+    """The engine drops the hold if nothing ran in it for so long; 0: it does not."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineCapabilities:
+    """What an engine can do for the calendar."""
+
+    holds: bool
+    """Whether it has to be told of reservations. The portal itself has not."""
+    whole_nodes: bool
+    """Whether it holds nodes only as a whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineView:
+    """What an engine holds now, and what runs in it."""
+
+    at: datetime
+    """When it was asked."""
+    holds: Mapping[str, HoldInfo] = field(default_factory=dict)
+    running: Mapping[str, int] = field(default_factory=dict)
+    """Number of jobs that run, by the name of the hold."""
+
+
+class EngineAnswer(StrEnum):
+    """Why an engine refuses a request."""
+
+    TAKEN = "taken"
+    """It holds a node for another purpose in that time."""
+    BUSY = "busy"
+    """A job that is not ours has a node beyond the start."""
+    IN_USE = "in-use"
+    """A job runs in the hold."""
+    NO_USER = "no-user"
+    DENIED = "denied"
+    """The portal may not reserve there."""
+    OTHER = "other"
+
+
+class EngineFailure(Exception):
+    """An engine did not do what was asked. The text is one line."""
+
+
+class EngineAway(EngineFailure):
+    """It does not answer. It may have done what was asked."""
+
+
+class EngineDeclined(EngineFailure):
+    """It answers, and refuses."""
+
+    def __init__(self, text: str, answer: EngineAnswer) -> None:
+        super().__init__(text)
+        self.answer = answer
+
+
+class ReservationEngine(Protocol):
+    """The portal's side of an engine.
+
+    Each method but `capabilities` raises `EngineAway` if the engine does not answer.
+    """
+
+    def capabilities(self) -> EngineCapabilities:
+        """Return what it can do. Asks nobody."""
+
+    def reserve(self, hold: HoldInfo, *, now: datetime) -> None:
+        """Hold nodes. If there is a hold of this name, change it to this one.
+
+        Raises:
+            EngineDeclined: the nodes are not free, or it may not be asked.
+        """
+
+    def change(self, hold: HoldInfo, *, seen: HoldInfo, now: datetime) -> None:
+        """Change a hold to these values.
+
+        Raises:
+            EngineDeclined: as in `reserve`. The hold is unchanged.
+        """
+
+    def release(self, name: str) -> None:
+        """Give the nodes back. A hold that is gone is no error.
+
+        Raises:
+            EngineDeclined: ``IN_USE``, while something runs in it.
+        """
+
+    def stop(self, name: str) -> None:
+        """End everything that runs in a hold. It may take a while."""
+
+    def observe(self, *, now: datetime) -> EngineView:
+        """Return all holds of the portal, and what runs in them."""
+
+
+class PortalEngine:
+    """The portal's own nodes. The calendar itself holds them, so nobody is asked."""
+
+    def capabilities(self) -> EngineCapabilities:
+        """Return that nothing has to be held elsewhere."""
+        return EngineCapabilities(holds=False, whole_nodes=False)
+
+    def reserve(self, hold: HoldInfo, *, now: datetime) -> None:
+        """Do nothing: the Allocations hold the GPUs."""
+
+    def change(self, hold: HoldInfo, *, seen: HoldInfo, now: datetime) -> None:
+        """Do nothing: the Allocations hold the GPUs."""
+
+    def release(self, name: str) -> None:
+        """Do nothing: the Allocations hold the GPUs."""
+
+    def stop(self, name: str) -> None:
+        """Do nothing: the tick of jobs stops them."""
+
+    def observe(self, *, now: datetime) -> EngineView:
+        """Return nothing: the database has everything."""
+        return EngineView(now)

@@ -1,0 +1,134 @@
+"""Reservations on nodes of another engine, and what it should hold for them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from django.conf import settings
+from django.db.models import Exists, OuterRef, Q
+
+from reservations.engines.engine_port import HoldInfo
+from reservations.engines.rules import HoldFacts, idle_seconds_of, is_due
+from reservations.models import Allocation, CoUser, EngineHold, Reservation, SitePolicy
+from reservations.rules.engine_names import UNIX_USER, hold_name
+from reservations.rules.lifecycle import Kind, State
+from reservations.rules.policy import Policy
+from telemetry.models import Gpu, Node, SlurmCluster, SlurmGpu
+from telemetry.rules.slurm_use import SlurmUse
+
+_ON_SLURM = Allocation.objects.filter(
+    reservation=OuterRef("pk"), live=True, gpu__node__engine=Node.Engine.SLURM
+)
+
+
+def to_reconcile() -> list[int]:
+    """Return the Reservations that have a hold, or may need one, by number."""
+    held = EngineHold.objects.filter(gone_at=None)
+    live = Reservation.objects.live().filter(Exists(_ON_SLURM))
+    pks = set(held.values_list("pk", flat=True))
+    return sorted(pks | set(live.order_by().values_list("pk", flat=True)))
+
+
+def engine_nodes(row: Reservation) -> tuple[str, ...]:
+    """Return the names of a Reservation's nodes that belong to Slurm."""
+    return names_of_nodes(
+        row.allocations.filter(live=True).order_by().values_list("gpu_id", flat=True)
+    )
+
+
+def names_of_nodes(gpu_ids: Iterable[int]) -> tuple[str, ...]:
+    """Return the names of the nodes of Slurm that have these Gpus."""
+    rows = Node.objects.filter(gpus__in=list(gpu_ids), engine=Node.Engine.SLURM)
+    return tuple(sorted(set(rows.order_by().values_list("name", flat=True))))
+
+
+def gpus_of_nodes(names: Collection[str]) -> dict[str, dict[int, str]]:
+    """Return, by node, all its Gpus that are in service, with their names."""
+    found: dict[str, dict[int, str]] = {name: {} for name in names}
+    rows = Gpu.objects.shown().filter(node__name__in=names, present=True)
+    for pk, node, index in rows.values_list("pk", "node__name", "index"):
+        found[node][pk] = f"{node}:{index}"
+    return found
+
+
+def unix_users_of(row: Reservation) -> tuple[str, ...]:
+    """Return the Unix users of the holder and the co-users who have one."""
+    shared = CoUser.objects.sharing().filter(reservation=row).order_by()
+    names = {row.user.unix_user, *shared.values_list("user__unix_user", flat=True)}
+    return tuple(sorted(name for name in names if UNIX_USER.fullmatch(name)))
+
+
+def facts_of(
+    row: Reservation, hold: EngineHold | None, *, now: datetime, policy: Policy
+) -> HoldFacts:
+    """Return the facts that decide the next request about a Reservation's hold."""
+    came = row.checked_in_at is not None
+    facts = HoldFacts(
+        wanted=None,
+        confirmed=hold is not None and hold.confirmed_at is not None,
+        asked_at=hold.asked_at if hold else None,
+        leaving_since=hold.leaving_since if hold else None,
+        grace_seconds=SitePolicy.current().stop_grace_seconds,
+    )
+    nodes = engine_nodes(row)
+    state, kind = State(row.state), Kind(row.kind)
+    if not nodes or row.end <= now:
+        return facts
+    if not is_due(state, kind, row.start, now=now, policy=policy):
+        return facts
+    wanted = HoldInfo(
+        name=hold_name(row.pk),
+        start=row.start,
+        end=row.end,
+        nodes=nodes,
+        users=unix_users_of(row),
+        idle_seconds=idle_seconds_of(policy, came=came),
+    )
+    return replace(facts, wanted=wanted)
+
+
+def cluster_is_silent() -> bool:
+    """Return whether Slurm did not answer when it was read last, or was never read."""
+    found = SlurmCluster.objects.filter(name=settings.SLURM_CLUSTER).first()
+    return found is None or found.failing_since is not None
+
+
+def closed_nodes(names: Collection[str]) -> dict[str, str]:
+    """Return the reason of each of these nodes on which no job can begin now."""
+    closed = Q(use__in=[SlurmUse.CLOSED, SlurmUse.AWAY])
+    rows = SlurmGpu.objects.filter(closed, gpu__node__name__in=names)
+    return dict(rows.values_list("gpu__node__name", "reason"))
+
+
+@dataclass(frozen=True, slots=True)
+class HoldShown:
+    """The hold of a Reservation, for its page."""
+
+    name: str
+    nodes: tuple[str, ...]
+    held: bool
+    """Whether the engine has confirmed it."""
+    failure: str
+    runs_jobs: bool
+    """Whether the portal starts jobs there."""
+
+
+def hold_shown(row: Reservation, on: Iterable[Node]) -> HoldShown | None:
+    """Return the hold of a live Reservation; None: its nodes are the portal's.
+
+    Args:
+        on: the nodes of its GPUs.
+    """
+    nodes = tuple(sorted({n.name for n in on if n.engine == Node.Engine.SLURM}))
+    if not nodes or row.state not in State.live():
+        return None
+    kept = EngineHold.objects.filter(pk=row.pk).first()
+    return HoldShown(
+        name=hold_name(row.pk),
+        nodes=nodes,
+        held=kept is not None and kept.confirmed_at is not None,
+        failure=kept.failure if kept else "",
+        runs_jobs=bool(settings.SLURM_AGENT),
+    )

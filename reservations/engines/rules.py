@@ -1,0 +1,123 @@
+"""What an engine should hold for a reservation, and the next request to it. Pure.
+
+The database says what should be held. The engine says what it holds. `next_step`
+compares them, so that a request that was lost, or made twice, does no harm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from reservations.engines.engine_port import HoldInfo
+from reservations.rules.engine_names import reservation_of
+from reservations.rules.lifecycle import Kind, State
+from reservations.rules.policy import Policy
+
+STOP_SECONDS = 60
+"""If jobs have not ended so long after they were cancelled, the hold is shortened."""
+SHORTENED_SECONDS = 60
+"""A hold that is shortened ends so long from now."""
+
+
+class Step(StrEnum):
+    """The next request about one hold."""
+
+    NOTHING = "nothing"
+    RESERVE = "reserve"
+    CHANGE = "change"
+    RELEASE = "release"
+    STOP = "stop"
+    """Jobs have had their grace and are in the way."""
+    SHORTEN = "shorten"
+    """The jobs do not end: let the hold end soon."""
+    FORGET = "forget"
+    """It is gone, as it should be."""
+    NO_SHOW = "no-show"
+    """The engine dropped it because nobody came."""
+
+
+@dataclass(frozen=True, slots=True)
+class HoldFacts:
+    """The stored facts about one reservation and its hold."""
+
+    wanted: HoldInfo | None
+    """None: the reservation is over, or is not held yet."""
+    confirmed: bool
+    """Whether the engine has confirmed the hold at some time."""
+    asked_at: datetime | None = None
+    """When it was last asked for this hold."""
+    leaving_since: datetime | None = None
+    """Since when it should be gone."""
+    grace_seconds: float = 0.0
+    """The time that jobs get to end."""
+
+
+def is_due(
+    state: State, kind: Kind, start: datetime, *, now: datetime, policy: Policy
+) -> bool:
+    """Return whether a reservation is to be held in the engine.
+
+    Flex is not, as long as another person may take it (docs/design/fair-booking.md
+    #rule-3). Nobody would get what the engine holds then.
+    """
+    if state not in State.live():
+        return False
+    freeze = timedelta(seconds=policy.freeze_seconds)
+    return kind is Kind.FIRM or start - now <= freeze
+
+
+def idle_seconds_of(policy: Policy, *, came: bool) -> int:
+    """Return after how long without a job the engine drops a hold; 0: never."""
+    return policy.no_show_seconds if policy.release_no_shows and not came else 0
+
+
+def next_step(
+    facts: HoldFacts, seen: HoldInfo | None, *, seen_at: datetime, now: datetime
+) -> Step:
+    """Return the next request about a hold.
+
+    Args:
+        seen: the hold in the engine's last answer. None: it has none of this name.
+        seen_at: when it was asked.
+    """
+    wanted = facts.wanted
+    if facts.asked_at is not None and facts.asked_at >= seen_at:
+        return Step.NOTHING  # that answer is older than the last request
+    if wanted is None:
+        return _step_to_leave(facts, seen, now)
+    if seen is not None:
+        same = seen == _as_begun(wanted, seen, now)
+        return Step.NOTHING if same else Step.CHANGE
+    absent = wanted.start + timedelta(seconds=wanted.idle_seconds)
+    if facts.confirmed and wanted.idle_seconds and absent <= seen_at:
+        return Step.NO_SHOW
+    return Step.RESERVE
+
+
+def _step_to_leave(facts: HoldFacts, seen: HoldInfo | None, now: datetime) -> Step:
+    if seen is None:
+        return Step.NOTHING if facts.asked_at is None else Step.FORGET
+    since = facts.leaving_since or now
+    waited = (now - since).total_seconds() - facts.grace_seconds
+    if facts.leaving_since is None or waited < 0:
+        return Step.RELEASE
+    soon = now + timedelta(seconds=2 * SHORTENED_SECONDS)
+    return Step.SHORTEN if waited > STOP_SECONDS and seen.end > soon else Step.STOP
+
+
+def _as_begun(wanted: HoldInfo, seen: HoldInfo, now: datetime) -> HoldInfo:
+    """Return a hold with the start that it has, once it has begun."""
+    begun = wanted.start <= now and seen.start <= now
+    return replace(wanted, start=seen.start) if begun else wanted
+
+
+def strange_names(holds: Collection[str], known: Collection[str]) -> list[str]:
+    """Return our holds that no reservation has: of a booking that was rolled back.
+
+    >>> strange_names(["gp_1", "gp_2", "maintenance"], {"gp_1"})
+    ['gp_2']
+    """
+    return sorted(name for name in holds if reservation_of(name) and name not in known)

@@ -1,0 +1,212 @@
+"""Ask the engine of a node to hold it, inside the transaction of a booking.
+
+A booking asks Slurm last, under its own locks. If Slurm refuses, the transaction is
+rolled back and nothing is written. If the transaction fails after that, Slurm has a
+hold that no reservation knows, and the next reconciliation deletes it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Sequence
+from datetime import datetime
+
+from django.conf import settings
+from django.db import connection
+
+from reservations.engines.engine_port import (
+    EngineAnswer,
+    EngineAway,
+    EngineDeclined,
+    PortalEngine,
+    ReservationEngine,
+)
+from reservations.engines.engine_refusals import EngineRefused, WholeNodeNeeded
+from reservations.engines.queries import (
+    closed_nodes,
+    cluster_is_silent,
+    facts_of,
+    gpus_of_nodes,
+    names_of_nodes,
+)
+from reservations.engines.slurm_engine import SlurmEngine
+from reservations.models import EngineHold, Reservation, User
+from reservations.models.engine_hold import FAILURE_LENGTH
+from reservations.rules.calendar import CalendarGpu
+from reservations.rules.engine_names import UNIX_USER, hold_name
+from reservations.rules.errors import Refusal
+from reservations.rules.policy import Policy
+from telemetry.models import Node
+from telemetry.slurm.slurm_commands import SlurmCommands
+
+log = logging.getLogger(__name__)
+
+
+def engine_of(name: str) -> ReservationEngine:
+    """Return an engine by its name, a value of ``Node.Engine``; "": the portal."""
+    if name == Node.Engine.SLURM:
+        commands = SlurmCommands(conf=settings.SLURM_CONF, folder=settings.SLURM_FOLDER)
+        return SlurmEngine(commands)
+    return PortalEngine()
+
+
+def refusal_of(
+    gpus: Sequence[CalendarGpu],
+    user: User,
+    *,
+    start: datetime | None,
+    now: datetime,
+) -> Refusal | None:
+    """Return why these Gpus cannot be booked in their engine, without asking it.
+
+    None: it may be asked, or they are the portal's own.
+
+    Args:
+        start: of the booking. None: the engine holds them already, so that a node that
+            was closed since is no reason.
+    """
+    whole = [gpu for gpu in gpus if engine_of(gpu.engine).capabilities().whole_nodes]
+    if not whole:
+        return None
+    names = sorted({gpu.node for gpu in whole})
+    words = ", ".join(names)
+    chosen = {gpu.pk for gpu in whole}
+    if refused := _missing_gpus(names, chosen):
+        return refused
+    if not UNIX_USER.fullmatch(user.unix_user):
+        return EngineRefused("no-login", words)
+    if cluster_is_silent():
+        return EngineRefused("away", words)
+    if start is not None and start <= now and (closed := closed_nodes(names)):
+        node, why = min(closed.items())
+        return EngineRefused("closed", node, why or "-")
+    return None
+
+
+def hold(
+    row: Reservation, gpus: Sequence[CalendarGpu], *, now: datetime, policy: Policy
+) -> None:
+    """Have the engine hold a Reservation as it is now. Call it last in a transaction.
+
+    Does nothing for the portal's own Gpus, and for flex that may still be taken.
+
+    Raises:
+        Refusal: the engine refuses it, or does not answer.
+    """
+    engine = _engine_for(gpus)
+    if engine is None:
+        # If it moved to other nodes, the reconciliation gives those of Slurm back.
+        return
+    kept = EngineHold.objects.filter(pk=row.pk).first()
+    start = None if kept else row.start
+    refused = refusal_of(gpus, row.user, start=start, now=now)
+    if refused is not None:
+        raise refused
+    lock_engine()
+    facts = facts_of(row, kept, now=now, policy=policy)
+    if facts.wanted is None:
+        return
+    words = ", ".join(facts.wanted.nodes)
+    try:
+        _give_back_first(facts.wanted.nodes, engine)
+        seen = engine.observe(now=now).holds.get(facts.wanted.name) if kept else None
+        if seen is None:
+            engine.reserve(facts.wanted, now=now)
+        else:
+            engine.change(facts.wanted, seen=seen, now=now)
+    except EngineAway as error:
+        log.warning("reservation %s is not held in Slurm: %s", row.pk, error)
+        raise EngineRefused("away", words) from error
+    except EngineDeclined as error:
+        log.info("reservation %s is refused by Slurm: %s", row.pk, error)
+        raise EngineRefused(error.answer, words, str(error)) from error
+    confirm(row, facts.wanted.nodes, now=now)
+
+
+def confirm(row: Reservation, nodes: Sequence[str], *, now: datetime) -> None:
+    """Store that the engine holds these nodes."""
+    kept = EngineHold.objects.filter(pk=row.pk).first() or EngineHold(reservation=row)
+    kept.nodes, kept.asked_at, kept.failure = list(nodes), now, ""
+    kept.confirmed_at = kept.confirmed_at or now
+    kept.leaving_since = kept.gone_at = None
+    kept.save()
+
+
+def record_failure(row: Reservation, why: str, *, now: datetime) -> None:
+    """Store why a request about a hold failed."""
+    kept = EngineHold.objects.filter(pk=row.pk).first() or EngineHold(reservation=row)
+    kept.failure, kept.asked_at = why.replace("\0", "")[:FAILURE_LENGTH], now
+    kept.save()
+
+
+def lock_engine() -> None:
+    """Lock the nodes of Slurm, so that one process at a time changes what it holds.
+
+    Call it in a transaction, after all other locks (``store.locks``).
+    """
+    if connection.features.has_select_for_update:
+        rows = Node.objects.filter(engine=Node.Engine.SLURM).order_by("pk")
+        list(rows.select_for_update(no_key=True).values_list("pk"))
+
+
+def belongs_to_other_engine(row: Reservation) -> bool:
+    """Return whether a Reservation has GPUs that the portal does not give out."""
+    other = row.allocations.exclude(gpu__node__engine=Node.Engine.PORTAL)
+    return other.exists()
+
+
+def check_whole_nodes(gpu_ids: Iterable[int]) -> None:
+    """Refuse Gpus that are a part of a node that is given out as a whole.
+
+    Raises:
+        WholeNodeNeeded: some of its Gpus are missing.
+    """
+    chosen = set(gpu_ids)
+    if refused := _missing_gpus(names_of_nodes(chosen), chosen):
+        raise refused
+
+
+def _missing_gpus(
+    names: Collection[str], chosen: Collection[int]
+) -> WholeNodeNeeded | None:
+    for node, all_gpus in gpus_of_nodes(names).items():
+        missing = [label for pk, label in all_gpus.items() if pk not in chosen]
+        if missing:
+            return WholeNodeNeeded(
+                node=node, missing=", ".join(missing), gpu_ids=tuple(all_gpus)
+            )
+    return None
+
+
+def _give_back_first(nodes: Sequence[str], engine: ReservationEngine) -> None:
+    """Release the holds on these nodes whose Reservation is over.
+
+    The reconciliation would do so within seconds, but the next booking is now.
+
+    Raises:
+        EngineRefused: jobs of the former holder still run.
+        EngineAway, EngineDeclined.
+    """
+    over = EngineHold.objects.filter(gone_at=None).exclude(
+        reservation__in=Reservation.objects.live()
+    )
+    for old in over:
+        if not set(old.nodes) & set(nodes):
+            continue
+        name = hold_name(old.pk)
+        try:
+            engine.release(name)
+        except EngineDeclined as error:
+            if error.answer is not EngineAnswer.IN_USE:
+                raise
+            engine.stop(name)
+            raise EngineRefused("leaving", ", ".join(old.nodes)) from error
+
+
+def _engine_for(gpus: Sequence[CalendarGpu]) -> ReservationEngine | None:
+    """Return the engine that has to be told of a booking. None: nobody has."""
+    for gpu in gpus:
+        engine = engine_of(gpu.engine)
+        if engine.capabilities().holds:
+            return engine
+    return None

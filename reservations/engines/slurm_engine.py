@@ -1,0 +1,171 @@
+"""Slurm as an engine: one advance reservation of whole nodes for each hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from reservations.engines.engine_port import (
+    EngineAnswer,
+    EngineAway,
+    EngineCapabilities,
+    EngineDeclined,
+    EngineFailure,
+    EngineView,
+    HoldInfo,
+)
+from reservations.rules.engine_names import reservation_of
+from telemetry.slurm.slurm_commands import SlurmCommands
+from telemetry.slurm.slurm_output import SlurmFailure
+from telemetry.slurm.slurm_records import SlurmReservation
+from telemetry.slurm.slurm_refusals import SlurmAnswer, SlurmRefusal
+
+FLAG = "MAGNETIC"
+"""Jobs of its users run in the reservation without naming it."""
+_ANSWERS = {
+    SlurmAnswer.OVERLAP: EngineAnswer.TAKEN,
+    SlurmAnswer.BUSY: EngineAnswer.BUSY,
+    SlurmAnswer.IN_USE: EngineAnswer.IN_USE,
+    SlurmAnswer.NO_USER: EngineAnswer.NO_USER,
+    SlurmAnswer.DENIED: EngineAnswer.DENIED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmEngine:
+    """The cluster of `SLURM_CLUSTER`."""
+
+    commands: SlurmCommands
+
+    def capabilities(self) -> EngineCapabilities:
+        """Return that Slurm holds whole nodes."""
+        return EngineCapabilities(holds=True, whole_nodes=True)
+
+    def reserve(self, hold: HoldInfo, *, now: datetime) -> None:
+        """Create a reservation, or change the one that has the name."""
+        try:
+            self.commands.create_reservation(hold.name, creation_fields(hold, now=now))
+        except SlurmRefusal as refusal:
+            # An earlier request may have been carried out although its answer was lost.
+            seen = None
+            if refusal.answer in (SlurmAnswer.DUPLICATE, SlurmAnswer.OVERLAP):
+                seen = self.observe(now=now).holds.get(hold.name)
+            if seen is None:
+                raise _declined(refusal) from refusal
+            self.change(hold, seen=seen, now=now)
+        except SlurmFailure as error:
+            raise EngineAway(str(error)) from error
+
+    def change(self, hold: HoldInfo, *, seen: HoldInfo, now: datetime) -> None:
+        """Change the fields that differ, all by one command."""
+        fields = changed_fields(hold, seen, now=now)
+        try:
+            if fields:
+                self.commands.update_reservation(hold.name, fields)
+        except SlurmRefusal as refusal:
+            raise _declined(refusal) from refusal
+        except SlurmFailure as error:
+            raise EngineAway(str(error)) from error
+
+    def release(self, name: str) -> None:
+        """Delete the reservation."""
+        try:
+            self.commands.delete_reservation(name)
+        except SlurmRefusal as refusal:
+            if refusal.answer is not SlurmAnswer.UNKNOWN:
+                raise _declined(refusal) from refusal
+        except SlurmFailure as error:
+            raise EngineAway(str(error)) from error
+
+    def stop(self, name: str) -> None:
+        """Cancel the jobs of the reservation, those of other submitters included."""
+        try:
+            self.commands.cancel_jobs(name)
+        except SlurmFailure as error:
+            raise EngineAway(str(error)) from error
+
+    def observe(self, *, now: datetime) -> EngineView:
+        """Read the reservations and the jobs in them."""
+        try:
+            self.commands.ping()
+            version = self.commands.version()
+            found = self.commands.reservations(version)
+            running = self.commands.jobs_by_reservation()
+        except SlurmFailure as error:
+            raise EngineAway(str(error)) from error
+        ours = [one for one in found if reservation_of(one.name) is not None]
+        return EngineView(
+            at=now,
+            holds={one.name: hold_of(one) for one in ours},
+            running=running,
+        )
+
+
+def creation_fields(hold: HoldInfo, *, now: datetime) -> dict[str, str]:
+    """Return the fields of ``scontrol create reservation`` (scontrol(1))."""
+    flags = [FLAG]
+    if hold.idle_seconds:
+        flags.append(f"PURGE_COMP={_clock(hold.idle_seconds)}")
+    return {
+        # Slurm refuses a start in the past.
+        "StartTime": _time(hold.start) if hold.start > now else "now",
+        "EndTime": _time(hold.end),
+        "Users": ",".join(hold.users),
+        "Nodes": ",".join(hold.nodes),
+        "Flags": ",".join(flags),
+    }
+
+
+def changed_fields(hold: HoldInfo, seen: HoldInfo, *, now: datetime) -> dict[str, str]:
+    """Return the fields of ``scontrol update`` that make the one hold the other.
+
+    Slurm does not move the start of a reservation that has begun. With a new start and
+    no end it would move the end, too.
+    """
+    fields = {}
+    moves = hold.start != seen.start and seen.start > now
+    if moves:
+        fields["StartTime"] = _time(hold.start) if hold.start > now else "now"
+    if moves or hold.end != seen.end:
+        fields["EndTime"] = _time(hold.end)
+    if hold.users != seen.users:
+        fields["Users"] = ",".join(hold.users)
+    if hold.nodes != seen.nodes:
+        fields["Nodes"] = ",".join(hold.nodes)
+    if hold.idle_seconds != seen.idle_seconds:
+        purge = f"PURGE_COMP={_clock(hold.idle_seconds)}"
+        key = "Flags+" if hold.idle_seconds else "Flags-"
+        fields[key] = purge if hold.idle_seconds else "PURGE_COMP"
+    return fields
+
+
+def hold_of(found: SlurmReservation) -> HoldInfo:
+    """Return a reservation of Slurm as a hold."""
+    return HoldInfo(
+        name=found.name,
+        start=datetime.fromtimestamp(found.start, UTC),
+        end=datetime.fromtimestamp(found.end, UTC),
+        nodes=tuple(sorted(found.nodes)),
+        users=tuple(sorted(found.users)),
+        idle_seconds=found.purge_seconds,
+    )
+
+
+def _declined(refusal: SlurmRefusal) -> EngineFailure:
+    answer = _ANSWERS.get(refusal.answer, EngineAnswer.OTHER)
+    return EngineDeclined(str(refusal), answer)
+
+
+def _time(at: datetime) -> str:
+    return f"{at.astimezone(UTC):%Y-%m-%dT%H:%M:%S}"
+
+
+def _clock(seconds: int) -> str:
+    """Return a span as scontrol reads it.
+
+    >>> _clock(900)
+    '00:15:00'
+    """
+    minutes, rest = divmod(seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours:02}:{minutes:02}:{rest:02}"

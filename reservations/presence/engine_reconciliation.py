@@ -1,0 +1,183 @@
+"""Compare the reservations on nodes of Slurm with what Slurm holds.
+
+Runs every 15 s. Slurm is asked once, the rules decide about each reservation on its
+own, and each request is made under the locks of its rows. If Slurm does not answer,
+nothing is changed and nothing is cancelled: the next run continues.
+"""
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from django.db import transaction
+
+from reservations.booking.refunds import refund
+from reservations.booking.release import free_unused
+from reservations.engines import service as engines
+from reservations.engines.engine_port import (
+    EngineAnswer,
+    EngineAway,
+    EngineDeclined,
+    EngineView,
+    HoldInfo,
+    ReservationEngine,
+)
+from reservations.engines.engine_refusals import EngineRefused
+from reservations.engines.queries import engine_nodes, facts_of, to_reconcile
+from reservations.engines.rules import (
+    SHORTENED_SECONDS,
+    HoldFacts,
+    Step,
+    next_step,
+    strange_names,
+)
+from reservations.models import EngineHold, Reservation
+from reservations.presence.check_in import check_in
+from reservations.rules.engine_names import hold_name
+from reservations.rules.lifecycle import State
+from reservations.rules.policy import Policy
+from reservations.rules.window import whole_second
+from reservations.store import locks
+from reservations.store.booking_facts import site_policy
+from telemetry.models import Node
+from telemetry.protocol.sentences import sentence
+from telemetry.rules.isolated_steps import isolated
+
+MOST_SECONDS = 60.0
+"""A run ends after this time. The next one continues."""
+log = logging.getLogger(__name__)
+
+
+def reconcile(
+    now: datetime, *, engine: ReservationEngine | None = None
+) -> dict[str, int]:
+    """Compare everything once. Return how many requests of each kind were made."""
+    engine = engine or engines.engine_of(Node.Engine.SLURM)
+    at, policy = whole_second(now), site_policy()
+    begun = time.monotonic()
+    try:
+        view = engine.observe(now=at)
+    except EngineAway as error:
+        log.warning("Slurm is not asked for reservations: %s", error)
+        return {"engine_away": 1}
+    done: Counter[str] = Counter()
+    pks = to_reconcile()
+    for pk in pks:
+        if time.monotonic() - begun > MOST_SECONDS:
+            break
+        with isolated(log, "the hold of reservation %s is not reconciled", pk):
+            if view.running.get(hold_name(pk)):
+                done["checked_in"] += check_in(reservation_id=pk, now=at, by="job")
+            done[_reconcile_one(pk, view, engine, at, policy)] += 1
+    with isolated(log, "holds without a reservation are not deleted"):
+        names = {hold_name(pk) for pk in pks}
+        done["strange"] += _release_strange(view, engine, names)
+    del done[Step.NOTHING]
+    return {str(name): count for name, count in done.items() if count}
+
+
+@transaction.atomic(durable=True)
+def _reconcile_one(
+    pk: int, view: EngineView, engine: ReservationEngine, now: datetime, policy: Policy
+) -> str:
+    """Make the next request about one hold. Return what was done."""
+    row = locks.load_reservation(pk, lock=True)
+    engines.lock_engine()
+    kept = EngineHold.objects.filter(pk=pk).first()
+    seen = view.holds.get(hold_name(pk))
+    facts = facts_of(row, kept, now=now, policy=policy)
+    step = next_step(facts, seen, seen_at=view.at, now=now)
+    if step is Step.NOTHING:
+        return step
+    try:
+        _carry_out(step, row, facts, seen, engine, now)
+    except EngineAway as error:
+        engines.record_failure(row, str(error), now=now)
+        return "engine_away"
+    except EngineDeclined as error:
+        return _declined(step, row, error, now=now, policy=policy)
+    return step
+
+
+def _carry_out(
+    step: Step,
+    row: Reservation,
+    facts: HoldFacts,
+    seen: HoldInfo | None,
+    engine: ReservationEngine,
+    now: datetime,
+) -> None:
+    wanted = facts.wanted
+    if step is Step.NO_SHOW and wanted is not None:
+        absent = wanted.start + timedelta(seconds=wanted.idle_seconds)
+        if row.state == State.ACTIVE and absent < row.end:
+            reason = sentence("nobody came")
+            free_unused(reservation_id=row.pk, now=absent, reason=reason, no_show=True)
+    elif step is Step.RESERVE and wanted is not None:
+        engine.reserve(wanted, now=now)
+        engines.confirm(row, wanted.nodes, now=now)
+    elif step is Step.CHANGE and wanted is not None and seen is not None:
+        engine.change(wanted, seen=seen, now=now)
+        engines.confirm(row, wanted.nodes, now=now)
+    elif step is Step.FORGET:
+        EngineHold.objects.filter(pk=row.pk).update(gone_at=now, failure="")
+    elif step is Step.RELEASE or step is Step.STOP:
+        holds = EngineHold.objects.filter(pk=row.pk)
+        holds.filter(leaving_since=None).update(leaving_since=now)
+        if step is Step.STOP:
+            engine.stop(hold_name(row.pk))
+        engine.release(hold_name(row.pk))
+        holds.update(gone_at=now, failure="")
+    elif step is Step.SHORTEN and seen is not None:
+        engine.stop(seen.name)
+        end = now + timedelta(seconds=SHORTENED_SECONDS)
+        engine.change(replace(seen, end=end), seen=seen, now=now)
+
+
+def _declined(
+    step: Step,
+    row: Reservation,
+    error: EngineDeclined,
+    *,
+    now: datetime,
+    policy: Policy,
+) -> str:
+    """Refund the holder if the nodes are lost. Otherwise the next run tries again."""
+    if error.answer is EngineAnswer.IN_USE:
+        return "waits"
+    log.warning("reservation %s, %s: Slurm refuses it: %s", row.pk, step, error)
+    engines.record_failure(row, str(error), now=now)
+    taken = error.answer in (EngineAnswer.TAKEN, EngineAnswer.BUSY)
+    if step is Step.RESERVE and (taken or row.state == State.ACTIVE):
+        why = EngineRefused(error.answer, ", ".join(engine_nodes(row)), str(error))
+        refund(row, now=now, reason=why.text(), policy=policy)
+        return "refunded"
+    return "declined"
+
+
+@transaction.atomic(durable=True)
+def _release_strange(
+    view: EngineView, engine: ReservationEngine, known: Collection[str]
+) -> int:
+    """Release the holds that no reservation has, of bookings that were rolled back.
+
+    Args:
+        known: names of the holds that were reconciled.
+    """
+    if not strange_names(view.holds, known):
+        return 0
+    # A booking that is not committed yet holds this lock.
+    engines.lock_engine()
+    names = strange_names(view.holds, {*known, *map(hold_name, to_reconcile())})
+    for name in names:
+        log.warning("%s is released: no reservation has it", name)
+        try:
+            engine.release(name)
+        except EngineDeclined as error:
+            if error.answer is not EngineAnswer.IN_USE:
+                raise
+            engine.stop(name)
+    return len(names)

@@ -1,0 +1,182 @@
+"""The batch script, and how a job is submitted once and followed, without Slurm."""
+
+import os
+import signal
+import subprocess
+
+import pytest
+
+from placement.agent.slurm import slurm_client, slurm_leader
+from placement.agent.slurm.job_script import (
+    FOLDER,
+    REQUEUED,
+    SlurmState,
+    batch_script,
+    job_name,
+    submit_command,
+)
+from placement.agent.slurm.slurm_client import SlurmRefused, SlurmUnavailable
+from placement.agent.slurm.slurm_leader import LOST_FILE, SlurmLeader
+from placement.protocol.commands import SlurmPlace, parse_order
+from placement.protocol.job_lifecycle import CANNOT_START
+from tests.placement.nodes import make_order
+
+ORDER = make_order(
+    slurm=SlurmPlace("gp1", "gp_17"), key="abc", grace_seconds=29.5, job=7
+)
+
+
+def started(tmp_path, *argv: str, env=None, **variables: str) -> subprocess.Popen:
+    """Run a batch script as Slurm does."""
+    script = batch_script(argv, env or {}, str(tmp_path))
+    return subprocess.Popen(
+        ["/bin/sh", "-c", script],
+        env={"PATH": os.defpath, **variables},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_words_and_variables_reach_the_program_as_they_are(tmp_path):
+    strange = "a 'b' $HOME `id` \n;"
+    env = {"A": strange, "CUDA_VISIBLE_DEVICES": "GPU-1"}
+    words = ("printenv", "A", "CUDA_VISIBLE_DEVICES")
+    job = started(tmp_path, *words, env=env, CUDA_VISIBLE_DEVICES="2,3")
+    assert job.communicate()[0] == f"{strange}\n2,3\n"
+    assert (tmp_path / "exit").read_text() == "0\n"
+    job = started(tmp_path, "sh", "-c", 'echo "$1"; exit 5', "x", strange)
+    assert job.communicate()[0] == f"{strange}\n"
+    assert job.returncode == 5
+    assert (tmp_path / "exit").read_text() == "5\n"
+
+
+def test_a_program_may_end_well_after_term(tmp_path):
+    ending = "trap 'sleep 0.2; echo saved; exit 3' TERM"
+    program = f"{ending}; echo on; while :; do sleep 0.1; done"
+    job = started(tmp_path, "sh", "-c", program)
+    assert job.stdout is not None
+    assert job.stdout.readline() == "on\n"
+    # As Slurm does with --batch.
+    os.kill(job.pid, signal.SIGTERM)
+    assert job.communicate()[0] == "saved\n"
+    assert (tmp_path / "exit").read_text() == "3\n"
+
+
+def test_a_job_that_slurm_starts_again_does_nothing(tmp_path):
+    job = started(tmp_path, "touch", str(tmp_path / "ran"), SLURM_RESTART_COUNT="1")
+    assert job.communicate()[0] == f"{REQUEUED}\n"
+    assert not (tmp_path / "ran").exists()
+
+
+def test_the_command_to_submit_has_the_time_that_is_left():
+    words = submit_command(ORDER, "/w/.slurm", "/w", 3599.0)
+    assert "--time=59" in words
+    assert "--signal=B:TERM@30" in words
+    assert "--gres=gpu:1" in words
+    assert "--exclusive" in words
+    assert "--reservation=gp_17" in words
+    assert "--comment=gp:7:1" in words
+    # An older node refuses what it cannot carry out.
+    assert '"v":4' in ORDER.payload()
+    assert parse_order(ORDER.payload()) == ORDER
+
+
+class Slurm:
+    """Answers as the client's functions do."""
+
+    def __init__(self, monkeypatch) -> None:
+        self.states: list[SlurmState | Exception | None] = []
+        self.submitted = 0
+        self.lose_answer = self.refuse = False
+        self.cancelled: list[str] = []
+        monkeypatch.setattr(slurm_client, "find", self.find)
+        monkeypatch.setattr(slurm_client, "ask", self.ask)
+        monkeypatch.setattr(slurm_client, "cancel", lambda *w: self.cancelled.append(w))
+        for name in (
+            "STEP_SECONDS",
+            "ASK_SECONDS",
+            "RUNS_ASK_SECONDS",
+            "PATIENCE_SECONDS",
+        ):
+            monkeypatch.setattr(slurm_leader, name, 0.01)
+
+    def find(self, name: str, user: str) -> SlurmState | None:
+        assert name == job_name(ORDER)
+        found = self.states.pop(0) if len(self.states) > 1 else self.states[0]
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def ask(self, command) -> str:
+        if command[0] == "sbatch":
+            self.submitted += 1
+            if self.refuse:
+                raise SlurmRefused("Requested reservation is invalid")
+            if self.lose_answer:
+                self.lose_answer = False
+                raise SlurmUnavailable("sbatch gave no answer in 20 s")
+        return ""
+
+
+@pytest.fixture
+def slurm(monkeypatch) -> Slurm:
+    return Slurm(monkeypatch)
+
+
+def state(word: str, reason: str = "None") -> SlurmState:
+    return SlurmState("7", word, reason)
+
+
+def follow(tmp_path, capfd) -> tuple[int, str]:
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        code = SlurmLeader(ORDER, tmp_path, "#!/bin/sh\n").run()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    return code, capfd.readouterr().out
+
+
+def test_a_lost_answer_to_a_submission_is_looked_for(slurm, tmp_path, capfd):
+    slurm.lose_answer = True
+    slurm.states = [None, state("RUNNING"), state("COMPLETED")]
+    code, said = follow(tmp_path, capfd)
+    assert slurm.submitted == 1
+    assert code == 0
+    assert "gave no answer" in said
+    assert "Slurm answers again" in said
+
+
+def test_a_leader_that_comes_back_submits_nothing(slurm, tmp_path, capfd):
+    slurm.states = [state("RUNNING"), state("FAILED")]
+    assert follow(tmp_path, capfd)[0] == 1
+    assert slurm.submitted == 0
+
+
+def test_a_job_that_waits_says_why_and_one_whose_node_fails_is_lost(
+    slurm, tmp_path, capfd
+):
+    why = "ReqNodeNotAvail, UnavailableNodes:gp1"
+    away = SlurmUnavailable("the controller of Slurm does not answer")
+    slurm.states = [None, state("PENDING", why), away, state("NODE_FAIL")]
+    code, said = follow(tmp_path, capfd)
+    assert "gpuportal: waits in Slurm: the node is not available\n" in said
+    assert "does not answer. The portal tries again" in said
+    assert "Slurm ended the job: NODE_FAIL" in said
+    assert code == 1
+    assert (tmp_path / FOLDER / LOST_FILE).exists()
+
+
+def test_a_refused_submission_is_not_repeated(slurm, tmp_path, capfd):
+    slurm.states, slurm.refuse = [None], True
+    code, said = follow(tmp_path, capfd)
+    assert (code, slurm.submitted) == (CANNOT_START, 1)
+    assert "Slurm refuses the job: Requested reservation is invalid" in said
+
+
+def test_a_host_without_slurm_is_told(tmp_path, capfd, monkeypatch):
+    monkeypatch.setenv(slurm_client.CLIENT_FOLDER, str(tmp_path / "none"))
+    assert follow(tmp_path, capfd) == (
+        CANNOT_START,
+        "gpuportal: Slurm refuses the job: "
+        "scontrol is not installed on the agent's host\n",
+    )

@@ -1,0 +1,90 @@
+"""Jobs on nodes of Slurm: what the portal's side sends, and from whom it hears."""
+
+import pytest
+
+from placement.jobs import service as jobs
+from placement.jobs.tick import job_tick
+from placement.models import Job
+from placement.planner.values.errors import LaunchInvalid
+from placement.protocol.commands import SlurmPlace
+from reservations.rules.lifecycle import State
+from telemetry.models import Gpu, Node
+from telemetry.rules.slurm_use import SlurmUse
+from telemetry.slurm.cluster_view import SlurmGpuView, SlurmNodeView
+from telemetry.slurm.service import record_view
+from tests.factories import make_node, make_reservation
+from tests.placement.stage import NOW, fact, now_is, record
+from tests.placement.stage_fixtures import orders, text_bodies
+
+__all__ = ["orders", "text_bodies"]
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def reservation(alice, settings):
+    """A reservation of node gp1 of Slurm."""
+    settings.SLURM_CLUSTER, settings.SLURM_BOOK = "lab", True
+    settings.SLURM_AGENT = "slurm-lab"
+    settings.ALLOW_UNISOLATED_SCRIPTS = True
+    make_node("slurm-lab", last_seen_at=NOW)
+    free = tuple(SlurmGpuView(n, "a100", SlurmUse.FREE) for n in range(2))
+    record_view("lab", [SlurmNodeView("gp1", free)], version="22.05.8", now=NOW)
+    gpus = list(Gpu.objects.filter(node__name="gp1"))
+    return make_reservation(alice, gpus, start=NOW, state=State.ACTIVE)
+
+
+def launch(user, reservation, **more) -> Job:
+    known = {"name": "try", "kind": "script", "script": "#!/bin/sh\necho on\n"}
+    words = {"user": user, "reservation_id": reservation.pk, "now": NOW}
+    return jobs.launch(**(known | words | more))
+
+
+def test_the_agent_gets_the_command_and_its_facts_are_believed(
+    alice, reservation, orders
+) -> None:
+    job = launch(alice, reservation)
+    assert job.node.name == "gp1"
+    job_tick.tick(NOW)
+    assert orders("gp1") == []
+    (order,) = orders("slurm-lab")
+    assert order.node == "slurm-lab"
+    assert order.slurm == SlurmPlace("gp1", f"gp_{reservation.pk}", whole_node=True)
+    assert len(order.gpu_uuids) == 2
+    # Neither the node itself nor another worker may speak for it.
+    for stranger in ("gp1", "red"):
+        record(fact(job, "started", at=NOW.timestamp()), now=NOW, node=stranger)
+        assert now_is(job) == Job.State.STARTING
+    record(fact(job, "started", at=NOW.timestamp()), now=NOW, node="slurm-lab")
+    assert now_is(job) == Job.State.RUNNING
+    jobs.stop(job_id=job.pk, user=alice, now=NOW)
+    job_tick.tick(NOW)
+    (stop,) = orders("slurm-lab")
+    assert (stop.kind, stop.job) == ("stop", job.pk)
+
+
+def test_a_part_of_the_gpus_leaves_the_rest_of_the_node(
+    alice, reservation, orders
+) -> None:
+    launch(alice, reservation, gpu_count=1)
+    job_tick.tick(NOW)
+    (order,) = orders("slurm-lab")
+    assert order.slurm == SlurmPlace("gp1", f"gp_{reservation.pk}", whole_node=False)
+
+
+def test_without_an_agent_students_use_sbatch(alice, reservation, settings) -> None:
+    settings.SLURM_AGENT = ""
+    with pytest.raises(LaunchInvalid, match=f"--reservation=gp_{reservation.pk}"):
+        launch(alice, reservation)
+    assert not Job.objects.exists()
+
+
+def test_an_agent_without_isolation_runs_no_scripts(
+    alice, reservation, settings
+) -> None:
+    settings.ALLOW_UNISOLATED_SCRIPTS = False
+    alice.unix_user = "alice"
+    alice.save()
+    with pytest.raises(jobs.ScriptsNotAllowed):
+        launch(alice, reservation)
+    Node.objects.filter(name="slurm-lab").update(isolation=Node.Isolation.WATCHED)
+    assert launch(alice, reservation)

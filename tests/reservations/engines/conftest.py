@@ -1,0 +1,37 @@
+"""A lab with a node of Slurm, whose answers are replayed."""
+
+import pytest
+
+from reservations.engines import service as engines
+from reservations.engines.slurm_engine import SlurmEngine
+from telemetry.models import Gpu, Node
+from telemetry.rules.slurm_use import SlurmUse
+from telemetry.slurm.cluster_view import SlurmGpuView, SlurmNodeView
+from telemetry.slurm.service import record_view
+from tests.reservations.conftest import NOW
+from tests.reservations.engines.replayed_slurm import ReplayedSlurm, SlurmState
+
+
+@pytest.fixture
+def slurm(lab, settings, monkeypatch, alice) -> SlurmState:
+    """Add node gp1 of Slurm with two GPUs to the lab. Alice has a Unix user."""
+    settings.SLURM_CLUSTER, settings.SLURM_BOOK = "lab", True
+    commands = ReplayedSlurm()
+    engine = SlurmEngine(commands)
+    known = engines.engine_of
+    monkeypatch.setattr(
+        engines,
+        "engine_of",
+        lambda name: engine if name == Node.Engine.SLURM else known(name),
+    )
+    alice.unix_user = "alice"
+    alice.save()
+    free = tuple(SlurmGpuView(n, "a100", SlurmUse.FREE) for n in range(2))
+    record_view("lab", [SlurmNodeView("gp1", free)], version="22.05.8", now=NOW)
+    return commands.state
+
+
+@pytest.fixture
+def node_gpus(slurm) -> list[Gpu]:
+    """Return the GPUs of node gp1."""
+    return list(Gpu.objects.filter(node__name="gp1").order_by("index"))

@@ -1,0 +1,234 @@
+"""Bookings of nodes of Slurm, and every row of the table of its failures."""
+
+from datetime import timedelta
+
+import pytest
+
+from reservations import tick
+from reservations.booking.booking_change import change
+from reservations.booking.partial_release import give_back_part
+from reservations.booking.release import cancel, release, undo_cancel
+from reservations.engines.engine_refusals import EngineRefused, WholeNodeNeeded
+from reservations.models import EngineHold, LedgerEntry, Membership, Reservation
+from reservations.presence.engine_reconciliation import reconcile
+from reservations.rules.lifecycle import Kind, State
+from tests.reservations.conftest import NOW, at
+from tests.reservations.engines.replayed_slurm import BUSY, OVERLAP
+
+LATER = NOW + timedelta(seconds=15)
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def test_a_booking_is_one_reservation_of_the_whole_node(
+    lab, slurm, node_gpus, alice
+) -> None:
+    made = lab.book(alice, node_gpus, at(12), 3)
+    name = f"gp_{made.pk}"
+    assert slurm.holds[name] == {
+        "StartTime": "2026-03-02T12:00:00",
+        "EndTime": "2026-03-02T15:00:00",
+        "Users": "alice",
+        "Nodes": "gp1",
+        "Flags": "MAGNETIC,PURGE_COMP=00:15:00",
+    }
+    assert EngineHold.objects.get().confirmed_at == NOW
+    # A second look finds nothing to do.
+    slurm.commands.clear()
+    assert reconcile(LATER) == {}
+    assert slurm.commands == []
+    moved = change(
+        reservation_id=made.pk,
+        user=alice,
+        start=at(13),
+        end=at(17),
+        version=made.version,
+        now=LATER,
+    )
+    assert slurm.holds[name]["StartTime"] == "2026-03-02T13:00:00"
+    assert slurm.holds[name]["EndTime"] == "2026-03-02T17:00:00"
+    cancel(reservation_id=moved.pk, user=alice, now=LATER)
+    # An answer from before the last request says nothing about it.
+    assert reconcile(LATER) == {}
+    assert reconcile(at(10)) == {"release": 1}
+    assert slurm.holds == {}
+    assert EngineHold.objects.get().gone_at == at(10)
+    assert reconcile(at(11)) == {}
+
+
+def test_a_part_of_a_node_is_refused(lab, slurm, node_gpus, alice) -> None:
+    with pytest.raises(WholeNodeNeeded, match="Choose its other GPUs too: gp1:1") as no:
+        lab.book(alice, node_gpus[:1], at(12), 3)
+    assert no.value.gpu_ids == tuple(gpu.pk for gpu in node_gpus)
+    made = lab.book(alice, node_gpus, NOW, 3)
+    with pytest.raises(WholeNodeNeeded):
+        give_back_part(
+            reservation_id=made.pk,
+            user=alice,
+            gpu_ids=[node_gpus[0].pk],
+            version=made.version,
+            now=LATER,
+        )
+
+
+def test_a_person_without_a_unix_user_and_a_silent_cluster_are_refused(
+    lab, slurm, node_gpus, alice, bob
+) -> None:
+    with pytest.raises(EngineRefused, match="you have no Unix user there"):
+        lab.book(bob, node_gpus, at(12), 1)
+    slurm.away = True
+    with pytest.raises(EngineRefused, match="Slurm does not answer"):
+        lab.book(alice, node_gpus, at(12), 1)
+    assert not Reservation.objects.exists()
+    # The lab's own nodes need no Slurm.
+    assert lab.book(alice, lab.gpus[:1], at(12), 1)
+
+
+@pytest.mark.parametrize(
+    ("sentence", "told"),
+    [
+        (OVERLAP, "Slurm has reserved gp1 for another purpose in this time."),
+        (BUSY, "A job of Slurm runs on gp1"),
+        ("Invalid user id", "Slurm does not know the Unix user"),
+        ("Access/permission denied", "Slurm does not let the portal reserve"),
+        ("Something new", "Slurm refuses it: .*Something new"),
+    ],
+)
+def test_a_slot_that_is_taken_behind_our_back_is_refused_with_the_reason(
+    lab, slurm, node_gpus, alice, sentence, told
+) -> None:
+    slurm.refuse["create"] = sentence
+    with pytest.raises(EngineRefused, match=told):
+        lab.book(alice, node_gpus, at(12), 1)
+    assert not Reservation.objects.exists()
+    assert not LedgerEntry.objects.exists()
+
+
+def test_a_lost_answer_leaves_no_second_reservation(
+    lab, slurm, node_gpus, alice
+) -> None:
+    slurm.lose_answer = True
+    with pytest.raises(EngineRefused, match="does not answer"):
+        lab.book(alice, node_gpus, at(12), 1)
+    assert len(slurm.holds) == 1
+    # It was created, and the name is the key: the next booking takes it over, or the
+    # reconciliation deletes it.
+    made = lab.book(alice, node_gpus, at(13), 1)
+    assert reconcile(LATER) in ({}, {"strange": 1})
+    assert list(slurm.holds) == [f"gp_{made.pk}"]
+    assert slurm.holds[f"gp_{made.pk}"]["StartTime"] == "2026-03-02T13:00:00"
+
+
+def test_a_release_while_a_job_runs(lab, slurm, node_gpus, alice) -> None:
+    made = lab.book(alice, node_gpus, NOW, 3)
+    name = f"gp_{made.pk}"
+    slurm.jobs[name] = 1
+    # The reservation of a holder who has come is not dropped when it is idle.
+    assert reconcile(LATER) == {"checked_in": 1, "change": 1}
+    made.refresh_from_db()
+    assert made.checked_in_at == LATER
+    assert slurm.holds[name]["Flags"] == "MAGNETIC"
+    release(reservation_id=made.pk, user=alice, now=at(10))
+    grace = lab.policy.stop_grace_seconds
+    assert reconcile(at(10, 1)) == {"waits": 1}
+    assert slurm.jobs[name] == 1
+    with pytest.raises(EngineRefused, match="are ending on gp1"):
+        lab.book(alice, node_gpus, at(12), 1, now=at(10, 1))
+    slurm.jobs[name] = 1
+    after = at(10, 1) + timedelta(seconds=grace)
+    assert reconcile(after) == {"stop": 1}
+    assert slurm.holds == {}
+
+
+def test_jobs_that_do_not_end_shorten_the_reservation(
+    lab, slurm, node_gpus, alice, monkeypatch
+) -> None:
+    made = lab.book(alice, node_gpus, NOW, 3)
+    name = f"gp_{made.pk}"
+    slurm.refuse["delete"] = "Requested reservation is in use"
+    release(reservation_id=made.pk, user=alice, now=at(10))
+    reconcile(at(10))
+    minutes = 5
+    assert reconcile(at(10, minutes)) == {"shorten": 1}
+    assert slurm.holds[name]["EndTime"] == "2026-03-02T10:06:00"
+    slurm.holds.clear()  # Slurm ends it
+    assert reconcile(at(10, 7)) == {"forget": 1}
+
+
+def test_a_controller_that_is_away_cancels_nothing(
+    lab, slurm, node_gpus, alice
+) -> None:
+    made = lab.book(alice, node_gpus, at(12), 3)
+    slurm.away = True
+    assert reconcile(LATER) == {"engine_away": 1}
+    # A cancel needs no answer. It is passed on later.
+    cancel(reservation_id=made.pk, user=alice, now=LATER)
+    assert reconcile(at(10)) == {"engine_away": 1}
+    assert f"gp_{made.pk}" in slurm.holds
+    slurm.away = False
+    assert reconcile(at(11)) == {"release": 1}
+
+
+def test_a_purged_reservation_is_a_no_show(lab, slurm, node_gpus, alice) -> None:
+    made = lab.book(alice, node_gpus, NOW, 3)
+    slurm.holds.clear()
+    # Too early for a purge: it is made again.
+    assert reconcile(at(9, 5)) == {"reserve": 1}
+    slurm.holds.clear()
+    assert reconcile(at(9, 16)) == {"no-show": 1}
+    made.refresh_from_db()
+    assert (made.state, made.no_show, made.end) == (State.RELEASED, True, at(9, 15))
+    rows = LedgerEntry.objects.filter(reservation=made)
+    assert rows.filter(kind=LedgerEntry.Kind.RELEASE).exists()
+    assert reconcile(at(9, 17)) == {"forget": 1}
+
+
+def test_a_deleted_reservation_is_made_again_or_refunded(
+    lab, slurm, node_gpus, alice
+) -> None:
+    made = lab.book(alice, node_gpus, at(12), 3)
+    slurm.holds.clear()
+    slurm.refuse["create"] = "Access/permission denied"
+    assert reconcile(LATER) == {"declined": 1}
+    assert "denied" in EngineHold.objects.get().failure
+    slurm.refuse["create"] = OVERLAP
+    assert reconcile(at(10)) == {"refunded": 1}
+    made.refresh_from_db()
+    assert made.state == State.REFUNDED
+    why = made.user.notices.filter(kind="refunded").get().detail["reason"]
+    assert why == "Slurm has reserved gp1 for another purpose in this time."
+
+
+def test_flex_is_held_once_nobody_can_take_it(lab, slurm, node_gpus, alice) -> None:
+    Membership.objects.filter(user=alice).update(quota_gpu_seconds=0)
+    lab.set(freeze_seconds=3600)
+    made = lab.book(alice, node_gpus, at(12), 1)
+    assert made.kind == Kind.FLEX
+    assert slurm.holds == {}
+    assert reconcile(LATER) == {}
+    assert reconcile(at(11)) == {"reserve": 1}
+    assert f"gp_{made.pk}" in slurm.holds
+
+
+def test_a_cancelled_slot_can_be_booked_at_once(lab, slurm, node_gpus, alice) -> None:
+    first = lab.book(alice, node_gpus, at(12), 1)
+    cancel(reservation_id=first.pk, user=alice, now=NOW)
+    second = lab.book(alice, node_gpus, at(12), 1)
+    assert list(slurm.holds) == [f"gp_{second.pk}"]
+    cancel(reservation_id=second.pk, user=alice, now=NOW)
+    undo_cancel(reservation_id=second.pk, user=alice, now=NOW)
+    assert list(slurm.holds) == [f"gp_{second.pk}"]
+
+
+def test_a_reservation_that_ends_is_charged_and_given_back(
+    lab, slurm, node_gpus, alice
+) -> None:
+    made = lab.book(alice, node_gpus, NOW, 1)
+    slurm.jobs[f"gp_{made.pk}"] = 1
+    reconcile(LATER)
+    slurm.jobs.clear()
+    tick.tick(at(10, 0))
+    made.refresh_from_db()
+    assert made.state == State.ENDED
+    charge = LedgerEntry.objects.get(reservation=made, kind=LedgerEntry.Kind.CHARGE)
+    assert charge.gpu_seconds == 2 * 3600
+    assert reconcile(at(10, 1)) == {"release": 1}

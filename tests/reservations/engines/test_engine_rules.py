@@ -1,0 +1,107 @@
+"""The next request about a hold, and the fields of Slurm's commands. Pure."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from reservations.engines.engine_port import HoldInfo, PortalEngine
+from reservations.engines.rules import HoldFacts, Step, is_due, next_step
+from reservations.engines.slurm_engine import changed_fields, creation_fields
+from reservations.rules.lifecycle import Kind, State
+from reservations.rules.policy import Policy
+from telemetry.slurm.slurm_refusals import SlurmAnswer, answer_of
+from tests.reservations.conftest import NOW
+
+pytestmark = pytest.mark.pure
+HOUR = timedelta(hours=1)
+WANTED = HoldInfo("gp_7", NOW + HOUR, NOW + 2 * HOUR, ("gp1",), ("ada",), 900)
+BEGUN = replace(WANTED, start=NOW - HOUR)
+KEPT = HoldFacts(WANTED, confirmed=True, asked_at=NOW - HOUR)
+OVER = HoldFacts(None, confirmed=True, asked_at=NOW - HOUR, grace_seconds=30.0)
+
+
+@pytest.mark.parametrize(
+    ("facts", "seen", "step"),
+    [
+        (KEPT, WANTED, Step.NOTHING),
+        (KEPT, None, Step.RESERVE),
+        (KEPT, replace(WANTED, end=NOW), Step.CHANGE),
+        (KEPT, replace(WANTED, users=("bo",)), Step.CHANGE),
+        (replace(KEPT, asked_at=NOW), None, Step.NOTHING),
+        # Once it has begun, its start in Slurm is the moment of the request.
+        (
+            replace(KEPT, wanted=BEGUN),
+            replace(BEGUN, start=NOW - HOUR / 2),
+            Step.NOTHING,
+        ),
+        (replace(KEPT, wanted=BEGUN), None, Step.NO_SHOW),
+        (replace(KEPT, wanted=BEGUN, confirmed=False), None, Step.RESERVE),
+        (replace(KEPT, wanted=replace(BEGUN, idle_seconds=0)), None, Step.RESERVE),
+        (OVER, None, Step.FORGET),
+        (HoldFacts(None, confirmed=False), None, Step.NOTHING),
+        (OVER, WANTED, Step.RELEASE),
+        (
+            replace(OVER, leaving_since=NOW - timedelta(seconds=20)),
+            WANTED,
+            Step.RELEASE,
+        ),
+        (replace(OVER, leaving_since=NOW - timedelta(seconds=40)), WANTED, Step.STOP),
+        (replace(OVER, leaving_since=NOW - HOUR), WANTED, Step.SHORTEN),
+        (replace(OVER, leaving_since=NOW - HOUR), replace(WANTED, end=NOW), Step.STOP),
+    ],
+)
+def test_the_next_request(facts, seen, step):
+    assert next_step(facts, seen, seen_at=NOW, now=NOW) is step
+
+
+@pytest.mark.parametrize(
+    ("state", "kind", "hours", "due"),
+    [
+        (State.CONFIRMED, Kind.FIRM, 100, True),
+        (State.ACTIVE, Kind.FLEX, -1, True),
+        (State.CONFIRMED, Kind.FLEX, 1, True),
+        (State.CONFIRMED, Kind.FLEX, 3, False),
+        (State.CANCELLED, Kind.FIRM, 1, False),
+    ],
+)
+def test_flex_is_held_when_it_is_frozen(state, kind, hours, due):
+    policy = replace(Policy(), freeze_seconds=7200)
+    assert is_due(state, kind, NOW + hours * HOUR, now=NOW, policy=policy) is due
+
+
+def test_the_fields_of_the_commands():
+    assert creation_fields(BEGUN, now=NOW)["StartTime"] == "now"
+    assert creation_fields(replace(WANTED, idle_seconds=0), now=NOW)["Flags"] == (
+        "MAGNETIC"
+    )
+    assert changed_fields(WANTED, WANTED, now=NOW) == {}
+    # Slurm would keep the length, and move the end too.
+    moved = replace(WANTED, start=NOW + HOUR / 2)
+    assert changed_fields(moved, WANTED, now=NOW) == {
+        "StartTime": "2026-03-02T09:30:00",
+        "EndTime": "2026-03-02T11:00:00",
+    }
+    assert changed_fields(replace(WANTED, idle_seconds=0), WANTED, now=NOW) == {
+        "Flags-": "PURGE_COMP"
+    }
+    other = replace(WANTED, nodes=("gp1", "gp2"), users=("ada", "bo"))
+    assert changed_fields(other, WANTED, now=NOW) == {
+        "Nodes": "gp1,gp2",
+        "Users": "ada,bo",
+    }
+
+
+def test_an_error_without_known_words_is_no_answer_of_a_kind():
+    assert answer_of("scontrol: Unable to contact slurm controller (connect failure)")
+    assert answer_of("something new") is SlurmAnswer.OTHER
+
+
+def test_the_portal_itself_need_not_be_asked():
+    engine = PortalEngine()
+    assert not engine.capabilities().holds
+    engine.reserve(WANTED, now=NOW)
+    engine.change(WANTED, seen=WANTED, now=NOW)
+    engine.stop(WANTED.name)
+    engine.release(WANTED.name)
+    assert engine.observe(now=NOW).holds == {}
