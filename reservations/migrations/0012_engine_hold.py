@@ -7,7 +7,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('reservations', '0009_ledger_import'),
+        ('reservations', '0011_used_assertion'),
     ]
 
     operations = [
