@@ -56,7 +56,9 @@ from placement.planner.search.sensible_step import why_absurd
 from placement.planner.search.step_time import (
     StepTime,
     Work,
+    efficiency_ratio,
     flops_per_second,
+    width_of,
     work_of,
 )
 from placement.planner.values.calibration import UNCORRECTED, Corrections
@@ -323,12 +325,20 @@ class SearchContext:
                 setting.workload,
                 tokens=self.tokens(setting, sharding),
                 fetched=sharding.stage == 3,
+                width=width_of(self.spec),
+                tensor_degree=sharding.tensor_degree,
             )
         return self.caches.works[key]
 
     def speed(self, chosen: Sequence[GpuOffer], setting: Setting) -> float:
         """Return the operations per second of the slowest of some Gpus."""
-        return min(flops_per_second(offer, setting.workload) for offer in chosen)
+        width = width_of(self.spec)
+        return min(flops_per_second(one, setting.workload, width) for one in chosen)
+
+    def efficiency_ratio(self, setting: Setting, sharding: Sharding) -> float:
+        """Return the part of a Gpu's rate that a rank's microbatch reaches."""
+        tokens = self.tokens(setting, sharding)
+        return efficiency_ratio(tokens, width_of(self.spec), sharding.tensor_degree)
 
     def need_bytes(self, setting: Setting, sharding: Sharding) -> int:
         """Return the bytes that a Gpu must offer to a rank."""

@@ -56,7 +56,7 @@ def test_a_large_model_is_shared_out_before_it_waits_in_the_hosts_memory():
     assert (found.best.strategy, len(found.best.shards)) == ("fsdp", 4)
     alone = next(one for one in found.refusals if one.strategy == "single")
     assert alone.code == "not-better"
-    assert "4 GPUs" in alone.reason
+    assert "2 GPUs" in alone.reason
     assert not beaten(found)
 
 
@@ -161,7 +161,9 @@ def test_the_trade_is_in_credits_where_gpus_weigh_differently():
     double = plan(
         spec,
         asked,
-        offers_from_list([{"name": "A100", "free_bytes": 80 * 10**9, "weight": 10}]),
+        offers_from_list(
+            [{"name": one.shards[0].gpu_name, "free_bytes": 80 * 10**9, "weight": 10}]
+        ),
     ).best
 
     assert trade_told(one, one) == (
