@@ -181,7 +181,7 @@ def _cost(
         cache_bytes=_cache_bytes(setting, layer, windowed),
         gathered_bytes=_gathered_bytes(layer, workload, cut),
         forward_flops=flops,
-        recompute_flops=flops if again else 0.0,
+        recompute_flops=flops if again else _scores_flops(setting, layer),
         trained_elements=trained_elements(layer, cut),
         moment_width=_moment_width(layer, workload),
         expert_elements=expert_elements(layer, cut),
@@ -297,6 +297,17 @@ def _backward_flops(setting: Replaying, layer: LayerSpec, forward: float) -> flo
     matrices = _forward_flops(setting, layer, attention=False)
     learned = _forward_flops(setting, layer, attention=False, learns=True)
     return forward + (forward - matrices) + learned
+
+
+def _scores_flops(setting: Replaying, layer: LayerSpec) -> float:
+    """Return the operations of attention's scores that selective recomputation repeats
+    (arXiv:2205.05198, section 5).
+    """
+    workload = setting.workload
+    if not workload.trains or workload.checkpointing != "selective":
+        return 0.0
+    whole = _forward_flops(setting, layer)
+    return whole - _forward_flops(setting, layer, attention=False)
 
 
 def _forward_flops(

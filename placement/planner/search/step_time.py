@@ -27,8 +27,8 @@ from placement.planner.values.strategies import STRATEGIES
 from placement.planner.values.workload import Workload
 
 PEAK_RATIO = 0.70
-"""Part of the peak that wide matrix products reach. With BYTES_PER_WIDTH it follows from
-92 published runs (MPT of 125 M to 70 B on A100 and H100: MosaicML, llm-foundry,
+"""Part of the peak that wide matrix products reach. With BYTES_PER_WIDTH it follows
+from 92 published runs (MPT of 125 M to 70 B on A100 and H100: MosaicML, llm-foundry,
 scripts/train/benchmarking) and 20 of ours (Llama and GPT-2 blocks of width 1,024 to
 12,288 on an H200, eager torch); see docs/accuracy.md.
 """
@@ -46,8 +46,8 @@ at an eighth of the 16-bit peak, as on V100.
 """
 ROWS_FOR_HALF = 150.0
 """Peak 16-bit operations over memory bytes a second: 76 (3090), 153 (A100), 295
-(H100). At that many rows memory takes as long as arithmetic at its peak. Work is counted for
-a card with this balance; `flops_per_second` corrects it for others."""
+(H100). At that many rows memory takes as long as arithmetic at its peak. Work is
+counted for a card with this balance; `flops_per_second` corrects it for others."""
 PCIE_BYTES_PER_SECOND = BYTES_PER_SECOND[UNKNOWN]
 """Also the rate to the node's memory."""
 NVME_BYTES_PER_SECOND = 3e9

@@ -17,10 +17,12 @@ docs/design/placement.md#many-nodes.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import accumulate, combinations, pairwise
+from itertools import accumulate, combinations, pairwise, product
 from typing import Any
 
+from placement.planner.memory.layer_costs import LayerCost
 from placement.planner.model.sharding import Sharding
+from placement.planner.search.candidates.other_schedules import kept_pieces
 from placement.planner.search.candidates.search_context import (
     RankPlacement,
     SearchContext,
@@ -33,15 +35,23 @@ from placement.planner.search.link_bandwidth import (
     joined_by_fast_links,
     slowest_link,
 )
-from placement.planner.search.memory_savings import Setting, divisors, in_runs, stages
+from placement.planner.search.memory_savings import (
+    PlanLimits,
+    Setting,
+    divisors,
+    in_runs,
+    stages,
+)
 from placement.planner.search.step_time import (
     StepTime,
     Work,
     all_reduce_bytes,
+    efficiency_ratio,
     exposed_seconds,
     host_seconds,
     layer_flops,
     tensor_seconds,
+    width_of,
 )
 from placement.planner.values.gpu_availability import GpuOffer
 from placement.planner.values.humanize import gib
@@ -56,6 +66,7 @@ from placement.planner.values.strategies import (
     HYBRID,
     ZERO1,
     ZERO2,
+    Engine,
     Strategy,
 )
 from telemetry.protocol.sentences import counted, sentence
@@ -69,6 +80,8 @@ ROOM_CLASS_BYTES = 4 * 2**30
 MICROBATCHES = (1, 2, 4, 8)
 """Numbers of sequences of one microbatch that are tried."""
 MOST_STAGES = 64
+VIRTUAL = (1, 2, 3, 4)
+"""Numbers of pieces of the model per rank of a pipeline that are tried."""
 CONTEXT_DEGREES = (1, 2, 4, 8, 16)
 LEAST_CONTEXT_TOKENS = 4096
 """Least number of tokens of a context rank. Fewer do not pay for passing keys on."""
@@ -130,6 +143,10 @@ class Grid:
     runs: int
     """Microbatches of one copy of the model in one step."""
     time: StepTime
+    virtual: int = 1
+    """Pieces of the model on each rank of a pipeline; more than 1: interleaved."""
+    engine: Engine = "auto"
+    """The library by whose memory rules the ranks are counted."""
 
     @property
     def size(self) -> int:
@@ -143,6 +160,7 @@ class Grid:
             round(self.time.total_seconds, 9),
             self.setting.severity,
             self.pipeline,
+            self.virtual,
             self.tensor,
             self.context,
             self.expert,
@@ -164,18 +182,21 @@ class Grid:
             sequence_parallel=self.tensor > 1 and self.setting.workload.trains,
             microbatches=self.runs if self.pipeline > 1 else 1,
             pipeline_degree=self.pipeline,
+            pipeline_schedule="interleaved" if self.virtual > 1 else "1f1b",
+            virtual_stages=self.virtual,
+            engine=self.engine,
         )
 
-    def whole(self) -> Sharding:
-        """Return the same with ranks that run all layers and whole sequences."""
+    def whole(self, batch: int) -> Sharding:
+        """Return a Sharding with ranks that run all layers of one whole sequence."""
         return _sharding(
             strategy=self.strategy.rank_rules or self.strategy.key,
-            data_degree=self.data,
+            data_degree=batch,
             tensor_degree=self.tensor,
             expert_degree=self.expert,
             zero_stage=self.zero_stage if self.strategy.zero_stage is None else 0,
             sequence_parallel=self.tensor > 1,
-            microbatches=self.runs if self.pipeline > 1 else 1,
+            engine=self.engine,
         )
 
 
@@ -319,6 +340,69 @@ def _pool(groups: Sequence[tuple[GpuOffer, ...]]) -> EqualNodes | None:
 
 
 _NO_TIME = StepTime(0.0)
+NEARLY = 0.99
+"""Activations grow with the microbatch, but for rounding."""
+
+
+class _UnitWork:
+    """The work of one sequence on a rank that runs all layers, and what it keeps."""
+
+    def __init__(
+        self,
+        context: SearchContext,
+        setting: Setting,
+        whole: Sharding,
+        costs: Sequence[LayerCost],
+    ) -> None:
+        workload = setting.workload
+        self.work = context.work(in_runs(setting, 1), whole)
+        self.flops = tuple(layer_flops(cost, workload) for cost in costs)
+        self.total_flops = sum(self.flops)
+        inner = [cost for cost in costs if cost.kind not in ("embedding", "head")]
+        alike = min(inner, key=lambda cost: cost.kept_bytes, default=costs[0])
+        self.kept = float(alike.kept_bytes) if inner else 0.0
+        """Bytes that the block with the fewest keeps until its backward."""
+        elements = sum(cost.elements for cost in costs) or 1
+        smallest = min((cost.elements for cost in inner), default=0)
+        self.block_share = smallest / elements
+        """The smallest block's part of the states."""
+        self.blocks = [
+            0,
+            *accumulate(cost.kind not in ("embedding", "head") for cost in costs),
+        ]
+        """Number of blocks before each layer, and of all."""
+
+
+def _with_selective(
+    settings: Sequence[Setting], limits: PlanLimits
+) -> Iterator[Setting]:
+    """Yield settings, and for each one that keeps attention's scores the one that
+    computes them again (arXiv:2205.05198, section 5). Flash attention keeps none.
+    """
+    for one in settings:
+        yield one
+        asked = one.workload
+        if (
+            limits.checkpointing
+            and asked.checkpointing == "none"
+            and asked.attention in ("eager", "math")
+        ):
+            yield replace(one, workload=asked.replace(checkpointing="selective"))
+
+
+def _in_flight(grid: Grid, stage: int) -> int:
+    """Return the microbatches whose activations a stage keeps, each of one piece."""
+    if grid.virtual > 1:
+        return kept_pieces(stage, grid.pipeline, grid.virtual, grid.runs)
+    return min(grid.runs, grid.pipeline - stage)
+
+
+def _busiest(flops: Sequence[float], bounds: Sequence[int], stages: int) -> float:
+    """Return the part of the operations of the rank with the most, over its pieces."""
+    pieces = [sum(flops[first:last]) for first, last in pairwise(bounds)]
+    return max(sum(pieces[rank::stages]) for rank in range(stages)) / (
+        sum(flops) or 1.0
+    )
 
 
 class _GridSearch:
@@ -349,9 +433,12 @@ class _GridSearch:
                 replace(one, workload=one.workload.replace(offload="nvme"))
                 for one in self.settings
             ]
+        self.by_megatron = search_context.asked.precision == "megatron_bf16"
+        if self.by_megatron:
+            self.settings = list(_with_selective(self.settings, search_context.limits))
         self.rooms: dict[object, bool] = {}
-        self.cuts: dict[tuple[int, int], tuple[float, tuple[int, ...]]] = {}
-        self.works: dict[object, tuple[Work, tuple[float, ...]]] = {}
+        self.cuts: dict[tuple[int, int, int], tuple[float, tuple[int, ...]]] = {}
+        self.works: dict[object, _UnitWork] = {}
         self.routers = sum(
             any(part.component == "router" for part in layer.parts)
             for layer in search_context.spec.layers
@@ -375,11 +462,11 @@ class _GridSearch:
         room = pool.free_bytes
         checks = 0
         for grid in grids:
-            sharding = grid.sharding()
-            least = search_context.state_bytes(grid.setting, sharding) / grid.pipeline
-            if least > room:
+            if self._least_bytes(grid) > room:
                 continue
-            if grid.setting.offload and not self._host_fits(grid, pool, sharding):
+            if grid.setting.offload and not self._host_fits(
+                grid, pool, grid.sharding()
+            ):
                 continue
             checks += 1
             if checks > MOST_CHECKS:
@@ -387,6 +474,33 @@ class _GridSearch:
             if self._fits(grid, room):
                 return grid
         return None
+
+    def _least_bytes(self, grid: Grid) -> float:
+        """Return a quick lower bound of the need of a rank.
+
+        It is the larger one of the average states, and of the states and kept
+        activations of the first stage's blocks.
+        """
+        context, setting = self.search_context, grid.setting
+        sharding = grid.sharding()
+        least = context.state_bytes(setting, sharding) / grid.pipeline
+        if setting.offload or grid.context > 1:
+            return least
+        unit = self._unit(grid)
+        _, bounds = self._widest(grid)
+        starts = bounds[:: grid.pipeline][: grid.virtual]
+        ends = bounds[1 :: grid.pipeline][: grid.virtual]
+        blocks = sum(
+            unit.blocks[last] - unit.blocks[first]
+            for first, last in zip(starts, ends, strict=True)
+        )
+        alive = _in_flight(grid, 0) / grid.virtual * self._micro(grid) * unit.kept
+        states = context.state_bytes(setting, sharding) * unit.block_share
+        return max(least, blocks * (states + NEARLY * alive))
+
+    def _micro(self, grid: Grid) -> float:
+        """Return the sequences of one microbatch."""
+        return self.search_context.asked.batch / (grid.data * grid.runs)
 
     def _host_fits(self, grid: Grid, pool: EqualNodes, sharding: Sharding) -> bool:
         """Return whether each node has room for what its ranks keep off the Gpus."""
@@ -469,9 +583,11 @@ class _GridSearch:
                     and expert == 1
                 ):
                     continue
-                for micro in MICROBATCHES:
+                for micro, virtual in product(MICROBATCHES, self._virtual(pipeline)):
                     runs = batch // data // micro
-                    if runs * micro * data != batch:
+                    if runs * micro * data != batch or runs % (
+                        pipeline if virtual > 1 else 1
+                    ):
                         continue
                     # The optimizer changes memory, not the seconds counted here.
                     times: dict[object, StepTime] = {}
@@ -495,10 +611,19 @@ class _GridSearch:
                             copies,
                             runs,
                             times.get(alike, _NO_TIME),
+                            virtual,
+                            "megatron" if self.by_megatron and zero < 2 else "auto",
                         )
                         if alike not in times:
                             blank.time = times[alike] = self._time(pool, speed, blank)
                         yield blank
+
+    def _virtual(self, pipeline: int) -> list[int]:
+        """Return the numbers of pieces per rank for a number of stages."""
+        layers = len(self.search_context.spec.layers)
+        return [
+            n for n in VIRTUAL if n == 1 or (pipeline > 1 and n * pipeline <= layers)
+        ]
 
     @property
     def _stateful(self) -> bool:
@@ -507,12 +632,12 @@ class _GridSearch:
     def _time(self, pool: EqualNodes, speed: float, grid: Grid) -> StepTime:
         """Return the seconds of one step; see docs/design/placement.md#many-nodes."""
         workload = grid.setting.workload
-        work = self._work(grid)[0]
+        work = self._work(grid)
         widest, _ = self._widest(grid)
         share, runs = widest, grid.runs
         flops = work.flops / grid.context
         busy = runs * share * flops / speed
-        bubble = (1 - share) * flops / speed
+        bubble = (1 - share) * flops / speed / grid.virtual
         sent = 0.0
         if grid.tensor > 1:
             link = pool.fast
@@ -526,7 +651,8 @@ class _GridSearch:
         cells = max(1, pool.each // grid.tensor)
         if grid.pipeline > 1:
             border = self._tokens(grid) * self._width * cells / grid.context
-            sent += 2 * (runs + grid.pipeline - 1) * border / pool.network
+            passes = 2 * grid.virtual * (runs + grid.pipeline - 1)
+            sent += passes * border / pool.network
         sent += self._averaging(pool, grid, work, share, busy, network)
         if grid.expert > 1:
             sent += self._experts(pool, grid, share)
@@ -621,67 +747,85 @@ class _GridSearch:
         return 2.0 * (self.shape.hidden if self.shape else 4096)
 
     def _widest(self, grid: Grid) -> tuple[float, tuple[int, ...]]:
-        """Return the largest stage's part of the operations, and the first layers of
-        stages.
+        """Return the busiest rank's part of the operations, and the first layers of
+        all pieces and the end.
         """
-        flops = self._work(grid)[1]
-        key = (id(flops), grid.pipeline)  # `works` keeps them, so ids are not reused
+        flops = self._unit(grid).flops
+        # `works` keeps them, so ids are not reused.
+        key = (id(flops), grid.pipeline, grid.virtual)
         if key not in self.cuts:
-            self.cuts[key] = even_stages(flops, grid.pipeline)
+            part, bounds = even_stages(flops, grid.pipeline * grid.virtual)
+            if grid.virtual > 1:
+                part = _busiest(flops, bounds, grid.pipeline)
+            self.cuts[key] = part, bounds
         return self.cuts[key]
 
-    def _work(self, grid: Grid) -> tuple[Work, tuple[float, ...]]:
-        """Return the work of one microbatch on a rank with all layers, and of each
-        layer.
-        """
-        workload = grid.setting.workload
+    def _unit(self, grid: Grid) -> "_UnitWork":
+        """Return the work of one sequence on a rank with all layers."""
+        setting = grid.setting
         key = (
-            grid.data * grid.runs,
             grid.tensor,
             grid.expert,
             grid.zero_stage == 3,
-            workload.checkpointing,
-            workload.accumulation,
-            workload.offload_parameters,
+            grid.engine,
+            setting.workload.checkpointing,
         )
-        if key not in self.works:
-            whole = grid.whole()
-            costs = self.search_context.costs(grid.setting, whole)
-            flops = tuple(layer_flops(cost, workload) for cost in costs)
-            self.works[key] = (self.search_context.work(grid.setting, whole), flops)
-        return self.works[key]
-
-    def _stages(self, grid: Grid) -> list[Sharding]:
-        """Return the layers of each stage's ranks."""
-        base = grid.sharding()
-        _, bounds = self._widest(grid)
-        if grid.pipeline == 1:
-            return [replace(base, last_layer=len(self.search_context.spec.layers))]
-        return [
-            replace(
-                base,
-                first_layer=first,
-                last_layer=last,
-                in_flight=min(grid.runs, grid.pipeline - stage),
+        known = self.works.get(key)
+        if known is None:
+            whole = grid.whole(self.search_context.asked.batch)
+            costs = self.search_context.costs(in_runs(setting, 1), whole)
+            known = self.works[key] = _UnitWork(
+                self.search_context, setting, whole, costs
             )
-            for stage, (first, last) in enumerate(pairwise(bounds))
-        ]
+        return known
+
+    def _work(self, grid: Grid) -> Work:
+        """Return the work of one microbatch on a rank with all layers."""
+        micro, unit = self._micro(grid), self._unit(grid)
+        context = self.search_context
+        ratio = efficiency_ratio(
+            self._tokens(grid) / grid.context, width_of(context.spec), grid.tensor
+        )
+        work = unit.work
+        return Work(
+            flops=micro * unit.total_flops / ratio,
+            gradient_bytes=work.gradient_bytes,
+            weight_bytes=work.weight_bytes,
+            stepped=work.stepped,
+            stream_bytes=micro * work.stream_bytes,
+        )
+
+    def _stage(self, grid: Grid, stage: int) -> Sharding:
+        """Return the layers of one stage's ranks."""
+        base = grid.sharding()
+        if grid.pipeline == 1:
+            return replace(base, last_layer=len(self.search_context.spec.layers))
+        _, bounds = self._widest(grid)
+        chunks = tuple(list(pairwise(bounds))[stage :: grid.pipeline])
+        return replace(
+            base,
+            first_layer=chunks[0][0],
+            last_layer=chunks[-1][1],
+            chunks=chunks if grid.virtual > 1 else (),
+            in_flight=_in_flight(grid, stage),
+        )
 
     def _fits(self, grid: Grid, room_bytes: int) -> bool:
         """Return whether the fullest ranks have room: of the first stages, a middle
         one, the last. The first of them that has none decides.
         """
-        made = self._stages(grid)
-        looked = dict.fromkeys((0, len(made) - 1, 1, len(made) // 2))
+        count = grid.pipeline
+        looked = dict.fromkeys((0, count - 1, 1, count // 2))
         return all(
-            self.search_context.need_bytes(grid.setting, made[stage]) <= room_bytes
+            self.search_context.need_bytes(grid.setting, self._stage(grid, stage))
+            <= room_bytes
             for stage in looked
-            if stage < len(made)
+            if stage < count
         )
 
     def plan(self, grid: Grid, pool: EqualNodes) -> Plan:
         """Return a grid as a Plan, its ranks stage by stage, copy by copy."""
-        made = self._stages(grid)
+        made = [self._stage(grid, stage) for stage in range(grid.pipeline)]
         offers = pool.offers[: grid.size]
         each = grid.size // len(made)
         busy = grid.time.compute_seconds
@@ -785,8 +929,17 @@ class _GridSearch:
                     "The pipeline idles for ({pipeline} − 1) of {slots} slots: {share} "
                     "% of the step.",
                     pipeline=grid.pipeline,
-                    slots=grid.runs + grid.pipeline - 1,
+                    slots=grid.virtual * grid.runs + grid.pipeline - 1,
                     share=f"{100 * time.bubble_seconds / time.total_seconds:.1f}",
+                )
+            )
+        if grid.virtual > 1:
+            why.append(
+                sentence(
+                    "The batch runs through in {pieces}; the pipeline fills {virtual} "
+                    "times as fast as with one piece a GPU.",
+                    pieces=counted("{n} piece", "{n} pieces", grid.runs),
+                    virtual=grid.virtual,
                 )
             )
         return why
