@@ -14,7 +14,7 @@ Cost: about (numbers of nodes) x (divisors of the Gpus) ^ 2 sums; see
 docs/design/placement.md#many-nodes.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate, combinations, pairwise, product
@@ -362,6 +362,11 @@ class _UnitWork:
         alike = min(inner, key=lambda cost: cost.kept_bytes, default=costs[0])
         self.kept = float(alike.kept_bytes) if inner else 0.0
         """Bytes that the block with the fewest keeps until its backward."""
+        self.states = (
+            sum(cost.parameter_bytes for cost in costs),
+            sum(cost.gradient_bytes for cost in costs),
+            sum(cost.optimizer_bytes for cost in costs),
+        )
         elements = sum(cost.elements for cost in costs) or 1
         smallest = min((cost.elements for cost in inner), default=0)
         self.block_share = smallest / elements
@@ -439,6 +444,7 @@ class _GridSearch:
         self.rooms: dict[object, bool] = {}
         self.cuts: dict[tuple[int, int, int], tuple[float, tuple[int, ...]]] = {}
         self.works: dict[object, _UnitWork] = {}
+        self.states: dict[object, int] = {}
         self.routers = sum(
             any(part.component == "router" for part in layer.parts)
             for layer in search_context.spec.layers
@@ -464,10 +470,6 @@ class _GridSearch:
         for grid in grids:
             if self._least_bytes(grid) > room:
                 continue
-            if grid.setting.offload and not self._host_fits(
-                grid, pool, grid.sharding()
-            ):
-                continue
             checks += 1
             if checks > MOST_CHECKS:
                 return None
@@ -481,9 +483,9 @@ class _GridSearch:
         It is the larger one of the average states, and of the states and kept
         activations of the first stage's blocks.
         """
-        context, setting = self.search_context, grid.setting
-        sharding = grid.sharding()
-        least = context.state_bytes(setting, sharding) / grid.pipeline
+        setting = grid.setting
+        states = self._state_bytes(grid)
+        least = states / grid.pipeline
         if setting.offload or grid.context > 1:
             return least
         unit = self._unit(grid)
@@ -495,8 +497,36 @@ class _GridSearch:
             for first, last in zip(starts, ends, strict=True)
         )
         alive = _in_flight(grid, 0) / grid.virtual * self._micro(grid) * unit.kept
-        states = context.state_bytes(setting, sharding) * unit.block_share
-        return max(least, blocks * (states + NEARLY * alive))
+        return max(least, blocks * (states * unit.block_share + NEARLY * alive))
+
+    def _state_bytes(self, grid: Grid) -> int:
+        """Return the likely need of a rank that holds only the states of all layers."""
+        key = (
+            grid.strategy.key,
+            grid.tensor,
+            grid.context,
+            grid.data,
+            grid.expert,
+            grid.zero_stage,
+            grid.copies,
+            grid.setting.workload.offload,
+            grid.setting.workload.offload_parameters,
+        )
+        known = self.states.get(key)
+        if known is None:
+            unit = self._unit(grid)
+            known = self.states[key] = self.search_context.sharded_bytes(
+                unit.states, grid.setting, grid.sharding()
+            )
+        return known
+
+    def _may_fit(self, grid: Grid, pool: EqualNodes, room_bytes: int) -> bool:
+        """Return whether the states alone leave it a chance, on the Gpus and outside
+        of them.
+        """
+        if self._state_bytes(grid) / grid.pipeline > room_bytes:
+            return False
+        return not grid.setting.offload or self._host_fits(grid, pool, grid.sharding())
 
     def _micro(self, grid: Grid) -> float:
         """Return the sequences of one microbatch."""
@@ -552,7 +582,7 @@ class _GridSearch:
         pipeline: int,
         data: int,
     ) -> Iterator[Grid]:
-        batch = self.search_context.asked.batch
+        batch, room = self.search_context.asked.batch, pool.free_bytes
         plain = tensor == context == pipeline == 1
         if not plain and data * context * tensor * pipeline < 2:
             return
@@ -583,40 +613,61 @@ class _GridSearch:
                     and expert == 1
                 ):
                     continue
+                engine: Engine = "megatron" if self.by_megatron and zero < 2 else "auto"
+
+                def grid(setting: Setting, runs: int, virtual: int = 1) -> Grid:
+                    return Grid(
+                        strategy=one,  # noqa: B023
+                        setting=setting,
+                        tensor=tensor,
+                        context=context,
+                        pipeline=pipeline,
+                        data=data,
+                        expert=expert,  # noqa: B023
+                        zero_stage=zero,  # noqa: B023
+                        copies=copies,  # noqa: B023
+                        runs=runs,
+                        time=_NO_TIME,
+                        virtual=virtual,
+                        engine=engine,  # noqa: B023
+                    )
+
+                settings = [
+                    setting
+                    for setting in self.settings
+                    if self._may_fit(grid(setting, batch // data), pool, room)
+                ]
+                if not settings:
+                    continue
                 for micro, virtual in product(MICROBATCHES, self._virtual(pipeline)):
                     runs = batch // data // micro
                     if runs * micro * data != batch or runs % (
                         pipeline if virtual > 1 else 1
                     ):
                         continue
-                    # The optimizer changes memory, not the seconds counted here.
-                    times: dict[object, StepTime] = {}
-                    for stage in self.settings:
-                        asked = stage.workload
-                        alike = (
-                            asked.checkpointing,
-                            asked.offload,
-                            asked.offload_parameters,
-                        )
-                        setting = in_runs(stage, 1 if pipeline > 1 else runs)
-                        blank = Grid(
-                            one,
-                            setting,
-                            tensor,
-                            context,
-                            pipeline,
-                            data,
-                            expert,
-                            zero,
-                            copies,
-                            runs,
-                            times.get(alike, _NO_TIME),
-                            virtual,
-                            "megatron" if self.by_megatron and zero < 2 else "auto",
-                        )
-                        if alike not in times:
-                            blank.time = times[alike] = self._time(pool, speed, blank)
-                        yield blank
+                    yield from self._timed(pool, speed, settings, grid, runs, virtual)
+
+    def _timed(
+        self,
+        pool: EqualNodes,
+        speed: float,
+        settings: Sequence[Setting],
+        grid: Callable[[Setting, int, int], Grid],
+        runs: int,
+        virtual: int,
+    ) -> Iterator[Grid]:
+        """Yield a grid for each setting, with its time."""
+        # The optimizer changes memory, not the seconds counted here.
+        times: dict[object, StepTime] = {}
+        for stage in settings:
+            asked = stage.workload
+            alike = (asked.checkpointing, asked.offload, asked.offload_parameters)
+            made = grid(stage, runs, virtual)
+            made.setting = in_runs(stage, 1 if made.pipeline > 1 else runs)
+            if alike not in times:
+                times[alike] = self._time(pool, speed, made)
+            made.time = times[alike]
+            yield made
 
     def _virtual(self, pipeline: int) -> list[int]:
         """Return the numbers of pieces per rank for a number of stages."""

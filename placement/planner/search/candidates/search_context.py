@@ -359,6 +359,8 @@ class SearchContext:
 
     def learned_ratio(self, strategy: str) -> float:
         """Return the factor of likely needs on the class that needs most."""
+        if not self.learned.by_kind:
+            return 1.0
         return self.learned.most_memory(strategy, {o.gpu_class for o in self.offers})
 
     def _corrected_bytes(self, sharding: Sharding, low: int, likely: int) -> int:
@@ -377,6 +379,15 @@ class SearchContext:
                 sum(cost.gradient_bytes for cost in costs),
                 sum(cost.optimizer_bytes for cost in costs),
             )
+        return self.sharded_bytes(sums, setting, sharding)
+
+    def sharded_bytes(
+        self, sums: tuple[int, int, int], setting: Setting, sharding: Sharding
+    ) -> int:
+        """Return the likely need of a rank that has only its part of some states.
+
+        `sums`: bytes of weights, gradients and optimizer state before sharding.
+        """
         workload, stage = setting.workload, sharding.stage
         parts = [part / sharding.shard_degree for part in sums]
         parameters = parts[0] if stage == 3 else sums[0]
