@@ -41,7 +41,6 @@ class LayerCost:
     has another unit.
     """
 
-    name: str
     kind: str
     elements: int
     """Parameters owned by this rank."""
@@ -102,7 +101,8 @@ def layer_costs(
     regathers: bool = True,
     replays: Replays | None = None,
 ) -> tuple[LayerCost, ...]:
-    """Return the cost of every layer, in order. Identical layers are replayed once.
+    """Return the cost of every layer, in order. Identical layers are replayed once, and
+    have the same object.
 
     `gathered`: FSDP gathers weights in the compute precision and computes in it
     throughout, so that autocast's copies do not exist. `regathers`: with
@@ -131,16 +131,9 @@ def layer_costs(
                     replays[key] = made
             reached = not (constant and all_frozen(layer))
             known[key] = _cost(setting, layer, workload, made, window, reached)
-        answer.append(_named(known[key], layer.name))
+        answer.append(known[key])
         constant = constant and all_frozen(layer)
     return tuple(answer)
-
-
-def _named(cost: LayerCost, name: str) -> LayerCost:
-    if cost.name == name:
-        return cost
-    values = [getattr(cost, field) for field in LayerCost.__slots__]
-    return LayerCost(name, *values[1:])
 
 
 def _cost(
@@ -163,7 +156,6 @@ def _cost(
         weights += int(width.compute * matrices / degree)
     learns = [one for one in layer.parts if not one.frozen]
     return LayerCost(
-        name=layer.name,
         kind=layer.kind,
         elements=elements,
         tied_elements=-(-layer.tied_parameters // degree),

@@ -358,6 +358,8 @@ class _UnitWork:
         self.work = context.work(in_runs(setting, 1), whole)
         self.flops = tuple(layer_flops(cost, workload) for cost in costs)
         self.total_flops = sum(self.flops)
+        self.of_microbatches: dict[tuple[float, int], Work] = {}
+        """By sequences of a microbatch, and context ranks."""
         inner = [cost for cost in costs if cost.kind not in ("embedding", "head")]
         alike = min(inner, key=lambda cost: cost.kept_bytes, default=costs[0])
         self.kept = float(alike.kept_bytes) if inner else 0.0
@@ -438,6 +440,15 @@ class _GridSearch:
                 replace(one, workload=one.workload.replace(offload="nvme"))
                 for one in self.settings
             ]
+        # A fused optimizer changes memory, not the seconds counted here. `best` returns
+        # to the requested loop if there is room for it.
+        known = {one.workload for one in self.settings}
+        self.settings = [
+            one
+            for one in self.settings
+            if one.workload.optimizer_loop == "fused"
+            or one.workload.replace(optimizer_loop="fused") not in known
+        ]
         self.by_megatron = search_context.asked.precision == "megatron_bf16"
         if self.by_megatron:
             self.settings = list(_with_selective(self.settings, search_context.limits))
@@ -474,8 +485,18 @@ class _GridSearch:
             if checks > MOST_CHECKS:
                 return None
             if self._fits(grid, room):
-                return grid
+                return self._with_asked_loop(grid, room)
         return None
+
+    def _with_asked_loop(self, grid: Grid, room_bytes: int) -> Grid:
+        """Return the grid with the requested optimizer loop, if it fits too."""
+        setting = grid.setting
+        loop = self.search_context.asked.optimizer_loop
+        if setting.workload.optimizer_loop == loop:
+            return grid
+        plain = replace(setting, workload=setting.workload.replace(optimizer_loop=loop))
+        milder = replace(grid, setting=plain)
+        return milder if self._fits(milder, room_bytes) else grid
 
     def _least_bytes(self, grid: Grid) -> float:
         """Return a quick lower bound of the need of a rank.
@@ -657,16 +678,10 @@ class _GridSearch:
         virtual: int,
     ) -> Iterator[Grid]:
         """Yield a grid for each setting, with its time."""
-        # The optimizer changes memory, not the seconds counted here.
-        times: dict[object, StepTime] = {}
         for stage in settings:
-            asked = stage.workload
-            alike = (asked.checkpointing, asked.offload, asked.offload_parameters)
             made = grid(stage, runs, virtual)
             made.setting = in_runs(stage, 1 if made.pipeline > 1 else runs)
-            if alike not in times:
-                times[alike] = self._time(pool, speed, made)
-            made.time = times[alike]
+            made.time = self._time(pool, speed, made)
             yield made
 
     def _virtual(self, pipeline: int) -> list[int]:
@@ -833,18 +848,19 @@ class _GridSearch:
     def _work(self, grid: Grid) -> Work:
         """Return the work of one microbatch on a rank with all layers."""
         micro, unit = self._micro(grid), self._unit(grid)
-        context = self.search_context
-        ratio = efficiency_ratio(
-            self._tokens(grid) / grid.context, width_of(context.spec), grid.tensor
-        )
-        work = unit.work
-        return Work(
-            flops=micro * unit.total_flops / ratio,
-            gradient_bytes=work.gradient_bytes,
-            weight_bytes=work.weight_bytes,
-            stepped=work.stepped,
-            stream_bytes=micro * work.stream_bytes,
-        )
+        known = unit.of_microbatches.get((micro, grid.context))
+        if known is None:
+            tokens = self._tokens(grid) / grid.context
+            width = width_of(self.search_context.spec)
+            work = unit.work
+            known = unit.of_microbatches[micro, grid.context] = replace(
+                work,
+                flops=micro
+                * unit.total_flops
+                / efficiency_ratio(tokens, width, grid.tensor),
+                stream_bytes=micro * work.stream_bytes,
+            )
+        return known
 
     def _stage(self, grid: Grid, stage: int) -> Sharding:
         """Return the layers of one stage's ranks."""
