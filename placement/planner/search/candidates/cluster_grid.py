@@ -878,16 +878,17 @@ class _GridSearch:
         )
 
     def _fits(self, grid: Grid, room_bytes: int) -> bool:
-        """Return whether the fullest ranks have room: of the first stages, a middle
-        one, the last. The first of them that has none decides.
+        """Return whether all stages' ranks have room.
+
+        The first stages, the last one and a middle one are usually the fullest, so they
+        are counted first.
         """
         count = grid.pipeline
-        looked = dict.fromkeys((0, count - 1, 1, count // 2))
+        likely = [one for one in (0, count - 1, 1, count // 2) if one < count]
         return all(
             self.search_context.need_bytes(grid.setting, self._stage(grid, stage))
             <= room_bytes
-            for stage in looked
-            if stage < count
+            for stage in dict.fromkeys((*likely, *range(count)))
         )
 
     def plan(self, grid: Grid, pool: EqualNodes) -> Plan:
