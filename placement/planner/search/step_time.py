@@ -38,6 +38,8 @@ products, the rest for the operators between them.
 """
 CUT_BYTES_PER_WIDTH = 1 / 3
 """What each further tensor rank adds: its products are narrower on one side."""
+PLAIN_INNER = 4
+"""Inner width of a plain block, times its width."""
 UNKNOWN_WIDTH = 1024.0
 """Assumed for a model whose shape is unknown."""
 FP32_SLOWDOWN = 8.0
@@ -103,19 +105,66 @@ class Work:
     """Outputs of the blocks, which tensor parallelism adds up."""
 
 
-def width_of(spec: ModelSpec) -> float:
-    """Return the width of a model's blocks."""
-    return float(spec.shape.hidden) if spec.shape else UNKNOWN_WIDTH
+@dataclass(frozen=True, slots=True)
+class ProductSizes:
+    """The sizes of a model's matrix products, on which their efficiency depends."""
+
+    width: float
+    """Of its blocks."""
+    routed: float = 0.0
+    """Part of a token's operations in the products of routed experts."""
+    crowd: float = 1.0
+    """Experts for each one that a token uses: their products have so many times fewer
+    rows.
+    """
+    narrow: float = 0.0
+    """1 / inner width of an expert, beyond that of a plain block."""
 
 
-def efficiency_ratio(tokens: float, width: float, tensor_degree: int = 1) -> float:
+def product_sizes(spec: ModelSpec) -> ProductSizes:
+    """Return the sizes of a model's products."""
+    shape = spec.shape
+    if shape is None:
+        return ProductSizes(UNKNOWN_WIDTH)
+    width = float(shape.hidden)
+    if not shape.experts:
+        return ProductSizes(width)
+    routed = used = 0.0
+    crowd = shape.experts / shape.experts_per_token
+    for layer in spec.layers:
+        routes = any(one.component == "router" for one in layer.parts)
+        for one in layer.parts:
+            stacked = 0
+            if routes and one.component == "mlp":
+                named = sum(x.outputs * x.inputs * x.copies for x in one.linears)
+                stacked = max(0, one.matrix_parameters - named)
+            routed += stacked / crowd
+            used += one.matrix_parameters - stacked
+    inner = shape.expert_intermediate or shape.intermediate
+    return ProductSizes(
+        width,
+        routed / ((routed + used) or 1.0),
+        crowd,
+        max(0.0, 1 / inner - 1 / (PLAIN_INNER * width)),
+    )
+
+
+def efficiency_ratio(
+    tokens: float, sizes: ProductSizes, tensor_degree: int = 1, expert_degree: int = 1
+) -> float:
     """Return the part of PEAK_RATIO that a microbatch of so many tokens reaches.
 
-    >>> round(efficiency_ratio(8192, 8192), 2), round(efficiency_ratio(8192, 1024), 2)
+    Ranks that share experts bring them as many times more rows.
+
+    >>> wide, narrow = ProductSizes(8192), ProductSizes(1024)
+    >>> round(efficiency_ratio(8192, wide), 2), round(efficiency_ratio(8192, narrow), 2)
     (0.93, 0.66)
     """
+    plain = 1 - sizes.routed
+    rows = (plain + sizes.routed * sizes.crowd / expert_degree) / tokens
     cut = CUT_BYTES_PER_WIDTH * (tensor_degree - 1)
-    moved = 1 / tokens + (BYTES_PER_WIDTH + cut) / width
+    moved = rows + (BYTES_PER_WIDTH + cut) / sizes.width
+    moved += sizes.routed * sizes.narrow * tensor_degree
     return 1 / (1 + PEAK_RATIO * ROWS_FOR_HALF * moved)
 
 
@@ -125,17 +174,18 @@ def work_of(
     *,
     tokens: float,
     fetched: bool,
-    width: float,
+    sizes: ProductSizes,
     tensor_degree: int = 1,
+    expert_degree: int = 1,
 ) -> Work:
     """Return the sum of layers. `fetched`: gradients are sent in the compute precision
-    (FSDP). `width`: of the model's blocks (`width_of`).
+    (FSDP).
     """
     bytes_each = widths(workload)
     gradients = float(sum(cost.gradient_bytes for cost in costs))
     if fetched and bytes_each.gradient:
         gradients *= bytes_each.compute / bytes_each.gradient
-    ratio = efficiency_ratio(tokens, width, tensor_degree)
+    ratio = efficiency_ratio(tokens, sizes, tensor_degree, expert_degree)
     ends = ("embedding", "head")
     return Work(
         flops=sum(layer_flops(cost, workload) for cost in costs) / ratio,

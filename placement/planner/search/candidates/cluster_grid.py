@@ -51,7 +51,6 @@ from placement.planner.search.step_time import (
     host_seconds,
     layer_flops,
     tensor_seconds,
-    width_of,
 )
 from placement.planner.values.gpu_availability import GpuOffer
 from placement.planner.values.humanize import gib
@@ -851,13 +850,12 @@ class _GridSearch:
         known = unit.of_microbatches.get((micro, grid.context))
         if known is None:
             tokens = self._tokens(grid) / grid.context
-            width = width_of(self.search_context.spec)
+            sizes = self.search_context.sizes
+            ratio = efficiency_ratio(tokens, sizes, grid.tensor, grid.expert)
             work = unit.work
             known = unit.of_microbatches[micro, grid.context] = replace(
                 work,
-                flops=micro
-                * unit.total_flops
-                / efficiency_ratio(tokens, width, grid.tensor),
+                flops=micro * unit.total_flops / ratio,
                 stream_bytes=micro * work.stream_bytes,
             )
         return known

@@ -54,11 +54,12 @@ from placement.planner.search.memory_savings import (
 )
 from placement.planner.search.sensible_step import why_absurd
 from placement.planner.search.step_time import (
+    ProductSizes,
     StepTime,
     Work,
     efficiency_ratio,
     flops_per_second,
-    width_of,
+    product_sizes,
     work_of,
 )
 from placement.planner.values.calibration import UNCORRECTED, Corrections
@@ -113,6 +114,7 @@ class Caches:
     states: dict[object, tuple[int, int, int]] = field(default_factory=dict)
     layers: dict[object, Any] = field(default_factory=dict)
     specs: dict[Weights, ModelSpec] = field(default_factory=dict)
+    sizes: ProductSizes | None = None
 
 
 @dataclass(slots=True)
@@ -325,20 +327,29 @@ class SearchContext:
                 setting.workload,
                 tokens=self.tokens(setting, sharding),
                 fetched=sharding.stage == 3,
-                width=width_of(self.spec),
+                sizes=self.sizes,
                 tensor_degree=sharding.tensor_degree,
+                expert_degree=sharding.expert_degree,
             )
         return self.caches.works[key]
 
     def speed(self, chosen: Sequence[GpuOffer], setting: Setting) -> float:
         """Return the operations per second of the slowest of some Gpus."""
-        width = width_of(self.spec)
+        width = self.sizes.width
         return min(flops_per_second(one, setting.workload, width) for one in chosen)
+
+    @property
+    def sizes(self) -> ProductSizes:
+        """Return the sizes of the model's products."""
+        if self.caches.sizes is None:
+            self.caches.sizes = product_sizes(self.spec)
+        return self.caches.sizes
 
     def efficiency_ratio(self, setting: Setting, sharding: Sharding) -> float:
         """Return the part of a Gpu's rate that a rank's microbatch reaches."""
         tokens = self.tokens(setting, sharding)
-        return efficiency_ratio(tokens, width_of(self.spec), sharding.tensor_degree)
+        degrees = (sharding.tensor_degree, sharding.expert_degree)
+        return efficiency_ratio(tokens, self.sizes, *degrees)
 
     def need_bytes(self, setting: Setting, sharding: Sharding) -> int:
         """Return the bytes that a Gpu must offer to a rank."""

@@ -24,8 +24,8 @@ from placement.planner.search.step_time import (
     exposed_seconds,
     flops_per_second,
     pipeline_time,
+    product_sizes,
     tensor_seconds,
-    width_of,
     work_of,
 )
 from placement.planner.values.workload import Workload
@@ -57,13 +57,13 @@ def work(spec_blocks, workload, sharding, first=0, last=None):
         workload,
         tokens=tokens,
         fetched=sharding.stage == 3,
-        width=width_of(model(spec_blocks)),
+        sizes=product_sizes(model(spec_blocks)),
         tensor_degree=sharding.tensor_degree,
     )
 
 
 def pace(offers, workload):
-    width = width_of(model(1))
+    width = product_sizes(model(1)).width
     return min(flops_per_second(offer, workload, width) for offer in offers)
 
 
