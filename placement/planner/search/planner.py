@@ -8,15 +8,15 @@ and in cost are not shown (trade_off.py). The others are ranked by time x cost, 
 between equals by docs/design/placement.md#order-of-choice. An objective changes the
 order (objective.py).
 
-Keys of `Plan.launch`: engine, strategy, nproc, gpu_uuids, nodes, fast_links, task,
-batch, microbatch, sequence_length, accumulation, precision, optimizer, optimizer_loop,
-checkpointing, attention, offload_optimizer, offload (none, cpu, nvme),
-offload_parameters, weights (full, int8, nf4), tensor_degree, pipeline_degree,
-data_degree, zero_stage, sequence_parallel, schedule ("" without stages, else 1f1b,
-gpipe, interleaved), virtual_stages, microbatches, rank_grid (one list of Gpu UUIDs per
-stage and replica, its tensor ranks; ranks count through it); for copies shares,
-gradient_as_bucket_view, reduce_bucket_size; for stages bounds (first layer of each
-piece of the model in order, and the end).
+Keys of `Plan.launch`: engine (torch, deepspeed, megatron), strategy, nproc, gpu_uuids,
+nodes, fast_links, task, batch, microbatch, sequence_length, accumulation, precision,
+optimizer, optimizer_loop, checkpointing, attention, offload_optimizer, offload (none,
+cpu, nvme), offload_parameters, weights (full, int8, nf4), tensor_degree,
+pipeline_degree, data_degree, zero_stage, sequence_parallel, schedule ("" without
+stages, else 1f1b, gpipe, interleaved), virtual_stages, microbatches, rank_grid (one
+list of Gpu UUIDs per stage and replica, its tensor ranks; ranks count through it); for
+copies shares, gradient_as_bucket_view, reduce_bucket_size; for stages bounds (first
+layer of each piece of the model in order, and the end).
 """
 
 from collections.abc import Callable, Iterable, Sequence

@@ -29,8 +29,8 @@ from placement.planner.values.workload import Workload
 PEAK_RATIO = 0.70
 """Part of the peak that wide matrix products reach. With BYTES_PER_WIDTH it follows
 from 92 published runs (MPT of 125 M to 70 B on A100 and H100: MosaicML, llm-foundry,
-scripts/train/benchmarking) and 20 of ours (Llama and GPT-2 blocks of width 1,024 to
-12,288 on an H200, eager torch); see docs/accuracy.md.
+scripts/train/benchmarking) and blocks of Llama and GPT-2 that were measured on an H200
+(`bench/compute_rate.py`).
 """
 BYTES_PER_WIDTH = 5.0
 """Bytes moved per operation of a block, times its width: 4/3 for the operands of its

@@ -982,6 +982,13 @@ class _GridSearch:
                 micro=grid.setting.workload.batch // (grid.data * grid.runs),
             )
         )
+        if grid.engine == "megatron":
+            why.append(
+                sentence(
+                    "Memory is counted as Megatron-LM uses it. No recipe of the portal "
+                    "runs Megatron-LM."
+                )
+            )
         if grid.tensor > 1:
             why.append(
                 sentence(
