@@ -230,25 +230,42 @@ def cluster_grids(search_context: SearchContext) -> list[Plan]:
 def _fitting(
     search: "_GridSearch", pools: Sequence[EqualNodes]
 ) -> tuple[list[tuple["_GridSearch", Grid, EqualNodes]], list[EqualNodes]]:
-    """Return the best grid of each pool, and the pools without one."""
-    found, unfit = [], []
-    for pool in pools:
+    """Return the best grid of each pool, and the pools without one.
+
+    A pool is left out if a grid of another one is faster and cheaper than any of its
+    own can be.
+    """
+    found: list[tuple[_GridSearch, Grid, EqualNodes]] = []
+    unfit: list[EqualNodes] = []
+    figures: list[tuple[float, float]] = []
+    for pool in sorted(pools, key=search.least_seconds):
+        least = _figures(search.least_seconds(pool), pool, pool.size)
+        if any(time <= least[0] and cost <= least[1] for time, cost in figures):
+            continue
         grid = search.best(pool)
         if grid is None:
             unfit.append(pool)
         else:
             found.append((search, grid, pool))
+            figures.append(_figures(grid.time.total_seconds, pool, grid.size))
     return found, unfit
+
+
+def _figures(seconds: float, pool: EqualNodes, size: int) -> tuple[float, float]:
+    """Return time and cost of a step on the first Gpus of a pool.
+
+    Short steps count as `SHORT_STEP_SECONDS`.
+    """
+    seconds = max(seconds, SHORT_STEP_SECONDS)
+    weights = [offer.weight for offer in pool.offers[:size]]
+    return seconds, seconds * (sum(weights) or len(weights))
 
 
 def _front(found: Sequence[tuple[Grid, EqualNodes]]) -> list[tuple[Grid, EqualNodes]]:
     """Return the grids that no other one beats in time and cost."""
 
     def figures(one: tuple[Grid, EqualNodes]) -> tuple[float, float]:
-        grid, pool = one
-        seconds = max(grid.time.total_seconds, SHORT_STEP_SECONDS)
-        weights = [offer.weight for offer in pool.offers[: grid.size]]
-        return seconds, seconds * (sum(weights) or len(weights))
+        return _figures(one[0].time.total_seconds, one[1], one[0].size)
 
     kept: list[tuple[Grid, EqualNodes]] = []
     costs: list[float] = []
@@ -455,6 +472,7 @@ class _GridSearch:
         self.cuts: dict[tuple[int, int, int], tuple[float, tuple[int, ...]]] = {}
         self.works: dict[object, _UnitWork] = {}
         self.states: dict[object, int] = {}
+        self.least_flops: float | None = None
         self.routers = sum(
             any(part.component == "router" for part in layer.parts)
             for layer in search_context.spec.layers
@@ -468,12 +486,9 @@ class _GridSearch:
 
     def best(self, pool: EqualNodes) -> Grid | None:
         """Return the grid with the shortest step that fits, or None."""
-        search_context = self.search_context
         if not self.settings:
             return None
-        speed = min(
-            search_context.speed((offer,), self.settings[0]) for offer in pool.offers
-        )
+        speed = self._speed(pool)
         grids = sorted(self._grids(pool, speed), key=lambda grid: grid.order)
         room = pool.free_bytes
         checks = 0
@@ -496,6 +511,32 @@ class _GridSearch:
         plain = replace(setting, workload=setting.workload.replace(optimizer_loop=loop))
         milder = replace(grid, setting=plain)
         return milder if self._fits(milder, room_bytes) else grid
+
+    def _speed(self, pool: EqualNodes) -> float:
+        """Return the operations per second of the slowest Gpu."""
+        setting = self.settings[0]
+        kinds = {
+            (one.name, one.peak_flops, one.share_ratio): one for one in pool.offers
+        }
+        return self.search_context.speed(tuple(kinds.values()), setting)
+
+    def least_seconds(self, pool: EqualNodes) -> float:
+        """Return a lower bound of the step: all Gpus compute all the time, without
+        recomputation and as in large matrix products.
+        """
+        if not self.settings:
+            return 0.0
+        if self.least_flops is None:
+            context = self.search_context
+            setting = in_runs(self.settings[0], 1)
+            plain = replace(
+                setting, workload=setting.workload.replace(checkpointing="none")
+            )
+            whole = _sharding(strategy=DDP.key, data_degree=context.asked.batch)
+            costs = context.costs(plain, whole)
+            each = sum(layer_flops(cost, plain.workload) for cost in costs)
+            self.least_flops = context.asked.batch * each
+        return self.least_flops / (pool.size * self._speed(pool))
 
     def _least_bytes(self, grid: Grid) -> float:
         """Return a quick lower bound of the need of a rank.

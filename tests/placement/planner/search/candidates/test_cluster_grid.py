@@ -9,7 +9,9 @@ from placement.planner.launch.execution import why_not
 from placement.planner.model.families.config_json import parse_config
 from placement.planner.model.sharding import Sharding
 from placement.planner.model.well_known import well_known_spec
+from placement.planner.search.candidates import cluster_grid
 from placement.planner.search.candidates.cluster_grid import (
+    _GridSearch,
     even_stages,
     largest_divisor,
 )
@@ -131,6 +133,22 @@ def test_every_stage_of_a_model_with_unlike_layers_has_room():
 
     assert best.fit == "comfortable"
     assert plan_problems(best, offers, spec) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "precision"),
+    [("llama-3-70b", "mixed_fp16"), ("mixtral-8x7b", "megatron_bf16")],
+)
+def test_what_is_left_out_of_the_search_is_never_the_best(name, precision, monkeypatch):
+    asked = Workload(batch=64, sequence_length=2048, precision=precision)
+    offers, spec = cluster(4, H100, L40S), well_known_spec(name)
+    found = plan(spec, asked, offers)
+    monkeypatch.setattr(_GridSearch, "least_seconds", lambda *_: 0.0)
+    monkeypatch.setattr(_GridSearch, "_least_bytes", lambda *_: 0.0)
+    monkeypatch.setattr(_GridSearch, "_may_fit", lambda *_: True)
+    monkeypatch.setattr(cluster_grid, "MOST_CHECKS", 10**6)
+
+    assert plan(spec, asked, offers) == found
 
 
 def test_a_small_model_is_copied_over_all_nodes_that_the_batch_goes_round():
