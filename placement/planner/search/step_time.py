@@ -219,12 +219,16 @@ def flops_per_second(
 
 
 def _balance(offer: GpuOffer, *, full: bool) -> float:
-    """Return operations per two bytes of one Gpu's memory traffic, in 16 or 32 bits."""
+    """Return operations per two bytes of one Gpu's memory traffic, in 16 or 32 bits.
+
+    Cards below ROWS_FOR_HALF (a 3090 has half of it) count as cards with it, because
+    none of them was measured.
+    """
     card = offer.card
     if card is None:
         return ROWS_FOR_HALF
     flops = 2 * card.fp32_flops if full else card.half_flops
-    return flops / card.memory_bytes_per_second
+    return max(ROWS_FOR_HALF, flops / card.memory_bytes_per_second)
 
 
 def _fp32_slowdown(offer: GpuOffer) -> float:

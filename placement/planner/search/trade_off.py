@@ -43,9 +43,9 @@ def trade_off(ranked: Sequence[Plan], objective: Objective | None = None) -> Tra
     to fit. Cost: the square of the number of Plans.
 
     Args:
-        ranked: sorted by `rank_key` for the same objective. By it no Plan beats one
-            that is ranked before it by more than `NEAR_RATIO`, so that no kept Plan
-            beats another kept one.
+        ranked: in the order of objective.py's `ranked` for the same objective. By it no
+            Plan beats one that is ranked before it by more than `NEAR_RATIO`, so that
+            no kept Plan beats another kept one.
         objective: other criteria besides time and cost.
     """
     kept: list[Plan] = []
