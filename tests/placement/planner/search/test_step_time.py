@@ -78,8 +78,8 @@ def test_blocks_take_about_as_long_as_on_an_h200():
 
 
 PUBLISHED = [
-    # MosaicML, llm-foundry, scripts/train/benchmarking/README.md: card, width, tokens
-    # of a microbatch, and the part of the peak (HFU) that FSDP on 8 GPUs reached.
+    # MosaicML, llm-foundry, scripts/train/benchmarking: card, width, tokens of a
+    # microbatch, and the part of the peak (HFU) that FSDP on 8 GPUs reached.
     (A100, 768, 65536, 0.445),
     (A100, 1024, 65536, 0.516),
     (A100, 2048, 28672, 0.599),
