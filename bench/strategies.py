@@ -126,6 +126,7 @@ def cluster_cases() -> list[Case]:
             ("llama-3-8b", 256),
             ("llama-3-70b", 1024),
             ("mixtral-8x7b", 512),
+            ("mixtral-8x22b", 512),
         ):
             asked = Workload(batch=batch, sequence_length=4096, precision="mixed_fp16")
             spec = well_known_spec(name)

@@ -182,14 +182,18 @@ def estimate_from_costs(
         activations_are_a_guess=spec.activations_are_a_guess,
         layers=tuple(
             LayerEstimate(
-                cost.name,
+                layer.name,
                 cost.kind,
                 cost.parameter_bytes,
                 cost.gradient_bytes,
                 cost.optimizer_bytes,
                 cost.kept_bytes + cost.cache_bytes,
             )
-            for cost in stage_layers(costs, sharding)
+            for layer, cost in zip(
+                stage_layers(spec.layers, sharding),
+                stage_layers(costs, sharding),
+                strict=True,
+            )
         ),
         notes=_notes(spec, workload, sharding, phases),
     )

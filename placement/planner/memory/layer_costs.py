@@ -41,7 +41,6 @@ class LayerCost:
     has another unit.
     """
 
-    name: str
     kind: str
     elements: int
     """Parameters owned by this rank."""
@@ -102,7 +101,8 @@ def layer_costs(
     regathers: bool = True,
     replays: Replays | None = None,
 ) -> tuple[LayerCost, ...]:
-    """Return the cost of every layer, in order. Identical layers are replayed once.
+    """Return the cost of every layer, in order. Identical layers are replayed once, and
+    have the same object.
 
     `gathered`: FSDP gathers weights in the compute precision and computes in it
     throughout, so that autocast's copies do not exist. `regathers`: with
@@ -131,16 +131,9 @@ def layer_costs(
                     replays[key] = made
             reached = not (constant and all_frozen(layer))
             known[key] = _cost(setting, layer, workload, made, window, reached)
-        answer.append(_named(known[key], layer.name))
+        answer.append(known[key])
         constant = constant and all_frozen(layer)
     return tuple(answer)
-
-
-def _named(cost: LayerCost, name: str) -> LayerCost:
-    if cost.name == name:
-        return cost
-    values = [getattr(cost, field) for field in LayerCost.__slots__]
-    return LayerCost(name, *values[1:])
 
 
 def _cost(
@@ -163,7 +156,6 @@ def _cost(
         weights += int(width.compute * matrices / degree)
     learns = [one for one in layer.parts if not one.frozen]
     return LayerCost(
-        name=layer.name,
         kind=layer.kind,
         elements=elements,
         tied_elements=-(-layer.tied_parameters // degree),
@@ -181,7 +173,7 @@ def _cost(
         cache_bytes=_cache_bytes(setting, layer, windowed),
         gathered_bytes=_gathered_bytes(layer, workload, cut),
         forward_flops=flops,
-        recompute_flops=flops if again else 0.0,
+        recompute_flops=flops if again else _scores_flops(setting, layer),
         trained_elements=trained_elements(layer, cut),
         moment_width=_moment_width(layer, workload),
         expert_elements=expert_elements(layer, cut),
@@ -297,6 +289,17 @@ def _backward_flops(setting: Replaying, layer: LayerSpec, forward: float) -> flo
     matrices = _forward_flops(setting, layer, attention=False)
     learned = _forward_flops(setting, layer, attention=False, learns=True)
     return forward + (forward - matrices) + learned
+
+
+def _scores_flops(setting: Replaying, layer: LayerSpec) -> float:
+    """Return the operations of attention's scores that selective recomputation repeats
+    (arXiv:2205.05198, section 5).
+    """
+    workload = setting.workload
+    if not workload.trains or workload.checkpointing != "selective":
+        return 0.0
+    whole = _forward_flops(setting, layer)
+    return whole - _forward_flops(setting, layer, attention=False)
 
 
 def _forward_flops(

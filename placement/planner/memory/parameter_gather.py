@@ -43,6 +43,8 @@ class Gathers:
     """The ends' gradients stay whole until the end of backward."""
     share: float = 0.0
     empty: bool = field(default=False)
+    even: bool = True
+    """Equal layers among equal layers have equal bytes."""
 
 
 def gathers_of(
@@ -122,7 +124,7 @@ def _zero3(stage: Sequence[LayerCost], gloo: bool) -> Gathers:
         alive + (2.0 if gloo else 1.0) * size
         for alive, size in zip(forward, sent, strict=True)
     ]
-    return Gathers(forward, fetching, forward, fetching, reducing)
+    return Gathers(forward, fetching, forward, fetching, reducing, even=False)
 
 
 def _layer_by_layer(stage: Sequence[LayerCost]) -> Gathers:

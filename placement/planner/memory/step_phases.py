@@ -10,6 +10,7 @@ changes the base (rank_states.py) and adds gathered layers
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from placement.planner.memory.layer_costs import LayerCost
 from placement.planner.memory.parameter_gather import ENDS, Gathers, gathers_of
@@ -28,6 +29,7 @@ from placement.planner.model.sharding import Sharding
 from placement.planner.values.workload import Workload
 
 __all__ = ["DEEPSPEED_DEFAULT_BUCKET", "Phases", "rank_phases"]
+_Layer = TypeVar("_Layer")
 
 NAMED_TENSORS = 3
 """Tensors of a block's output size that the code of transformers' models refers to
@@ -113,11 +115,28 @@ def rank_phases(
     )
 
 
-def stage_layers(costs: Sequence[LayerCost], sharding: Sharding) -> Sequence[LayerCost]:
-    """Return the layers of one rank, all its pieces in order."""
+def stage_layers(layers: Sequence[_Layer], sharding: Sharding) -> Sequence[_Layer]:
+    """Return the layers of one rank (or their costs), all its pieces in order."""
     if sharding.chunks:
-        return [cost for first, last in sharding.chunks for cost in costs[first:last]]
-    return costs[sharding.first_layer : sharding.last_layer]
+        return [one for first, last in sharding.chunks for one in layers[first:last]]
+    return layers[sharding.first_layer : sharding.last_layer]
+
+
+def _looked(stage: Sequence[LayerCost], first: int, last: int) -> list[bool]:
+    """Return the layers of a piece at which a peak can be.
+
+    Between equal layers the bytes alive grow or shrink evenly, so those inside a run of
+    them are never the largest. The two layers at each end may be gathered in another
+    way.
+    """
+    looked = [True] * (last - first)
+    start = first
+    for index in range(first + 1, last + 1):
+        if index == last or stage[index] is not stage[index - 1]:
+            for inside in range(start + 2, index - 2):
+                looked[inside - first] = False
+            start = index
+    return looked
 
 
 def _rounded(parts: dict[str, float], total: float) -> dict[str, int]:
@@ -181,18 +200,20 @@ def _forward(
         held = _stays(rank) if beside.gradients is None else beside.gradients
         passing = beside.passing - beside.output
         kept, copies = beside.activations, 0.0
+        looked = _looked(stage, beside.first, beside.last)
         for index in range(beside.first, beside.last):
             cost = stage[index]
-            own = float(cost.forward_peak_bytes)
-            logits = own if cost.kind == "head" else 0.0
-            running = moving.forward[index] + copies + own - logits
-            if not workload.trains and cost.kind not in ENDS:
-                running += NAMED_TENSORS * cost.output_bytes
-            moments = [_Moment(kept, running, held, logits, passing)]
-            if not moving.empty:
-                coming = moving.fetching[index] + copies
-                moments.append(_Moment(kept, coming, held, 0.0, passing))
-            best = _fuller(best, moments)
+            if looked[index - beside.first] or not moving.even:
+                own = float(cost.forward_peak_bytes)
+                logits = own if cost.kind == "head" else 0.0
+                running = moving.forward[index] + copies + own - logits
+                if not workload.trains and cost.kind not in ENDS:
+                    running += NAMED_TENSORS * cost.output_bytes
+                moments = [_Moment(kept, running, held, logits, passing)]
+                if not moving.empty:
+                    coming = moving.fetching[index] + copies
+                    moments.append(_Moment(kept, coming, held, 0.0, passing))
+                best = _fuller(best, moments)
             copies += cost.weight_copy_bytes
             kept += cost.kept_bytes
     parts = best.parts(rank, rank.bucket if rank.bucket_stays else 0.0)
@@ -213,11 +234,13 @@ def _backward(
         layers = range(beside.first, beside.last)
         kept = beside.activations + float(sum(stage[n].kept_bytes for n in layers))
         made = 0.0
+        looked = _looked(stage, beside.first, beside.last)
         for index in reversed(layers):
             kept -= stage[index].kept_bytes
-            alive = _alive_gradients(rank, beside, made)
-            found = _moments(stage, index, rank, moving, kept, alive, beside)
-            best = _fuller(best, found)
+            if looked[index - beside.first] or not moving.even:
+                alive = _alive_gradients(rank, beside, made)
+                found = _moments(stage, index, rank, moving, kept, alive, beside)
+                best = _fuller(best, found)
             made += _staying_gradients(stage[index], moving, rank)
         if rank.reduce_end:
             alive = _alive_gradients(rank, beside, made)

@@ -97,7 +97,6 @@ def net_cost(
     tensors = part("other", shapes, element_bytes=4)
     elements = tensors.parameters
     return LayerCost(
-        name=kind,
         kind=kind,
         elements=elements,
         tied_elements=0,

@@ -118,11 +118,11 @@ def rank_parts(spec: ModelSpec, sharding: Sharding) -> tuple[float, float]:
     """Return the part of the optimizer state that a rank holds, and the part of the
     model that it computes."""
     pieces = sharding.chunks or ((sharding.first_layer, sharding.last_layer),)
-    total = sum(layer_elements(one) for one in spec.layers) or 1
-    own = sum(
-        layer_elements(one) for first, last in pieces for one in spec.layers[first:last]
-    )
-    computed = own / total / sharding.tensor_degree
+    computed = 1 / sharding.tensor_degree
+    if pieces != ((0, None),):
+        sizes = [layer_elements(one) for one in spec.layers]
+        own = sum(sum(sizes[first:last]) for first, last in pieces)
+        computed *= own / (sum(sizes) or 1)
     if sharding.share_ratio is not None:
         return computed * sharding.share_ratio, computed
     return computed / (sharding.shard_degree if sharding.stage else 1), computed

@@ -296,7 +296,11 @@ def _steps(asked: Workload, setting: Setting) -> list[tuple[str, Setting]]:
         ),
         (
             "checkpointing",
-            sentence("recompute activations in backward (checkpointing)"),
+            sentence(
+                "recompute attention's scores in backward (selective checkpointing)"
+            )
+            if chosen.checkpointing == "selective"
+            else sentence("recompute activations in backward (checkpointing)"),
         ),
         ("optimizer", sentence("keep Adam's state in 8 bits")),
     )

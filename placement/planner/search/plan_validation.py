@@ -125,7 +125,8 @@ def _launch_problems(plan: Plan) -> list[str]:
     if degrees != wanted.get(known.axis, degrees):
         problems.append(f"these are not the degrees of {plan.strategy}")
     experts = int(launch.get("expert_degree", 1))
-    several = sum(degree > 1 for degree in (*degrees, experts))
+    context = int(launch.get("context_degree", 1))
+    several = sum(n > 1 for n in (tensor, stages, copies // context, context, experts))
     if experts < 1 or copies % experts:
         problems.append(f"{experts} groups of experts do not divide {copies} copies")
     if known.axis is Axis.SEVERAL and several < 2:

@@ -8,15 +8,15 @@ and in cost are not shown (trade_off.py). The others are ranked by time x cost, 
 between equals by docs/design/placement.md#order-of-choice. An objective changes the
 order (objective.py).
 
-Keys of `Plan.launch`: engine, strategy, nproc, gpu_uuids, nodes, fast_links, task,
-batch, microbatch, sequence_length, accumulation, precision, optimizer, optimizer_loop,
-checkpointing, attention, offload_optimizer, offload (none, cpu, nvme),
-offload_parameters, weights (full, int8, nf4), tensor_degree, pipeline_degree,
-data_degree, zero_stage, sequence_parallel, schedule ("" without stages, else 1f1b,
-gpipe, interleaved), virtual_stages, microbatches, rank_grid (one list of Gpu UUIDs per
-stage and replica, its tensor ranks; ranks count through it); for copies shares,
-gradient_as_bucket_view, reduce_bucket_size; for stages bounds (first layer of each
-piece of the model in order, and the end).
+Keys of `Plan.launch`: engine (torch, deepspeed, megatron), strategy, nproc, gpu_uuids,
+nodes, fast_links, task, batch, microbatch, sequence_length, accumulation, precision,
+optimizer, optimizer_loop, checkpointing, attention, offload_optimizer, offload (none,
+cpu, nvme), offload_parameters, weights (full, int8, nf4), tensor_degree,
+pipeline_degree, data_degree, zero_stage, sequence_parallel, schedule ("" without
+stages, else 1f1b, gpipe, interleaved), virtual_stages, microbatches, rank_grid (one
+list of Gpu UUIDs per stage and replica, its tensor ranks; ranks count through it); for
+copies shares, gradient_as_bucket_view, reduce_bucket_size; for stages bounds (first
+layer of each piece of the model in order, and the end).
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -54,7 +54,7 @@ from placement.planner.values.calibration import UNCORRECTED, Corrections
 from placement.planner.values.errors import SpecInvalid, WorkloadInvalid
 from placement.planner.values.gpu_availability import GpuOffer, check_offers
 from placement.planner.values.humanize import either, gib
-from placement.planner.values.objective import Objective, concession, rank_key
+from placement.planner.values.objective import Objective, concession, ranked
 from placement.planner.values.plan import LeftOut, Plan, PlanSet, RejectedStrategy
 from placement.planner.values.strategies import (
     DDP,
@@ -165,19 +165,19 @@ def plan(
         )
     most_gpus = min(len(usable), allowed.max_gpus or len(usable))
     plans = with_consistent_sense(plans)
-    ranked = _without_twins(sorted(plans, key=lambda one: rank_key(one, objective)))
+    kept = _without_twins(ranked(plans, objective))
     if not (allowed.beaten_too or allowed.strategies):
-        shown = trade_off(ranked, objective)
-        ranked, refusals = shown.plans, [*refusals, *shown.beaten]
-    for one in ranked:
+        shown = trade_off(kept, objective)
+        kept, refusals = shown.plans, [*refusals, *shown.beaten]
+    for one in kept:
         validate(one, offers, spec)
     left_out = _in_place(offer for offer in offers if not offer.usable)
     unsupported = {offer.uuid for offer in offered}
     return PlanSet(
         model=spec.name,
         workload=workload,
-        plans=with_trades(ranked),
-        refusals=_merged(refusals, {one.strategy for one in ranked}),
+        plans=with_trades(kept),
+        refusals=_merged(refusals, {one.strategy for one in kept}),
         left_out=tuple(
             LeftOut(
                 gpu_label=offer.label,
@@ -195,7 +195,7 @@ def plan(
             *unknown_speed_notes(usable, learned),
         ),
         wish=objective or "",
-        advice=advice(base, usable) if usable and not _sensible(ranked) else "",
+        advice=advice(base, usable) if usable and not _sensible(kept) else "",
     )
 
 
@@ -253,8 +253,8 @@ def _for_want_of_host(
     return _short_of_host(found[-1], why) if why else lost
 
 
-def _sensible(ranked: Sequence[Plan]) -> bool:
-    return any(not one.absurd for one in ranked)
+def _sensible(plans: Sequence[Plan]) -> bool:
+    return any(not one.absurd for one in plans)
 
 
 def _everywhere(
@@ -334,7 +334,7 @@ def _unlike_nodes(
     found = list(kinds.values())
     if len(found) <= MOST_NODES:
         return found
-    ranked = sorted(
+    most = sorted(
         found,
         key=lambda here: (
             -sum(offer.peak_flops * offer.share_ratio for offer in here),
@@ -342,7 +342,7 @@ def _unlike_nodes(
             here[0].node,
         ),
     )
-    return ranked[:MOST_NODES]
+    return most[:MOST_NODES]
 
 
 def _kind(offer: GpuOffer) -> tuple[object, ...]:

@@ -16,8 +16,9 @@ SHORT_TRAINING_STEPS = 1_000
 Stanford Alpaca about 1,200."""
 LONGEST_TRAINING_SECONDS = 7 * 86_400.0
 """A short fine-tuning that takes longer than a week is not sensible."""
-LEAST_COMPUTE_RATIO = 0.05
-"""A Gpu that computes for less than this part of a step is not used sensibly."""
+LEAST_COMPUTE_RATIO = 0.03
+"""A Gpu that computes for less than this part of a step is not used sensibly. It is a
+twentieth of a rate of 0.40 of the peak, or 0.05 x 0.40 / PEAK_RATIO."""
 NOTICED_SECONDS = 1.0
 """A step or a call shorter than this is sensible, even if much of it is waiting."""
 

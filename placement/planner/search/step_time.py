@@ -1,19 +1,22 @@
 """The time of one step: compute, communication, bubble. Priors, not promises.
 
-See docs/design/placement.md#time. Compute = operations / (peak x MFU x share of the
-card). MFU is a prior (0.40; published FSDP runs of 7 to 13 B models reach 0.35 to 0.50)
-until a job's first 20 steps calibrate it. A microbatch of few tokens reaches less: a
-matrix product of M rows does M operations per byte of weights, and cards need
-ROWS_FOR_HALF of them before arithmetic, and not memory, is the bottleneck (roofline;
-Williams, Waterman, Patterson, CACM 52(4), 2009). Ranks by these numbers are stable; the
-seconds are rough.
+See docs/design/placement.md#time. Compute = operations / (peak x PEAK_RATIO x share of
+the card) + bytes / bandwidth, until a job's first 20 steps calibrate it (roofline;
+Williams, Waterman, Patterson, CACM 52(4), 2009). The bytes of a product of M rows,
+N columns and depth K are 2 (MK + KN + MN), for 2 MNK operations: 1/M + 1/N + 1/K of
+each. The operators between the products (norms, activations, residuals) move a number
+of bytes per token and width. So narrow models and small microbatches reach less of the
+peak, and so do cards whose arithmetic outgrew their memory. Ranks by these numbers are
+stable; the seconds are rough.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from placement.planner.memory.layer_costs import LayerCost
 from placement.planner.memory.parameter_states import widths
+from placement.planner.model.spec import ModelSpec
 from placement.planner.search.link_bandwidth import (
     BYTES_PER_SECOND,
     UNKNOWN,
@@ -23,14 +26,30 @@ from placement.planner.values.gpu_availability import GpuOffer
 from placement.planner.values.strategies import STRATEGIES
 from placement.planner.values.workload import Workload
 
-MFU_RATIO = 0.40
+PEAK_RATIO = 0.70
+"""Part of the peak that wide matrix products reach. With BYTES_PER_WIDTH it follows
+from 92 published runs (MPT of 125 M to 70 B on A100 and H100: MosaicML, llm-foundry,
+scripts/train/benchmarking) and blocks of Llama and GPT-2 that were measured on an H200
+(`bench/compute_rate.py`).
+"""
+BYTES_PER_WIDTH = 5.0
+"""Bytes moved per operation of a block, times its width: 4/3 for the operands of its
+products, the rest for the operators between them.
+"""
+CUT_BYTES_PER_WIDTH = 1 / 3
+"""What each further tensor rank adds: its products are narrower on one side."""
+PLAIN_INNER = 4
+"""Inner width of a plain block, times its width."""
+UNKNOWN_WIDTH = 1024.0
+"""Assumed for a model whose shape is unknown."""
 FP32_SLOWDOWN = 8.0
 """fp32 matrix products of a card that is not in the table of cards are assumed to run
 at an eighth of the 16-bit peak, as on V100.
 """
 ROWS_FOR_HALF = 150.0
-"""Peak 16-bit operations over memory bytes a second: 76 (3090), 156 (A100), 295
-(H100). At that many rows a smooth roofline is at half its height."""
+"""Peak 16-bit operations over memory bytes a second: 76 (3090), 153 (A100), 295
+(H100). At that many rows memory takes as long as arithmetic at its peak. Work is
+counted for a card with this balance; `flops_per_second` corrects it for others."""
 PCIE_BYTES_PER_SECOND = BYTES_PER_SECOND[UNKNOWN]
 """Also the rate to the node's memory."""
 NVME_BYTES_PER_SECOND = 3e9
@@ -73,7 +92,8 @@ class Work:
 
     flops: float
     """Forward, backward and recomputation of one microbatch, converted to the
-    operations that would take the same time in a large matrix product.
+    operations that would take the same time in a large matrix product of a card with
+    ROWS_FOR_HALF operations per byte.
     """
     gradient_bytes: float
     """Bytes that replicas average."""
@@ -85,32 +105,93 @@ class Work:
     """Outputs of the blocks, which tensor parallelism adds up."""
 
 
-def efficiency_ratio(tokens: float) -> float:
-    """Return the part of the MFU prior that a microbatch of so many tokens reaches.
+@dataclass(frozen=True, slots=True)
+class ProductSizes:
+    """The sizes of a model's matrix products, on which their efficiency depends."""
 
-    >>> efficiency_ratio(150)
-    0.5
+    width: float
+    """Of its blocks."""
+    routed: float = 0.0
+    """Part of a token's operations in the products of routed experts."""
+    crowd: float = 1.0
+    """Experts for each one that a token uses: their products have so many times fewer
+    rows.
     """
-    return tokens / (tokens + ROWS_FOR_HALF)
+    narrow: float = 0.0
+    """1 / inner width of an expert, beyond that of a plain block."""
+
+
+def product_sizes(spec: ModelSpec) -> ProductSizes:
+    """Return the sizes of a model's products."""
+    shape = spec.shape
+    if shape is None:
+        return ProductSizes(UNKNOWN_WIDTH)
+    width = float(shape.hidden)
+    if not shape.experts:
+        return ProductSizes(width)
+    routed = used = 0.0
+    crowd = shape.experts / shape.experts_per_token
+    for layer in spec.layers:
+        routes = any(one.component == "router" for one in layer.parts)
+        for one in layer.parts:
+            stacked = 0
+            if routes and one.component == "mlp":
+                named = sum(x.outputs * x.inputs * x.copies for x in one.linears)
+                stacked = max(0, one.matrix_parameters - named)
+            routed += stacked / crowd
+            used += one.matrix_parameters - stacked
+    inner = shape.expert_intermediate or shape.intermediate
+    return ProductSizes(
+        width,
+        routed / ((routed + used) or 1.0),
+        crowd,
+        max(0.0, 1 / inner - 1 / (PLAIN_INNER * width)),
+    )
+
+
+def efficiency_ratio(
+    tokens: float, sizes: ProductSizes, tensor_degree: int = 1, expert_degree: int = 1
+) -> float:
+    """Return the part of PEAK_RATIO that a microbatch of so many tokens reaches.
+
+    Ranks that share experts bring them as many times more rows.
+
+    >>> wide, narrow = ProductSizes(8192), ProductSizes(1024)
+    >>> round(efficiency_ratio(8192, wide), 2), round(efficiency_ratio(8192, narrow), 2)
+    (0.93, 0.66)
+    """
+    plain = 1 - sizes.routed
+    rows = (plain + sizes.routed * sizes.crowd / expert_degree) / tokens
+    cut = CUT_BYTES_PER_WIDTH * (tensor_degree - 1)
+    moved = rows + (BYTES_PER_WIDTH + cut) / sizes.width
+    moved += sizes.routed * sizes.narrow * tensor_degree
+    return 1 / (1 + PEAK_RATIO * ROWS_FOR_HALF * moved)
 
 
 def work_of(
-    costs: Sequence[LayerCost], workload: Workload, *, tokens: float, fetched: bool
+    costs: Sequence[LayerCost],
+    workload: Workload,
+    *,
+    tokens: float,
+    fetched: bool,
+    sizes: ProductSizes,
+    tensor_degree: int = 1,
+    expert_degree: int = 1,
 ) -> Work:
     """Return the sum of layers. `fetched`: gradients are sent in the compute precision
     (FSDP).
     """
-    width = widths(workload)
+    bytes_each = widths(workload)
     gradients = float(sum(cost.gradient_bytes for cost in costs))
-    if fetched and width.gradient:
-        gradients *= width.compute / width.gradient
-    ratio = efficiency_ratio(tokens)
+    if fetched and bytes_each.gradient:
+        gradients *= bytes_each.compute / bytes_each.gradient
+    ratio = efficiency_ratio(tokens, sizes, tensor_degree, expert_degree)
     ends = ("embedding", "head")
     return Work(
         flops=sum(layer_flops(cost, workload) for cost in costs) / ratio,
         gradient_bytes=gradients,
         weight_bytes=float(sum(cost.gathered_bytes for cost in costs)),
-        stepped=sum(c.gradient_bytes for c in costs) / max(1.0, width.gradient),
+        stepped=sum(c.gradient_bytes for c in costs) / max(1.0, bytes_each.gradient),
         stream_bytes=float(sum(c.output_bytes for c in costs if c.kind not in ends)),
     )
 
@@ -122,10 +203,32 @@ def combined(works: Sequence[Work]) -> Work:
     return Work(*(sum(getattr(w, name) for w in works) for name in Work.__slots__))
 
 
-def flops_per_second(offer: GpuOffer, workload: Workload) -> float:
-    """Return the expected operations per second of one Gpu for this workload."""
-    slow = _fp32_slowdown(offer) if widths(workload).compute >= 4 else 1.0
-    return offer.peak_flops * MFU_RATIO * offer.share_ratio / slow
+def flops_per_second(
+    offer: GpuOffer, workload: Workload, width: float = math.inf
+) -> float:
+    """Return the expected operations per second of one Gpu for this workload.
+
+    `width`: of the model's blocks. An infinite one needs no memory.
+    """
+    full = widths(workload).compute >= 4
+    slow = _fp32_slowdown(offer) if full else 1.0
+    rate = offer.peak_flops * PEAK_RATIO * offer.share_ratio / slow
+    moved = PEAK_RATIO * BYTES_PER_WIDTH / width
+    own = (1 + moved * ROWS_FOR_HALF) / (1 + moved * _balance(offer, full=full))
+    return rate * own
+
+
+def _balance(offer: GpuOffer, *, full: bool) -> float:
+    """Return operations per two bytes of one Gpu's memory traffic, in 16 or 32 bits.
+
+    Cards below ROWS_FOR_HALF (a 3090 has half of it) count as cards with it, because
+    none of them was measured.
+    """
+    card = offer.card
+    if card is None:
+        return ROWS_FOR_HALF
+    flops = 2 * card.fp32_flops if full else card.half_flops
+    return max(ROWS_FOR_HALF, flops / card.memory_bytes_per_second)
 
 
 def _fp32_slowdown(offer: GpuOffer) -> float:

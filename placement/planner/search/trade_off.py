@@ -39,13 +39,14 @@ class TradeOff:
 def trade_off(ranked: Sequence[Plan], objective: Objective | None = None) -> TradeOff:
     """Return the Plans that no Plan ranked before them makes needless, in their order.
 
-    Plans that may run out of memory are left out if a Plan without concessions is sure
-    to fit. Cost: the square of the number of Plans.
+    A Plan that is ranked later takes the place of those that it beats in both figures
+    on screen. Plans that may run out of memory are left out if a Plan without
+    concessions is sure to fit. Cost: the square of the number of Plans.
 
     Args:
-        ranked: sorted by `rank_key` for the same objective. By it no Plan beats one
-            that is ranked before it by more than `NEAR_RATIO`, so that no kept Plan
-            beats another kept one.
+        ranked: in the order of objective.py's `ranked` for the same objective. By it no
+            Plan beats one that is ranked before it by more than `NEAR_RATIO`, so that
+            no kept Plan beats another kept one.
         objective: other criteria besides time and cost.
     """
     kept: list[Plan] = []
@@ -58,8 +59,22 @@ def trade_off(ranked: Sequence[Plan], objective: Objective | None = None) -> Tra
         elif better:
             beaten.append(_lost(one, better[0]))
         else:
-            kept.append(one)
+            worse = [place for place, k in enumerate(kept) if _beats(one, k, objective)]
+            beaten += [_lost(kept[place], one) for place in worse]
+            kept.insert(worse[0] if worse else len(kept), one)
+            kept = [k for k in kept if not _beats(one, k, objective)]
     return TradeOff(kept, beaten)
+
+
+def _beats(one: Plan, other: Plan, objective: Objective | None) -> bool:
+    """Return whether a Plan is faster and cheaper by the figures on screen, and gives
+    up no more. If its step counts as longer than it is, it may be ranked second.
+    """
+    return (
+        one.step_seconds < other.step_seconds
+        and step_cost(one) < step_cost(other)
+        and makes_needless(one, other, objective)
+    )
 
 
 def with_consistent_sense(plans: Sequence[Plan]) -> list[Plan]:

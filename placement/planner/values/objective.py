@@ -14,6 +14,7 @@ cheapest           quota that a step costs, in weighted GPU-seconds
 """
 
 import math
+from collections.abc import Iterable
 from typing import Literal, get_args
 
 from placement.planner.values.plan import Plan
@@ -66,13 +67,49 @@ def offloads(one: Plan) -> bool:
 
 def rank_key(one: Plan, objective: Objective | None = None) -> Key:
     """Return the sort key of Plans, best first."""
-    tight = one.fit == "tight"
+    absurd, tight, *others = _before_figures(one)
     return (
-        bool(one.absurd),
+        absurd,
         tight,
         *_objective_key(one, objective),
-        *_order_of_choice(one),
+        *others,
+        _time_times_cost(one),
+        *_after_figures(one),
     )
+
+
+def ranked(plans: Iterable[Plan], objective: Objective | None = None) -> list[Plan]:
+    """Return Plans, best first.
+
+    With an objective they are sorted by `rank_key`. Without one, a Plan comes first if
+    none with the same concessions has a product of time and cost that is smaller by
+    more than `SAME_RATIO`. Products are compared with the least of those Plans, so that
+    two that hardly differ never lie on two sides of a rounding.
+    """
+    found = list(plans)
+    if objective:
+        return sorted(found, key=lambda one: rank_key(one, objective))
+    least: dict[Key, float] = {}
+    for one in found:
+        before, product = _before_figures(one), _product(one)
+        least[before] = min(product, least.get(before, product))
+
+    def key(one: Plan) -> Key:
+        before = _before_figures(one)
+        return (
+            *before,
+            _steps_above(_product(one), least[before]),
+            *_after_figures(one),
+        )
+
+    return sorted(found, key=key)
+
+
+def _steps_above(product: float, least: float) -> int:
+    """Return by how many times SAME_RATIO a product is larger than the least one."""
+    if least <= 0:
+        return int(product > 0)
+    return math.floor(math.log(product / least) / math.log(SAME_RATIO) + 1e-9)
 
 
 def step_cost(one: Plan) -> float:
@@ -109,17 +146,24 @@ def _objective_key(one: Plan, objective: Objective | None) -> Key:
     return ()
 
 
-def _order_of_choice(one: Plan) -> Key:
-    """Return the order of choice.
-
-    Few concessions, clean Gpus, time x cost; between equals torch's own engine, the
-    order of strategies, one node, fewer Gpus, faster.
+def _before_figures(one: Plan) -> Key:
+    """Return what counts before time and cost: sense, memory that is sure, concessions,
+    clean Gpus.
     """
     return (
+        bool(one.absurd),
+        one.fit == "tight",
         concession(one),
         one.disturbance > 0,
         one.troubled > 0,
-        _time_times_cost(one),
+    )
+
+
+def _after_figures(one: Plan) -> Key:
+    """Return the order between equals: torch's own engine, the order of strategies, one
+    node, fewer Gpus, faster.
+    """
+    return (
         one.launch["engine"] != "torch",
         STRATEGIES[one.strategy].place(fast_links=one.launch["fast_links"]),
         one.spans_nodes,
@@ -150,5 +194,9 @@ def _time_times_cost(one: Plan) -> int:
     """Return seconds x cost of a step, rounded to SAME_RATIO, so that near values are
     equal.
     """
-    product = noticed_seconds(one) * noticed_cost(one)
+    product = _product(one)
     return round(math.log(product, SAME_RATIO)) if product > 0 else 0
+
+
+def _product(one: Plan) -> float:
+    return noticed_seconds(one) * noticed_cost(one)

@@ -14,13 +14,15 @@ Cost: about (numbers of nodes) x (divisors of the Gpus) ^ 2 sums; see
 docs/design/placement.md#many-nodes.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import accumulate, combinations, pairwise
+from itertools import accumulate, combinations, pairwise, product
 from typing import Any
 
+from placement.planner.memory.layer_costs import LayerCost
 from placement.planner.model.sharding import Sharding
+from placement.planner.search.candidates.other_schedules import kept_pieces
 from placement.planner.search.candidates.search_context import (
     RankPlacement,
     SearchContext,
@@ -33,11 +35,18 @@ from placement.planner.search.link_bandwidth import (
     joined_by_fast_links,
     slowest_link,
 )
-from placement.planner.search.memory_savings import Setting, divisors, in_runs, stages
+from placement.planner.search.memory_savings import (
+    PlanLimits,
+    Setting,
+    divisors,
+    in_runs,
+    stages,
+)
 from placement.planner.search.step_time import (
     StepTime,
     Work,
     all_reduce_bytes,
+    efficiency_ratio,
     exposed_seconds,
     host_seconds,
     layer_flops,
@@ -56,6 +65,7 @@ from placement.planner.values.strategies import (
     HYBRID,
     ZERO1,
     ZERO2,
+    Engine,
     Strategy,
 )
 from telemetry.protocol.sentences import counted, sentence
@@ -69,6 +79,8 @@ ROOM_CLASS_BYTES = 4 * 2**30
 MICROBATCHES = (1, 2, 4, 8)
 """Numbers of sequences of one microbatch that are tried."""
 MOST_STAGES = 64
+VIRTUAL = (1, 2, 3, 4)
+"""Numbers of pieces of the model per rank of a pipeline that are tried."""
 CONTEXT_DEGREES = (1, 2, 4, 8, 16)
 LEAST_CONTEXT_TOKENS = 4096
 """Least number of tokens of a context rank. Fewer do not pay for passing keys on."""
@@ -130,6 +142,10 @@ class Grid:
     runs: int
     """Microbatches of one copy of the model in one step."""
     time: StepTime
+    virtual: int = 1
+    """Pieces of the model on each rank of a pipeline; more than 1: interleaved."""
+    engine: Engine = "auto"
+    """The library by whose memory rules the ranks are counted."""
 
     @property
     def size(self) -> int:
@@ -143,6 +159,7 @@ class Grid:
             round(self.time.total_seconds, 9),
             self.setting.severity,
             self.pipeline,
+            self.virtual,
             self.tensor,
             self.context,
             self.expert,
@@ -164,18 +181,21 @@ class Grid:
             sequence_parallel=self.tensor > 1 and self.setting.workload.trains,
             microbatches=self.runs if self.pipeline > 1 else 1,
             pipeline_degree=self.pipeline,
+            pipeline_schedule="interleaved" if self.virtual > 1 else "1f1b",
+            virtual_stages=self.virtual,
+            engine=self.engine,
         )
 
-    def whole(self) -> Sharding:
-        """Return the same with ranks that run all layers and whole sequences."""
+    def whole(self, batch: int) -> Sharding:
+        """Return a Sharding with ranks that run all layers of one whole sequence."""
         return _sharding(
             strategy=self.strategy.rank_rules or self.strategy.key,
-            data_degree=self.data,
+            data_degree=batch,
             tensor_degree=self.tensor,
             expert_degree=self.expert,
             zero_stage=self.zero_stage if self.strategy.zero_stage is None else 0,
             sequence_parallel=self.tensor > 1,
-            microbatches=self.runs if self.pipeline > 1 else 1,
+            engine=self.engine,
         )
 
 
@@ -210,25 +230,42 @@ def cluster_grids(search_context: SearchContext) -> list[Plan]:
 def _fitting(
     search: "_GridSearch", pools: Sequence[EqualNodes]
 ) -> tuple[list[tuple["_GridSearch", Grid, EqualNodes]], list[EqualNodes]]:
-    """Return the best grid of each pool, and the pools without one."""
-    found, unfit = [], []
-    for pool in pools:
+    """Return the best grid of each pool, and the pools without one.
+
+    A pool is left out if a grid of another one is faster and cheaper than any of its
+    own can be.
+    """
+    found: list[tuple[_GridSearch, Grid, EqualNodes]] = []
+    unfit: list[EqualNodes] = []
+    figures: list[tuple[float, float]] = []
+    for pool in sorted(pools, key=search.least_seconds):
+        least = _figures(search.least_seconds(pool), pool, pool.size)
+        if any(time <= least[0] and cost <= least[1] for time, cost in figures):
+            continue
         grid = search.best(pool)
         if grid is None:
             unfit.append(pool)
         else:
             found.append((search, grid, pool))
+            figures.append(_figures(grid.time.total_seconds, pool, grid.size))
     return found, unfit
+
+
+def _figures(seconds: float, pool: EqualNodes, size: int) -> tuple[float, float]:
+    """Return time and cost of a step on the first Gpus of a pool.
+
+    Short steps count as `SHORT_STEP_SECONDS`.
+    """
+    seconds = max(seconds, SHORT_STEP_SECONDS)
+    weights = [offer.weight for offer in pool.offers[:size]]
+    return seconds, seconds * (sum(weights) or len(weights))
 
 
 def _front(found: Sequence[tuple[Grid, EqualNodes]]) -> list[tuple[Grid, EqualNodes]]:
     """Return the grids that no other one beats in time and cost."""
 
     def figures(one: tuple[Grid, EqualNodes]) -> tuple[float, float]:
-        grid, pool = one
-        seconds = max(grid.time.total_seconds, SHORT_STEP_SECONDS)
-        weights = [offer.weight for offer in pool.offers[: grid.size]]
-        return seconds, seconds * (sum(weights) or len(weights))
+        return _figures(one[0].time.total_seconds, one[1], one[0].size)
 
     kept: list[tuple[Grid, EqualNodes]] = []
     costs: list[float] = []
@@ -319,6 +356,76 @@ def _pool(groups: Sequence[tuple[GpuOffer, ...]]) -> EqualNodes | None:
 
 
 _NO_TIME = StepTime(0.0)
+NEARLY = 0.99
+"""Activations grow with the microbatch, but for rounding."""
+
+
+class _UnitWork:
+    """The work of one sequence on a rank that runs all layers, and what it keeps."""
+
+    def __init__(
+        self,
+        context: SearchContext,
+        setting: Setting,
+        whole: Sharding,
+        costs: Sequence[LayerCost],
+    ) -> None:
+        workload = setting.workload
+        self.work = context.work(in_runs(setting, 1), whole)
+        self.flops = tuple(layer_flops(cost, workload) for cost in costs)
+        self.total_flops = sum(self.flops)
+        self.of_microbatches: dict[tuple[float, int], Work] = {}
+        """By sequences of a microbatch, and context ranks."""
+        inner = [cost for cost in costs if cost.kind not in ("embedding", "head")]
+        alike = min(inner, key=lambda cost: cost.kept_bytes, default=costs[0])
+        self.kept = float(alike.kept_bytes) if inner else 0.0
+        """Bytes that the block with the fewest keeps until its backward."""
+        self.states = (
+            sum(cost.parameter_bytes for cost in costs),
+            sum(cost.gradient_bytes for cost in costs),
+            sum(cost.optimizer_bytes for cost in costs),
+        )
+        elements = sum(cost.elements for cost in costs) or 1
+        smallest = min((cost.elements for cost in inner), default=0)
+        self.block_share = smallest / elements
+        """The smallest block's part of the states."""
+        self.blocks = [
+            0,
+            *accumulate(cost.kind not in ("embedding", "head") for cost in costs),
+        ]
+        """Number of blocks before each layer, and of all."""
+
+
+def _with_selective(
+    settings: Sequence[Setting], limits: PlanLimits
+) -> Iterator[Setting]:
+    """Yield settings, and for each one that keeps attention's scores the one that
+    computes them again (arXiv:2205.05198, section 5). Flash attention keeps none.
+    """
+    for one in settings:
+        yield one
+        asked = one.workload
+        if (
+            limits.checkpointing
+            and asked.checkpointing == "none"
+            and asked.attention in ("eager", "math")
+        ):
+            yield replace(one, workload=asked.replace(checkpointing="selective"))
+
+
+def _in_flight(grid: Grid, stage: int) -> int:
+    """Return the microbatches whose activations a stage keeps, each of one piece."""
+    if grid.virtual > 1:
+        return kept_pieces(stage, grid.pipeline, grid.virtual, grid.runs)
+    return min(grid.runs, grid.pipeline - stage)
+
+
+def _busiest(flops: Sequence[float], bounds: Sequence[int], stages: int) -> float:
+    """Return the part of the operations of the rank with the most, over its pieces."""
+    pieces = [sum(flops[first:last]) for first, last in pairwise(bounds)]
+    return max(sum(pieces[rank::stages]) for rank in range(stages)) / (
+        sum(flops) or 1.0
+    )
 
 
 class _GridSearch:
@@ -349,9 +456,23 @@ class _GridSearch:
                 replace(one, workload=one.workload.replace(offload="nvme"))
                 for one in self.settings
             ]
+        # A fused optimizer changes memory, not the seconds counted here. `best` returns
+        # to the requested loop if there is room for it.
+        known = {one.workload for one in self.settings}
+        self.settings = [
+            one
+            for one in self.settings
+            if one.workload.optimizer_loop == "fused"
+            or one.workload.replace(optimizer_loop="fused") not in known
+        ]
+        self.by_megatron = search_context.asked.precision == "megatron_bf16"
+        if self.by_megatron:
+            self.settings = list(_with_selective(self.settings, search_context.limits))
         self.rooms: dict[object, bool] = {}
-        self.cuts: dict[tuple[int, int], tuple[float, tuple[int, ...]]] = {}
-        self.works: dict[object, tuple[Work, tuple[float, ...]]] = {}
+        self.cuts: dict[tuple[int, int, int], tuple[float, tuple[int, ...]]] = {}
+        self.works: dict[object, _UnitWork] = {}
+        self.states: dict[object, int] = {}
+        self.least_flops: float | None = None
         self.routers = sum(
             any(part.component == "router" for part in layer.parts)
             for layer in search_context.spec.layers
@@ -365,28 +486,112 @@ class _GridSearch:
 
     def best(self, pool: EqualNodes) -> Grid | None:
         """Return the grid with the shortest step that fits, or None."""
-        search_context = self.search_context
         if not self.settings:
             return None
-        speed = min(
-            search_context.speed((offer,), self.settings[0]) for offer in pool.offers
-        )
+        speed = self._speed(pool)
         grids = sorted(self._grids(pool, speed), key=lambda grid: grid.order)
         room = pool.free_bytes
         checks = 0
         for grid in grids:
-            sharding = grid.sharding()
-            least = search_context.state_bytes(grid.setting, sharding) / grid.pipeline
-            if least > room:
-                continue
-            if grid.setting.offload and not self._host_fits(grid, pool, sharding):
+            if self._least_bytes(grid) > room:
                 continue
             checks += 1
             if checks > MOST_CHECKS:
                 return None
             if self._fits(grid, room):
-                return grid
+                return self._with_asked_loop(grid, room)
         return None
+
+    def _with_asked_loop(self, grid: Grid, room_bytes: int) -> Grid:
+        """Return the grid with the requested optimizer loop, if it fits too."""
+        setting = grid.setting
+        loop = self.search_context.asked.optimizer_loop
+        if setting.workload.optimizer_loop == loop:
+            return grid
+        plain = replace(setting, workload=setting.workload.replace(optimizer_loop=loop))
+        milder = replace(grid, setting=plain)
+        return milder if self._fits(milder, room_bytes) else grid
+
+    def _speed(self, pool: EqualNodes) -> float:
+        """Return the operations per second of the slowest Gpu."""
+        setting = self.settings[0]
+        kinds = {
+            (one.name, one.peak_flops, one.share_ratio): one for one in pool.offers
+        }
+        return self.search_context.speed(tuple(kinds.values()), setting)
+
+    def least_seconds(self, pool: EqualNodes) -> float:
+        """Return a lower bound of the step: all Gpus compute all the time, without
+        recomputation and as in large matrix products.
+        """
+        if not self.settings:
+            return 0.0
+        if self.least_flops is None:
+            context = self.search_context
+            setting = in_runs(self.settings[0], 1)
+            plain = replace(
+                setting, workload=setting.workload.replace(checkpointing="none")
+            )
+            whole = _sharding(strategy=DDP.key, data_degree=context.asked.batch)
+            costs = context.costs(plain, whole)
+            each = sum(layer_flops(cost, plain.workload) for cost in costs)
+            self.least_flops = context.asked.batch * each
+        return self.least_flops / (pool.size * self._speed(pool))
+
+    def _least_bytes(self, grid: Grid) -> float:
+        """Return a quick lower bound of the need of a rank.
+
+        It is the larger one of the average states, and of the states and kept
+        activations of the first stage's blocks.
+        """
+        setting = grid.setting
+        states = self._state_bytes(grid)
+        least = states / grid.pipeline
+        if setting.offload or grid.context > 1:
+            return least
+        unit = self._unit(grid)
+        _, bounds = self._widest(grid)
+        starts = bounds[:: grid.pipeline][: grid.virtual]
+        ends = bounds[1 :: grid.pipeline][: grid.virtual]
+        blocks = sum(
+            unit.blocks[last] - unit.blocks[first]
+            for first, last in zip(starts, ends, strict=True)
+        )
+        alive = _in_flight(grid, 0) / grid.virtual * self._micro(grid) * unit.kept
+        return max(least, blocks * (states * unit.block_share + NEARLY * alive))
+
+    def _state_bytes(self, grid: Grid) -> int:
+        """Return the likely need of a rank that holds only the states of all layers."""
+        key = (
+            grid.strategy.key,
+            grid.tensor,
+            grid.context,
+            grid.data,
+            grid.expert,
+            grid.zero_stage,
+            grid.copies,
+            grid.setting.workload.offload,
+            grid.setting.workload.offload_parameters,
+        )
+        known = self.states.get(key)
+        if known is None:
+            unit = self._unit(grid)
+            known = self.states[key] = self.search_context.sharded_bytes(
+                unit.states, grid.setting, grid.sharding()
+            )
+        return known
+
+    def _may_fit(self, grid: Grid, pool: EqualNodes, room_bytes: int) -> bool:
+        """Return whether the states alone leave it a chance, on the Gpus and outside
+        of them.
+        """
+        if self._state_bytes(grid) / grid.pipeline > room_bytes:
+            return False
+        return not grid.setting.offload or self._host_fits(grid, pool, grid.sharding())
+
+    def _micro(self, grid: Grid) -> float:
+        """Return the sequences of one microbatch."""
+        return self.search_context.asked.batch / (grid.data * grid.runs)
 
     def _host_fits(self, grid: Grid, pool: EqualNodes, sharding: Sharding) -> bool:
         """Return whether each node has room for what its ranks keep off the Gpus."""
@@ -438,7 +643,7 @@ class _GridSearch:
         pipeline: int,
         data: int,
     ) -> Iterator[Grid]:
-        batch = self.search_context.asked.batch
+        batch, room = self.search_context.asked.batch, pool.free_bytes
         plain = tensor == context == pipeline == 1
         if not plain and data * context * tensor * pipeline < 2:
             return
@@ -469,36 +674,62 @@ class _GridSearch:
                     and expert == 1
                 ):
                     continue
-                for micro in MICROBATCHES:
+                engine: Engine = "megatron" if self.by_megatron and zero < 2 else "auto"
+
+                def grid(setting: Setting, runs: int, virtual: int = 1) -> Grid:
+                    return Grid(
+                        strategy=one,  # noqa: B023
+                        setting=setting,
+                        tensor=tensor,
+                        context=context,
+                        pipeline=pipeline,
+                        data=data,
+                        expert=expert,  # noqa: B023
+                        zero_stage=zero,  # noqa: B023
+                        copies=copies,  # noqa: B023
+                        runs=runs,
+                        time=_NO_TIME,
+                        virtual=virtual,
+                        engine=engine,  # noqa: B023
+                    )
+
+                settings = [
+                    setting
+                    for setting in self.settings
+                    if self._may_fit(grid(setting, batch // data), pool, room)
+                ]
+                if not settings:
+                    continue
+                for micro, virtual in product(MICROBATCHES, self._virtual(pipeline)):
                     runs = batch // data // micro
-                    if runs * micro * data != batch:
+                    if runs * micro * data != batch or runs % (
+                        pipeline if virtual > 1 else 1
+                    ):
                         continue
-                    # The optimizer changes memory, not the seconds counted here.
-                    times: dict[object, StepTime] = {}
-                    for stage in self.settings:
-                        asked = stage.workload
-                        alike = (
-                            asked.checkpointing,
-                            asked.offload,
-                            asked.offload_parameters,
-                        )
-                        setting = in_runs(stage, 1 if pipeline > 1 else runs)
-                        blank = Grid(
-                            one,
-                            setting,
-                            tensor,
-                            context,
-                            pipeline,
-                            data,
-                            expert,
-                            zero,
-                            copies,
-                            runs,
-                            times.get(alike, _NO_TIME),
-                        )
-                        if alike not in times:
-                            blank.time = times[alike] = self._time(pool, speed, blank)
-                        yield blank
+                    yield from self._timed(pool, speed, settings, grid, runs, virtual)
+
+    def _timed(
+        self,
+        pool: EqualNodes,
+        speed: float,
+        settings: Sequence[Setting],
+        grid: Callable[[Setting, int, int], Grid],
+        runs: int,
+        virtual: int,
+    ) -> Iterator[Grid]:
+        """Yield a grid for each setting, with its time."""
+        for stage in settings:
+            made = grid(stage, runs, virtual)
+            made.setting = in_runs(stage, 1 if made.pipeline > 1 else runs)
+            made.time = self._time(pool, speed, made)
+            yield made
+
+    def _virtual(self, pipeline: int) -> list[int]:
+        """Return the numbers of pieces per rank for a number of stages."""
+        layers = len(self.search_context.spec.layers)
+        return [
+            n for n in VIRTUAL if n == 1 or (pipeline > 1 and n * pipeline <= layers)
+        ]
 
     @property
     def _stateful(self) -> bool:
@@ -507,12 +738,12 @@ class _GridSearch:
     def _time(self, pool: EqualNodes, speed: float, grid: Grid) -> StepTime:
         """Return the seconds of one step; see docs/design/placement.md#many-nodes."""
         workload = grid.setting.workload
-        work = self._work(grid)[0]
+        work = self._work(grid)
         widest, _ = self._widest(grid)
         share, runs = widest, grid.runs
         flops = work.flops / grid.context
         busy = runs * share * flops / speed
-        bubble = (1 - share) * flops / speed
+        bubble = (1 - share) * flops / speed / grid.virtual
         sent = 0.0
         if grid.tensor > 1:
             link = pool.fast
@@ -526,7 +757,8 @@ class _GridSearch:
         cells = max(1, pool.each // grid.tensor)
         if grid.pipeline > 1:
             border = self._tokens(grid) * self._width * cells / grid.context
-            sent += 2 * (runs + grid.pipeline - 1) * border / pool.network
+            passes = 2 * grid.virtual * (runs + grid.pipeline - 1)
+            sent += passes * border / pool.network
         sent += self._averaging(pool, grid, work, share, busy, network)
         if grid.expert > 1:
             sent += self._experts(pool, grid, share)
@@ -621,67 +853,86 @@ class _GridSearch:
         return 2.0 * (self.shape.hidden if self.shape else 4096)
 
     def _widest(self, grid: Grid) -> tuple[float, tuple[int, ...]]:
-        """Return the largest stage's part of the operations, and the first layers of
-        stages.
+        """Return the busiest rank's part of the operations, and the first layers of
+        all pieces and the end.
         """
-        flops = self._work(grid)[1]
-        key = (id(flops), grid.pipeline)  # `works` keeps them, so ids are not reused
+        flops = self._unit(grid).flops
+        # `works` keeps them, so ids are not reused.
+        key = (id(flops), grid.pipeline, grid.virtual)
         if key not in self.cuts:
-            self.cuts[key] = even_stages(flops, grid.pipeline)
+            part, bounds = even_stages(flops, grid.pipeline * grid.virtual)
+            if grid.virtual > 1:
+                part = _busiest(flops, bounds, grid.pipeline)
+            self.cuts[key] = part, bounds
         return self.cuts[key]
 
-    def _work(self, grid: Grid) -> tuple[Work, tuple[float, ...]]:
-        """Return the work of one microbatch on a rank with all layers, and of each
-        layer.
-        """
-        workload = grid.setting.workload
+    def _unit(self, grid: Grid) -> "_UnitWork":
+        """Return the work of one sequence on a rank with all layers."""
+        setting = grid.setting
         key = (
-            grid.data * grid.runs,
             grid.tensor,
             grid.expert,
             grid.zero_stage == 3,
-            workload.checkpointing,
-            workload.accumulation,
-            workload.offload_parameters,
+            grid.engine,
+            setting.workload.checkpointing,
         )
-        if key not in self.works:
-            whole = grid.whole()
-            costs = self.search_context.costs(grid.setting, whole)
-            flops = tuple(layer_flops(cost, workload) for cost in costs)
-            self.works[key] = (self.search_context.work(grid.setting, whole), flops)
-        return self.works[key]
-
-    def _stages(self, grid: Grid) -> list[Sharding]:
-        """Return the layers of each stage's ranks."""
-        base = grid.sharding()
-        _, bounds = self._widest(grid)
-        if grid.pipeline == 1:
-            return [replace(base, last_layer=len(self.search_context.spec.layers))]
-        return [
-            replace(
-                base,
-                first_layer=first,
-                last_layer=last,
-                in_flight=min(grid.runs, grid.pipeline - stage),
+        known = self.works.get(key)
+        if known is None:
+            whole = grid.whole(self.search_context.asked.batch)
+            costs = self.search_context.costs(in_runs(setting, 1), whole)
+            known = self.works[key] = _UnitWork(
+                self.search_context, setting, whole, costs
             )
-            for stage, (first, last) in enumerate(pairwise(bounds))
-        ]
+        return known
+
+    def _work(self, grid: Grid) -> Work:
+        """Return the work of one microbatch on a rank with all layers."""
+        micro, unit = self._micro(grid), self._unit(grid)
+        known = unit.of_microbatches.get((micro, grid.context))
+        if known is None:
+            tokens = self._tokens(grid) / grid.context
+            sizes = self.search_context.sizes
+            ratio = efficiency_ratio(tokens, sizes, grid.tensor, grid.expert)
+            work = unit.work
+            known = unit.of_microbatches[micro, grid.context] = replace(
+                work,
+                flops=micro * unit.total_flops / ratio,
+                stream_bytes=micro * work.stream_bytes,
+            )
+        return known
+
+    def _stage(self, grid: Grid, stage: int) -> Sharding:
+        """Return the layers of one stage's ranks."""
+        base = grid.sharding()
+        if grid.pipeline == 1:
+            return replace(base, last_layer=len(self.search_context.spec.layers))
+        _, bounds = self._widest(grid)
+        chunks = tuple(list(pairwise(bounds))[stage :: grid.pipeline])
+        return replace(
+            base,
+            first_layer=chunks[0][0],
+            last_layer=chunks[-1][1],
+            chunks=chunks if grid.virtual > 1 else (),
+            in_flight=_in_flight(grid, stage),
+        )
 
     def _fits(self, grid: Grid, room_bytes: int) -> bool:
-        """Return whether the fullest ranks have room: of the first stages, a middle
-        one, the last. The first of them that has none decides.
+        """Return whether all stages' ranks have room.
+
+        The first stages, the last one and a middle one are usually the fullest, so they
+        are counted first.
         """
-        made = self._stages(grid)
-        looked = dict.fromkeys((0, len(made) - 1, 1, len(made) // 2))
+        count = grid.pipeline
+        likely = [one for one in (0, count - 1, 1, count // 2) if one < count]
         return all(
-            self.search_context.need_bytes(grid.setting, made[stage]) <= room_bytes
-            for stage in looked
-            if stage < len(made)
+            self.search_context.need_bytes(grid.setting, self._stage(grid, stage))
+            <= room_bytes
+            for stage in dict.fromkeys((*likely, *range(count)))
         )
 
     def plan(self, grid: Grid, pool: EqualNodes) -> Plan:
         """Return a grid as a Plan, its ranks stage by stage, copy by copy."""
-        made = self._stages(grid)
+        made = [self._stage(grid, stage) for stage in range(grid.pipeline)]
         offers = pool.offers[: grid.size]
         each = grid.size // len(made)
         busy = grid.time.compute_seconds
@@ -772,6 +1023,13 @@ class _GridSearch:
                 micro=grid.setting.workload.batch // (grid.data * grid.runs),
             )
         )
+        if grid.engine == "megatron":
+            why.append(
+                sentence(
+                    "Memory is counted as Megatron-LM uses it. No recipe of the portal "
+                    "runs Megatron-LM."
+                )
+            )
         if grid.tensor > 1:
             why.append(
                 sentence(
@@ -785,8 +1043,17 @@ class _GridSearch:
                     "The pipeline idles for ({pipeline} − 1) of {slots} slots: {share} "
                     "% of the step.",
                     pipeline=grid.pipeline,
-                    slots=grid.runs + grid.pipeline - 1,
+                    slots=grid.virtual * grid.runs + grid.pipeline - 1,
                     share=f"{100 * time.bubble_seconds / time.total_seconds:.1f}",
+                )
+            )
+        if grid.virtual > 1:
+            why.append(
+                sentence(
+                    "The batch runs through in {pieces}; the pipeline fills {virtual} "
+                    "times as fast as with one piece a GPU.",
+                    pieces=counted("{n} piece", "{n} pieces", grid.runs),
+                    virtual=grid.virtual,
                 )
             )
         return why

@@ -158,7 +158,11 @@ def launch_of(
     workload = setting.workload
     offers = [offer for offer, _ in seats]
     first = seats[0][1]
-    engine = "deepspeed" if workload.offload == "nvme" else STRATEGIES[strategy].engine
+    engine: str = STRATEGIES[strategy].engine
+    if workload.offload == "nvme":
+        engine = "deepspeed"
+    elif first.engine == "megatron":
+        engine = "megatron"
     uuids = [offer.uuid for offer in offers]
     width = first.tensor_degree
     return {

@@ -28,7 +28,7 @@ from placement.planner.search.candidates.stage_blocks import (
 from placement.planner.search.chain_split import ChainProblem, split_fixed_order
 from placement.planner.search.gpu_selection import fastest
 from placement.planner.search.memory_savings import MemoryFit, Setting, divisors, stages
-from placement.planner.search.step_time import efficiency_ratio, layer_flops
+from placement.planner.search.step_time import layer_flops
 from placement.planner.values.gpu_availability import GpuOffer
 from placement.planner.values.humanize import gib, gib_at_least, ranges_told, seconds
 from placement.planner.values.plan import Plan, RejectedStrategy
@@ -304,7 +304,7 @@ def _bounds(
     empty.
     """
     costs = context.costs(setting, base)
-    ratio = 1e12 * efficiency_ratio(context.tokens(setting, base))
+    ratio = 1e12 * context.efficiency_ratio(setting, base)
     workload = setting.workload
     layers, count = len(costs), len(chosen)
     # A little for every layer, so that no piece is worth leaving empty.

@@ -54,9 +54,12 @@ from placement.planner.search.memory_savings import (
 )
 from placement.planner.search.sensible_step import why_absurd
 from placement.planner.search.step_time import (
+    ProductSizes,
     StepTime,
     Work,
+    efficiency_ratio,
     flops_per_second,
+    product_sizes,
     work_of,
 )
 from placement.planner.values.calibration import UNCORRECTED, Corrections
@@ -111,6 +114,7 @@ class Caches:
     states: dict[object, tuple[int, int, int]] = field(default_factory=dict)
     layers: dict[object, Any] = field(default_factory=dict)
     specs: dict[Weights, ModelSpec] = field(default_factory=dict)
+    sizes: ProductSizes | None = None
 
 
 @dataclass(slots=True)
@@ -323,12 +327,29 @@ class SearchContext:
                 setting.workload,
                 tokens=self.tokens(setting, sharding),
                 fetched=sharding.stage == 3,
+                sizes=self.sizes,
+                tensor_degree=sharding.tensor_degree,
+                expert_degree=sharding.expert_degree,
             )
         return self.caches.works[key]
 
     def speed(self, chosen: Sequence[GpuOffer], setting: Setting) -> float:
         """Return the operations per second of the slowest of some Gpus."""
-        return min(flops_per_second(offer, setting.workload) for offer in chosen)
+        width = self.sizes.width
+        return min(flops_per_second(one, setting.workload, width) for one in chosen)
+
+    @property
+    def sizes(self) -> ProductSizes:
+        """Return the sizes of the model's products."""
+        if self.caches.sizes is None:
+            self.caches.sizes = product_sizes(self.spec)
+        return self.caches.sizes
+
+    def efficiency_ratio(self, setting: Setting, sharding: Sharding) -> float:
+        """Return the part of a Gpu's rate that a rank's microbatch reaches."""
+        tokens = self.tokens(setting, sharding)
+        degrees = (sharding.tensor_degree, sharding.expert_degree)
+        return efficiency_ratio(tokens, self.sizes, *degrees)
 
     def need_bytes(self, setting: Setting, sharding: Sharding) -> int:
         """Return the bytes that a Gpu must offer to a rank."""
@@ -349,6 +370,8 @@ class SearchContext:
 
     def learned_ratio(self, strategy: str) -> float:
         """Return the factor of likely needs on the class that needs most."""
+        if not self.learned.by_kind:
+            return 1.0
         return self.learned.most_memory(strategy, {o.gpu_class for o in self.offers})
 
     def _corrected_bytes(self, sharding: Sharding, low: int, likely: int) -> int:
@@ -367,6 +390,15 @@ class SearchContext:
                 sum(cost.gradient_bytes for cost in costs),
                 sum(cost.optimizer_bytes for cost in costs),
             )
+        return self.sharded_bytes(sums, setting, sharding)
+
+    def sharded_bytes(
+        self, sums: tuple[int, int, int], setting: Setting, sharding: Sharding
+    ) -> int:
+        """Return the likely need of a rank that has only its part of some states.
+
+        `sums`: bytes of weights, gradients and optimizer state before sharding.
+        """
         workload, stage = setting.workload, sharding.stage
         parts = [part / sharding.shard_degree for part in sums]
         parameters = parts[0] if stage == 3 else sums[0]

@@ -39,7 +39,6 @@ from placement.planner.search.step_time import (
     StepTime,
     all_reduce_bytes,
     combined,
-    efficiency_ratio,
     exposed_seconds,
     host_seconds,
     layer_flops,
@@ -205,7 +204,7 @@ def _layers(context: SearchContext, setting: Setting, base: Sharding) -> dict[st
         per_element += width.gradient + width.moment
         if not offload:
             per_element += owner.optimizer_bytes / max(1, owner.elements)
-    ratio = 1e12 * efficiency_ratio(context.tokens(setting, base))
+    ratio = 1e12 * context.efficiency_ratio(setting, base)
     return {
         "state_bytes": [
             float(c.parameter_bytes + c.gradient_bytes + c.cache_bytes)

@@ -149,6 +149,13 @@ EIGHT = {
     "the same with ZeRO-1, sequences cut": replace(
         HYBRID, zero_stage=1, sequence_parallel=True
     ),
+    "interleaved, with ZeRO-1, sequences cut": replace(
+        HYBRID,
+        zero_stage=1,
+        sequence_parallel=True,
+        schedule="interleaved",
+        bounds=(0, 1, 2, 3, 4),
+    ),
     "tensor x copies with ZeRO-1": execution(
         "hybrid",
         replicas=4,

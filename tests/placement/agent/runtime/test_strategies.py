@@ -157,5 +157,5 @@ def test_tensor_pipeline_and_copies_on_eight_processes_learn_the_same(
     tmp_path, fork_server
 ):
     seen = launched(fork_server, tmp_path, "eight", 8, 360)
-    assert len(seen) == 5
+    assert len(seen) == 6
     check_losses(seen, TOLERANCES, otherwise=ROUNDING)

@@ -234,7 +234,9 @@ def test_pipeline_bounds_are_what_is_launched():
 def test_tensor_parallelism_needs_fast_links():
     spec, workload = well_known_spec("llama-3-8b"), Workload(batch=4)
     slow = plan(spec, workload, make_offers(*[79] * 4, total_gib=80))
-    fast = plan(spec, workload, make_offers(*[79] * 4, total_gib=80, link_group="nv"))
+    fast = plan(
+        spec, Workload(batch=16), make_offers(*[79] * 4, total_gib=80, link_group="nv")
+    )
 
     assert "fast links" in refused(slow, "tensor").reason
     assert refused(fast, "tensor").code == "not-better"

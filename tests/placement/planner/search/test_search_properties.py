@@ -24,6 +24,7 @@ from placement.planner.search.step_time import (
     exposed_seconds,
     flops_per_second,
     pipeline_time,
+    product_sizes,
     tensor_seconds,
     work_of,
 )
@@ -51,11 +52,19 @@ def work(spec_blocks, workload, sharding, first=0, last=None):
     lowered = tape_workload(workload, sharding)
     tokens = lowered.microbatch(sharding.data_degree) * workload.sequence_length
     costs = rank_costs(model(spec_blocks), workload, sharding)[first:last]
-    return work_of(costs, workload, tokens=tokens, fetched=sharding.stage == 3)
+    return work_of(
+        costs,
+        workload,
+        tokens=tokens,
+        fetched=sharding.stage == 3,
+        sizes=product_sizes(model(spec_blocks)),
+        tensor_degree=sharding.tensor_degree,
+    )
 
 
 def pace(offers, workload):
-    return min(flops_per_second(offer, workload) for offer in offers)
+    width = product_sizes(model(1)).width
+    return min(flops_per_second(offer, workload, width) for offer in offers)
 
 
 def planned(strategy, blocks, workload, offers):

@@ -8,6 +8,7 @@ from placement.planner.model.well_known import well_known_spec
 from placement.planner.search.memory_savings import PlanLimits
 from placement.planner.search.planner import plan
 from placement.planner.values.errors import WorkloadInvalid
+from placement.planner.values.objective import ranked
 from placement.planner.values.workload import Workload
 from tests.placement.planner.made import GIB, make_offer, make_offers
 
@@ -122,3 +123,32 @@ def test_only_the_strategies_asked_for_are_planned():
 def test_a_strategy_that_is_none_is_named():
     with pytest.raises(WorkloadInvalid, match="strategy"):
         plan(GPT2, WORK, make_offers(23), limits=PlanLimits(strategies=("magic",)))
+
+
+def test_plans_that_hardly_differ_are_ordered_by_simplicity():
+    """One fiftieth apart, wherever the products lie on a scale of tenths."""
+    simple, sharded = (
+        next(one for one in plans_of(name).plans if one.strategy == name)
+        for name in ("single", "ddp")
+    )
+    for scale in (1.0, 1.02, 1.04, 1.06, 1.08):
+        slower, faster = (
+            replace(
+                one,
+                step_seconds=seconds * scale,
+                quota_gpu_seconds=seconds * scale,
+            )
+            for one, seconds in ((simple, 1.01), (sharded, 1.0))
+        )
+        assert ranked([faster, slower])[0] == slower
+        much_faster = replace(faster, step_seconds=0.9 * scale)
+        assert ranked([slower, much_faster])[0] == much_faster
+
+
+def plans_of(strategy):
+    return plan(
+        GPT2,
+        WORK,
+        make_offers(23, 23),
+        limits=PlanLimits(strategies=(strategy,)),
+    )

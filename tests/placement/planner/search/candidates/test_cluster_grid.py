@@ -1,12 +1,17 @@
 """Plans over many nodes: all nodes if they pay off, with the degrees' arithmetic."""
 
+from dataclasses import replace
 from math import prod
 
 import pytest
 
+from placement.planner.launch.execution import why_not
+from placement.planner.model.families.config_json import parse_config
 from placement.planner.model.sharding import Sharding
 from placement.planner.model.well_known import well_known_spec
+from placement.planner.search.candidates import cluster_grid
 from placement.planner.search.candidates.cluster_grid import (
+    _GridSearch,
     even_stages,
     largest_divisor,
 )
@@ -61,6 +66,89 @@ def test_a_thousand_gpus_get_tensor_then_pipeline_then_data():
     assert any("= 1,024 GPUs of 128 nodes" in line for line in best.why)
     assert any("slots" in line for line in best.why)
     assert best.table().count("\n") < 80
+
+
+def gpt(heads, hidden, layers):
+    return parse_config(
+        {
+            "model_type": "gpt2",
+            "n_embd": hidden,
+            "n_head": heads,
+            "n_layer": layers,
+            "n_positions": 2048,
+            "vocab_size": 51200,
+            "activation_function": "gelu_pytorch_tanh",
+        }
+    )
+
+
+A100 = ("NVIDIA A100-SXM4-80GB", 85, True)
+"""With the 79.2 GiB that CUDA reports."""
+
+
+@pytest.mark.parametrize(
+    ("sizes", "gpus", "stages", "seconds"),
+    [
+        ((96, 12288, 96), 64, 8, 13.75),
+        ((128, 20480, 105), 280, 35, 37.83),
+        ((160, 25600, 128), 512, 64, 71.49),
+    ],
+    ids=["175B", "530B", "1T"],
+)
+def test_the_plans_of_megatrons_paper_are_found(sizes, gpus, stages, seconds):
+    """arXiv:2205.05198, table 5: a sequence for each GPU."""
+    asked = Workload(batch=gpus, sequence_length=2048, precision="megatron_bf16")
+    offers = cluster(gpus // 8, A100, network=200e9)
+    best = plan(gpt(*sizes), asked, offers).best
+
+    assert degrees(best) == (8, 1, stages, 1)
+    assert best.step_seconds == pytest.approx(seconds, rel=0.15)
+    assert best.launch["engine"] == "megatron"
+    assert "megatron_bf16" in why_not(best.to_json())
+    if best.launch["virtual_stages"] > 1:
+        assert best.launch["schedule"] == "interleaved"
+        pieces = best.launch["virtual_stages"] * stages
+        assert len(best.launch["bounds"]) == pieces + 1
+        assert best.launch["microbatches"] % stages == 0
+
+
+def test_attention_that_keeps_its_scores_is_recomputed_alone():
+    asked = Workload(
+        batch=64, sequence_length=2048, precision="megatron_bf16", attention="eager"
+    )
+    spec, offers = gpt(96, 12288, 96), cluster(8, A100, network=200e9)
+    best = plan(spec, asked, offers).best
+
+    assert best.workload.checkpointing == "selective"
+    assert any("attention's scores" in one for one in best.remedies)
+    # torch's recipes recompute whole blocks only.
+    by_torch = plan(spec, replace(asked, precision="bf16"), offers)
+    assert all(one.workload.checkpointing != "selective" for one in by_torch.plans)
+
+
+def test_every_stage_of_a_model_with_unlike_layers_has_room():
+    asked = Workload(batch=960, sequence_length=4096, precision="megatron_bf16")
+    offers, spec = cluster(128, H100, network=200e9), well_known_spec("deepseek-v3")
+    best = plan(spec, asked, offers).best
+
+    assert best.fit == "comfortable"
+    assert plan_problems(best, offers, spec) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "precision"),
+    [("llama-3-70b", "mixed_fp16"), ("mixtral-8x7b", "megatron_bf16")],
+)
+def test_what_is_left_out_of_the_search_is_never_the_best(name, precision, monkeypatch):
+    asked = Workload(batch=64, sequence_length=2048, precision=precision)
+    offers, spec = cluster(4, H100, L40S), well_known_spec(name)
+    found = plan(spec, asked, offers)
+    monkeypatch.setattr(_GridSearch, "least_seconds", lambda *_: 0.0)
+    monkeypatch.setattr(_GridSearch, "_least_bytes", lambda *_: 0.0)
+    monkeypatch.setattr(_GridSearch, "_may_fit", lambda *_: True)
+    monkeypatch.setattr(cluster_grid, "MOST_CHECKS", 10**6)
+
+    assert plan(spec, asked, offers) == found
 
 
 def test_a_small_model_is_copied_over_all_nodes_that_the_batch_goes_round():
