@@ -45,7 +45,7 @@ def checkout(tmp_path_factory) -> Path:
     for name in (*PACKAGES, DEPLOY):
         left_out = shutil.ignore_patterns("__pycache__", "locale", "*.pyc")
         shutil.copytree(ROOT / name, top / name, ignore=left_out)
-    for name in (*FILES, "pyproject.toml"):
+    for name in FILES:
         shutil.copy(ROOT / name, top / name)
     (top / "CHANGELOG.md").write_text(
         f"# Changelog\n\n## Unreleased\n\n## {VERSION} (2026-01-01)\n\nThe notes.\n"
