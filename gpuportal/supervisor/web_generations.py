@@ -59,13 +59,18 @@ class WebProcess:
     started: float
     """Monotonic."""
     ready: bool = False
+    closed: bool = False
+    """Whether it accepts no more requests."""
     retired: float | None = None
     """When it was asked to end, monotonic."""
 
     def look(self) -> None:
-        """Read whether it is ready."""
+        """Read what it has reported."""
         with suppress(BlockingIOError):
-            self.ready = self.notices.recv(100).startswith(b"READY=1") or self.ready
+            while True:
+                said = self.notices.recv(100)
+                self.ready |= said == b"READY=1"
+                self.closed |= said == b"STOPPING=1"
 
     @property
     def dead(self) -> bool:
@@ -165,8 +170,17 @@ class WebGenerations:
         if why:
             self._say(f"{release}: {why}; {self._serving.release} goes on")
         else:
-            for one in self._serving.processes:
+            old = self._serving.processes
+            for one in old:
                 self._retire(one)
+            # From here on only the new generation answers.
+            deadline = time.monotonic() + STOP_SECONDS
+            while not all(one.closed or one.dead for one in old):
+                if time.monotonic() > deadline:
+                    break
+                time.sleep(LOOK_SECONDS)
+                for one in old:
+                    one.look()
             self._serving = made
             self._deaths.succeeded()
         self._write_state(why)

@@ -13,6 +13,8 @@ import socket
 
 import uvicorn
 
+from gpuportal import systemd
+
 ACCEPTED_SECONDS = 0.5
 """How long a connection that was just accepted may take to send its request."""
 DRAIN_SECONDS = 60
@@ -27,6 +29,7 @@ class PatientServer(uvicorn.Server):
         """Stop accepting, wait for requests on their way, then end as usual."""
         for server in self.servers:
             server.close()
+        systemd.stopping()
         await asyncio.sleep(ACCEPTED_SECONDS)
         await super().shutdown(sockets)
 

@@ -1,15 +1,10 @@
 """Web processes are replaced under load, and no request is refused."""
 
-import http.client
 import json
 import os
 import signal
-import socket
-import subprocess
-import sys
 import threading
 import time
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -17,126 +12,20 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
 from gpuportal.supervisor.web_generations import read_state, reload_web
-from tests.house.walk import ROOT
+from tests.gpuportal.web_releases import Load, Web, write_web
 from tests.placement.nodes import until
 
 pytestmark = pytest.mark.pure
-WEB = """
-import asyncio, os, sys
-from pathlib import Path
-from gpuportal import systemd
-from gpuportal.supervisor import web_process
-
-RELEASE = Path.cwd().name
-
-async def application(scope, receive, send):
-    if scope["type"] == "websocket":
-        await receive()
-        await send({"type": "websocket.accept"})
-        await send({"type": "websocket.send", "text": RELEASE})
-        await receive()
-        return
-    while (await receive()).get("more_body"):
-        pass
-    if scope["path"] == "/slow":
-        Path("slow").touch()
-        while not Path("finish").exists():
-            await asyncio.sleep(0.02)
-    await send({"type": "http.response.start", "status": 200, "headers": []})
-    await send({"type": "http.response.body", "body": RELEASE.encode()})
-
-if __name__ == "__main__":
-    if RELEASE == "broken":
-        sys.exit(3)
-    sys.modules["web"] = sys.modules["__main__"]
-    sys.argv += ["--app", "web:application"]
-    systemd.ready()
-    web_process.main()
-"""
-
-
-class Web:
-    """The process under test, on an open port, with the releases a, b and broken."""
-
-    def __init__(self, folder: Path) -> None:
-        self.root, self.state = folder / "current", folder / "state.json"
-        for name in ("a", "b", "broken"):
-            (folder / name).mkdir()
-            (folder / name / "web.py").write_text(WEB)
-        self.point("a")
-        self.listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
-        self.port = self.listener.getsockname()[1]
-        fd = self.listener.fileno()
-        self.process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "gpuportal.supervisor.web_generations"),
-                *("--root", str(self.root), "--state", str(self.state)),
-                *("--fd", str(fd), "--workers", "1", "--module", "web"),
-            ],
-            cwd=ROOT,
-            env=os.environ | {"PYTHONPATH": str(ROOT)},
-            pass_fds=(fd,),
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    def point(self, release: str) -> None:
-        """Let the root lead to a release."""
-        draft = self.root.with_suffix(".new")
-        draft.symlink_to(self.root.parent / release)
-        draft.replace(self.root)
-
-    def ask(self, path: str = "/") -> str:
-        """Send a form on a connection of its own, as a proxy does."""
-        client = http.client.HTTPConnection("127.0.0.1", self.port, timeout=90)
-        try:
-            client.request("POST", path, b"x" * 1000, {"Connection": "close"})
-            answer = client.getresponse()
-            assert answer.status == 200
-            return answer.read().decode()
-        finally:
-            client.close()
 
 
 @pytest.fixture
 def web(tmp_path):
-    made = Web(tmp_path)
+    for name in ("a", "b", "broken"):
+        write_web(tmp_path / name, name)
+    (tmp_path / "current").symlink_to(tmp_path / "a")
+    made = Web(tmp_path / "current", tmp_path / "state.json")
     yield made
-    made.process.terminate()
-    made.process.communicate(timeout=90)
-    made.listener.close()
-
-
-class Load:
-    """Requests, 50 a second, until it is left; each in a thread of its own."""
-
-    def __init__(self, web: Web) -> None:
-        self.web, self.answers = web, Counter()
-        self.failed: list[Exception] = []
-        self.over = threading.Event()
-        self.pacer = threading.Thread(target=self._pace)
-
-    def __enter__(self) -> "Load":
-        self.pacer.start()
-        return self
-
-    def __exit__(self, *_why: object) -> None:
-        self.over.set()
-        self.pacer.join()
-
-    def _pace(self) -> None:
-        asked = []
-        while not self.over.wait(0.02):
-            asked.append(threading.Thread(target=self._ask))
-            asked[-1].start()
-        for one in asked:
-            one.join()
-
-    def _ask(self) -> None:
-        try:
-            self.answers[self.web.ask()] += 1
-        except Exception as error:
-            self.failed.append(error)
+    made.close()
 
 
 def test_no_request_is_refused_while_the_release_changes(web, tmp_path):
