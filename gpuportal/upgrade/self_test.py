@@ -17,6 +17,7 @@ import redis
 from django.conf import settings
 from django.utils import timezone
 
+import gpuportal.celery  # noqa: F401  (commands are sent as tasks)
 from gpuportal import ticks
 from gpuportal.doctor.diagnosis import Diagnosis, note, problem, well
 from gpuportal.monitoring import health
@@ -27,6 +28,7 @@ from placement.protocol.process_commands import (
     ProcessOrder,
     ProcessOrderKind,
 )
+from telemetry.inventory.queries import read_live
 from telemetry.models import Node
 
 LIVE_SECONDS = 120.0
@@ -47,23 +49,18 @@ def self_test(
         patience_seconds: how long each part may take.
     """
     began = timezone.now()
-    names = [
-        node.name
-        for node in Node.objects.run_by_portal().order_by("name")
-        if node.last_seen_at
-        and (began - node.last_seen_at).total_seconds() <= LIVE_SECONDS
-    ]
     found = [_ready(web, patience_seconds)]
-    if not names:
-        found.append(note("nodes", "none is live: no sample and no command was tested"))
-        return found
-    seen = _sampled(names, began, patience_seconds)
-    found += _of_nodes("samples", names, seen, "no sample was read")
     try:
+        names = _live_nodes(began)
+        if not names:
+            words = "none is live: no sample and no command was tested"
+            return [*found, note("nodes", words)]
+        seen = _sampled(names, began.timestamp(), patience_seconds)
         took = _obeyed(names, patience_seconds)
     except redis.RedisError as error:
-        return [*found, problem("commands", f"the broker: {error}", _LOOK)]
-    return found + list(_of_nodes("commands", names, took, "it accepted no command"))
+        return [*found, problem("broker", f"it does not answer: {error}", _LOOK)]
+    found += _of_nodes("samples", names, seen, "no sample was read")
+    return found + _of_nodes("commands", names, took, "it accepted no command")
 
 
 _LOOK = "See journalctl -u 'gpuportal-*'."
@@ -118,12 +115,41 @@ def _get(web: str, path: str) -> tuple[int, dict[str, object]]:
         connection.close()
 
 
-def _sampled(names: list[str], since: datetime, patience_seconds: float) -> set[str]:
-    """Return the nodes of which ingest has read a sample since an instant."""
+def _live_nodes(now: datetime) -> list[str]:
+    """Return the nodes that reported just before the test.
+
+    Raises:
+        redis.RedisError: the broker does not answer.
+    """
+    last = now - timedelta(seconds=LIVE_SECONDS)
+    rows = Node.objects.run_by_portal()
+    names = set(rows.filter(last_seen_at__gte=last).values_list("name", flat=True))
+    # That time is stored some seconds later than the live view shows a new node.
+    shown = _read_since(now.timestamp() - LIVE_SECONDS)
+    return sorted(names | {*rows.filter(name__in=shown).values_list("name", flat=True)})
+
+
+def _read_since(instant: float) -> set[str]:
+    """Return the nodes of which ingest has read a sample since an instant.
+
+    Raises:
+        redis.RedisError: the broker does not answer.
+    """
+    at, gpus = read_live(ticks.broker())
+    return {
+        gpu.tag["node"]
+        for gpu in gpus
+        if at is not None
+        and gpu.row.age_seconds is not None
+        and at - gpu.row.age_seconds > instant
+    }
+
+
+def _sampled(names: list[str], since: float, patience_seconds: float) -> set[str]:
+    """Wait until ingest has read a sample of each node; return those it has."""
     deadline = time.monotonic() + patience_seconds
     while True:
-        fresh = Node.objects.filter(name__in=names, last_seen_at__gt=since)
-        seen = set(fresh.values_list("name", flat=True))
+        seen = _read_since(since) & {*names}
         if len(seen) == len(names) or time.monotonic() > deadline:
             return seen
         time.sleep(LOOK_SECONDS)

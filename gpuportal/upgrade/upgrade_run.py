@@ -42,6 +42,7 @@ LOCK_SECONDS = 10
 it."""
 TRIES = 3
 PAUSE_SECONDS = 5.0
+BACKUP_COMMAND = Path("gpuportal/management/commands/backup.py")
 OPTIONAL_LISTS = ("requirements-ldap.txt",)
 """Further packages that a portal may have, beside the list of its set-up."""
 
@@ -161,6 +162,11 @@ class UpgradeRun:
         self.folders.adopt()
         self.old = self.folders.current
         if self.options.backup:
+            if not (self.old / BACKUP_COMMAND).is_file():
+                raise StepFailed(
+                    f"{self.old.name} has no command for backups: make one yourself, "
+                    "and add --no-backup"
+                )
             self.say("making a backup, and verifying it ...")
             key = ["--key", self.options.key] if self.options.key else []
             folder = str(self.options.backups)

@@ -19,6 +19,7 @@ from gpuportal.supervisor.web_generations import reload_web
 from gpuportal.upgrade.release_folders import ReleaseFolders, ReleaseUnusable
 from gpuportal.upgrade.service_manager import WEB, ServiceFailed, Systemd
 from gpuportal.upgrade.upgrade_run import (
+    BACKUP_COMMAND,
     DECIDE,
     DONE,
     UNUSABLE,
@@ -61,6 +62,9 @@ def write_release(folder: Path, version: str) -> Path:
         f'[project]\nname = "gpuportal"\nversion = "{version}"\n'
     )
     (folder / "deploy" / "systemd").mkdir(parents=True)
+    command = folder / BACKUP_COMMAND
+    command.parent.mkdir(parents=True)
+    command.touch()
     (folder / "deploy" / "setup.sh").write_text('cd "$(dirname "$0")/.."\n' + SETUP)
     (folder / "deploy" / "gpuportal-manage").write_text(MANAGE)
     (folder / "deploy" / "systemd" / f"{WEB}.service").write_text(UNIT.format("1"))
@@ -257,6 +261,9 @@ def test_whatever_fails_the_old_release_runs_and_one_line_says_why(site, tmp_pat
         shutil.rmtree(site.folders.folder / "0.2.0")
         assert site.run(site.new) == DECIDE
         assert site.said[-1] == "upgrade: backup: the disk is full. 0.1.0 still runs."
+        (site.folders.current / BACKUP_COMMAND).unlink()
+        assert site.run(site.new) == DECIDE
+        assert "0.1.0 has no command for backups" in site.said[-1]
         assert site.run(site.new, backup=False) == DONE
         assert site.running() == {"0.2.0"}
         assert site.services.installed == UNIT.format("2")
