@@ -22,7 +22,7 @@ from tests.placement.nodes import until
 from tests.releases.databases import FOLDER
 from tests.releases.record_node import FILE
 
-pytestmark = [pytest.mark.timeout(600), pytest.mark.once]
+pytestmark = pytest.mark.timeout(600)
 NAME = "old-a"
 COUNTED = (
     'n=0; while [ ! -e "$1" ]; do n=$((n+1)); echo "line $n"; sleep 0.2; done; '
