@@ -12,7 +12,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
 from gpuportal.supervisor.web_generations import read_state, reload_web
-from tests.gpuportal.web_releases import Load, Web, write_web
+from tests.gpuportal.upgrade.web_releases import Load, Web, write_web
 from tests.placement.nodes import until
 
 pytestmark = pytest.mark.pure

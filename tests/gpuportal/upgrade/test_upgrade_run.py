@@ -27,7 +27,7 @@ from gpuportal.upgrade.upgrade_run import (
     UpgradeRun,
     run_once,
 )
-from tests.gpuportal.web_releases import Load, Web, write_web
+from tests.gpuportal.upgrade.web_releases import Load, Web, write_web
 from tests.placement.nodes import until
 
 pytestmark = pytest.mark.pure
