@@ -160,7 +160,7 @@ def _added(
         # INSERT of the running release does not name the column.
         text = f"adds {table}.{name}, which is NOT NULL without a db_default"
         yield _contract(table, text)
-    if field.unique or field.db_index:
+    if field.unique or _indexed(field):
         yield MigrationEffect(EffectKind.LOCK, table, f"makes an index of {table}")
     elif remakes and not field.null:
         yield MigrationEffect(EffectKind.SLOW, table, f"copies {table}")
@@ -189,8 +189,12 @@ def _altered(
         yield _contract(table, f"changes the type of {column}")
     if changed and (remakes or not _widens(before, after)):
         yield MigrationEffect(EffectKind.SLOW, table, f"rewrites {table}")
-    elif after.db_index and not before.db_index:
+    elif _indexed(after) and not _indexed(before):
         yield MigrationEffect(EffectKind.LOCK, table, f"makes an index of {table}")
+
+
+def _indexed(field: Field[Any, Any]) -> bool:
+    return bool(getattr(field, "db_index", False))
 
 
 def _has_db_default(field: Field[Any, Any]) -> bool:

@@ -35,6 +35,8 @@ from gpuportal.upgrade.service_manager import (
 
 DONE, DECIDE, UNUSABLE = 0, 1, 2
 """Exit statuses: done, an admin has to decide or the old release runs on, bad input."""
+TOP = Path(__file__).resolve().parents[2]
+"""The release whose code this is."""
 LINK, RELEASES = Path("/opt/gpuportal"), Path("/opt/gpuportal-releases")
 BACKUPS = Path("/var/backups/gpuportal")
 LOCK_SECONDS = 10
@@ -49,6 +51,9 @@ OPTIONAL_LISTS = ("requirements-ldap.txt",)
 
 class StepFailed(Exception):
     """A step did not work. The message is one line."""
+
+
+FAILURES = (StepFailed, ServiceFailed, ReleaseUnusable, OSError, LookupError)
 
 
 @dataclass
@@ -102,7 +107,7 @@ class UpgradeRun:
             return status
         try:
             self._change(new)
-        except (StepFailed, ServiceFailed, ReleaseUnusable, OSError) as error:
+        except FAILURES as error:
             return self._failed(str(error))
         seconds = time.monotonic() - began
         self.say(f"{new.name} runs, after {seconds:.0f} s. Before: {self.old.name}.")
@@ -122,10 +127,9 @@ class UpgradeRun:
             return found.returncode
         try:
             self._manage(old, "collectstatic", "--noinput", "-v0")
-            self._flip(old)
-            self._restart(old)
-            self._test(new)
-        except (StepFailed, ServiceFailed, ReleaseUnusable, OSError) as error:
+            # The older release may have no such test.
+            self._switch(old, tested_by=new)
+        except FAILURES as error:
             return self._failed(str(error))
         self.say(f"{old.name} runs again.")
         return DONE
@@ -169,28 +173,38 @@ class UpgradeRun:
                 )
             self.say("making a backup, and verifying it ...")
             key = ["--key", self.options.key] if self.options.key else []
-            folder = str(self.options.backups)
-            self._manage(self.old, "backup", folder, "--verify", *key)
+            folder = self._backup_folder()
+            self._manage(self.old, "backup", str(folder), "--verify", *key)
         self.say("migrating the database, while the old release runs ...")
         self._migrate(new)
         self._manage(new, "collectstatic", "--noinput", "-v0")
         self._manage(new, "check", "--deploy", "--database", "default")
+        self._switch(new, tested_by=new)
+
+    def _switch(self, release: Path, *, tested_by: Path) -> None:
+        """Let the services run another release, and test the portal."""
+        self._flip(release)
         if not self.services.runs(WEB):
-            self._flip(new)
-            self.services.install_units(new)
-            self.say(
-                "The portal is stopped. Start it: systemctl start gpuportal.target"
-            )
+            self.services.install_units(release)
+            start = "systemctl start gpuportal.target"
+            self.say(f"The portal is stopped, so nothing was tested. Start it: {start}")
             return
-        self._flip(new)
-        self._restart(new)
+        self._restart(release)
         self.say("testing ...")
-        self._test(new)
+        self._test(tested_by)
 
     def _flip(self, release: Path) -> None:
         self.folders.flip(release)
         self.flipped = True
         self.say(f"{self.folders.link} leads to {release.name}.")
+
+    def _backup_folder(self) -> Path:
+        """Return where backups go, which belongs to the portal's user."""
+        folder = self.options.backups
+        if not folder.exists() and not os.getuid():
+            folder.mkdir(mode=0o700, parents=True)
+            shutil.chown(folder, user=os.environ.get("GPUPORTAL_USER", "gpuportal"))
+        return folder
 
     def _migrate(self, new: Path) -> None:
         """Migrate. A table that is in use is waited for some seconds at a time."""
@@ -246,12 +260,13 @@ class UpgradeRun:
             return DECIDE
         try:
             self.folders.flip(old)
-            self._manage(old, "collectstatic", "--noinput", "-v0")
+            # Its pages name its own scripts. They are still there if this fails.
+            self._manage(old, "collectstatic", "--noinput", "-v0", check=False)
             if self.restarted:
                 self._restart(old)
             else:
                 self.services.install_units(old)
-        except (StepFailed, ServiceFailed, ReleaseUnusable, OSError) as error:
+        except FAILURES as error:
             self.say(
                 f"upgrade: {why}. Going back to {old.name} failed too: {error}. See "
                 f"journalctl -u 'gpuportal-*'"
@@ -357,7 +372,7 @@ def main() -> int:
         "source",
         type=Path,
         nargs="?",
-        default=Path(os.environ["GPUPORTAL_UPGRADE_TOP"]),
+        default=TOP,
         help="a release's .tar.gz, an unpacked one, or a checkout, whose last commit "
         "is taken (default: where this command is)",
     )
@@ -418,7 +433,7 @@ def hand_over_to(new: Path) -> None:
     Raises:
         ReleaseUnusable: it is so old that it has none.
     """
-    if Path(os.environ["GPUPORTAL_UPGRADE_TOP"]).resolve() == new:
+    if new == TOP:
         return
     script = new / "deploy" / "upgrade"
     if not script.is_file():

@@ -27,6 +27,7 @@ from gpuportal.upgrade.upgrade_run import (
     UpgradeRun,
     run_once,
 )
+from tests.gpuportal.running import ROOT
 from tests.gpuportal.upgrade.web_releases import Load, Web, write_web
 from tests.placement.nodes import until
 
@@ -39,6 +40,7 @@ MANAGE = """
 top=$(dirname "$(dirname "$0")")
 echo "$(cat "$top/RELEASE") $*" >>"$TEST_LOG"
 fail="$top/deploy/fail-$1$2"
+[ "$1" != backup ] || fail="$top/deploy/fail-backup"
 [ ! -e "$fail" ] || { cat "$fail" >&2; exit 1; }
 case "$1 $2" in "upgrade --self-test")
     [ "$(cat "$TEST_WORKER")" = "$(cat "$top/RELEASE")" ] || {
@@ -144,7 +146,8 @@ class Site:
     """A portal that was installed as a folder, and a new release beside it."""
 
     def __init__(self, top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.link, self.log = top / "portal", top / "log"
+        self.link, self.log, self.backups = top / "portal", top / "log", top / "B"
+        self.backups.mkdir()
         write_release(self.link, "0.1.0")
         self.new = write_release(top / "unpacked", "0.2.0")
         self.services = OwnServices(self.link, top / "state.json")
@@ -157,7 +160,7 @@ class Site:
     def run(self, source: Path, *, back: bool = False, **options: object) -> int:
         """Upgrade, or go back. Return the exit status."""
         web = f"http://127.0.0.1:{self.services.web.port}"
-        chosen = UpgradeOptions(web=web, backups=Path("B"), key="K", **options)
+        chosen = UpgradeOptions(web=web, backups=self.backups, key="K", **options)
         self.said = []
         made = UpgradeRun(self.folders, self.services, chosen, self.said.append)
         return run_once(made, source, back=back, hand_over=lambda _: None)
@@ -196,7 +199,7 @@ def test_an_installed_folder_is_upgraded_under_load_and_back(site, tmp_path):
     assert site.commands() == [
         checked,
         checked,
-        "0.1.0 backup B --verify --key K",
+        f"0.1.0 backup {site.backups} --verify --key K",
         "0.2.0 migrate --noinput -v0",
         "0.2.0 collectstatic --noinput -v0",
         "0.2.0 check --deploy --database default",
@@ -256,8 +259,8 @@ def test_whatever_fails_the_old_release_runs_and_one_line_says_why(site, tmp_pat
                 fault.unlink()
             else:
                 fault.write_text(kept)
-        backup = site.folders.current / "deploy" / "fail-backup"
-        backup.with_name("fail-backupB").write_text("the disk is full")
+        fault = site.folders.current / "deploy" / "fail-backup"
+        fault.write_text("the disk is full")
         shutil.rmtree(site.folders.folder / "0.2.0")
         assert site.run(site.new) == DECIDE
         assert site.said[-1] == "upgrade: backup: the disk is full. 0.1.0 still runs."
@@ -395,3 +398,20 @@ def test_systemd_is_told_what_an_admin_would_type(tmp_path, monkeypatch):
     if os.getuid():
         with pytest.raises(ServiceFailed, match="Permission denied"):
             systemd.install_units(release)
+
+
+def test_the_command_of_an_admin_says_in_one_line_what_is_wrong(tmp_path):
+    words = ["sh", str(ROOT / "deploy" / "upgrade")]
+    environ = {"PATH": f"{tmp_path}:/bin", "PYTHON": sys.executable}
+    shown = subprocess.run([*words, "--help"], env=environ, capture_output=True)
+    assert (shown.returncode, b"--back" in shown.stdout) == (0, True)
+    odd = subprocess.run([*words, "--odd"], env=environ, capture_output=True)
+    assert odd.returncode == UNUSABLE
+    # systemd is not in this PATH, and only root may upgrade.
+    for name in ("sh", "readlink", "dirname"):
+        (tmp_path / name).symlink_to(str(shutil.which(name)))
+    environ["PATH"] = str(tmp_path)
+    done = subprocess.run(words, env=environ, capture_output=True, text=True)
+    assert done.returncode == UNUSABLE
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stderr.startswith("upgrade: ")
