@@ -16,10 +16,12 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -89,8 +91,7 @@ class UpgradeRun:
         began = time.monotonic()
         old = self.old = self.folders.current
         if new == old:
-            self.say(f"{new} is the release that runs: there is nothing to do.")
-            return DONE
+            return self._finish(new)
         self.say(f"preparing {new} ...")
         self._prepare(new, old)
         if self.options.prepare:
@@ -114,6 +115,25 @@ class UpgradeRun:
         for folder in self.folders.others():
             self.say(f"{folder} is no longer needed.")
         return DONE
+
+    def _finish(self, new: Path) -> int:
+        """Go on after an upgrade that was killed when the link led to its release."""
+        if not self._unfinished.exists():
+            self.say(f"{new} is the release that runs: there is nothing to do.")
+            return DONE
+        self.say("The last upgrade did not come to its end. It goes on.")
+        self.old = self.folders.previous or new
+        try:
+            self._switch(new, tested_by=new)
+        except FAILURES as error:
+            return self._failed(str(error))
+        self.say(f"{new.name} runs.")
+        return DONE
+
+    @property
+    def _unfinished(self) -> Path:
+        """A file that is there between the change of the link and the end."""
+        return self.folders.folder / ".unfinished"
 
     def go_back(self) -> int:
         """Return to the release that ran before; return the exit status."""
@@ -183,15 +203,17 @@ class UpgradeRun:
 
     def _switch(self, release: Path, *, tested_by: Path) -> None:
         """Let the services run another release, and test the portal."""
+        self._unfinished.touch()
         self._flip(release)
         if not self.services.runs(WEB):
             self.services.install_units(release)
             start = "systemctl start gpuportal.target"
             self.say(f"The portal is stopped, so nothing was tested. Start it: {start}")
-            return
-        self._restart(release)
-        self.say("testing ...")
-        self._test(tested_by)
+        else:
+            self._restart(release)
+            self.say("testing ...")
+            self._test(tested_by)
+        self._unfinished.unlink()
 
     def _flip(self, release: Path) -> None:
         self.folders.flip(release)
@@ -266,6 +288,7 @@ class UpgradeRun:
                 self._restart(old)
             else:
                 self.services.install_units(old)
+            self._unfinished.unlink(missing_ok=True)
         except FAILURES as error:
             self.say(
                 f"upgrade: {why}. Going back to {old.name} failed too: {error}. See "
@@ -404,6 +427,13 @@ def main() -> int:
     options = parser.parse_args()
     # The portal's user reads what root unpacks.
     os.umask(0o022)
+    for name in ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE"):
+        # They are for this process, not for the releases' commands.
+        os.environ.pop(name, None)
+    # A terminal that goes away does not stop an upgrade half-way. Ctrl-C goes back.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signum, _interrupted)
     if os.getuid() and options.link == LINK:
         print("upgrade: run it as root", file=sys.stderr)
         return UNUSABLE
@@ -422,9 +452,21 @@ def main() -> int:
             key=_setting("GPUPORTAL_BACKUP_KEY"),
             requirements=options.requirements,
         ),
-        lambda text: print(text, flush=True),
+        _say,
     )
     return run_once(run, options.placed or options.source, back=options.back)
+
+
+def _interrupted(signum: int, _frame: object) -> None:
+    for other in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(other, signal.SIG_IGN)
+    raise StepFailed("it was interrupted")
+
+
+def _say(text: str) -> None:
+    """Print, also if the terminal has gone away."""
+    with suppress(OSError):
+        print(text, flush=True)
 
 
 def hand_over_to(new: Path) -> None:

@@ -273,6 +273,21 @@ def test_whatever_fails_the_old_release_runs_and_one_line_says_why(site, tmp_pat
     assert load.failed == []
 
 
+def test_an_upgrade_that_is_killed_half_way_goes_on_the_next_time(site, monkeypatch):
+    def killed(_service: str) -> None:
+        raise SystemExit("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(site.services, "reload", killed)
+        with pytest.raises(SystemExit):
+            site.run(site.new)
+    assert site.running() == {"0.1.0", "0.2.0"}
+    assert site.run(site.new) == DONE
+    assert site.running() == {"0.2.0"}
+    assert site.run(site.new) == DONE
+    assert "nothing to do" in site.said[-1]
+
+
 def test_a_table_in_use_is_waited_for_a_few_times(site, tmp_path, monkeypatch):
     monkeypatch.setattr("gpuportal.upgrade.upgrade_run.PAUSE_SECONDS", 0.0)
     fault = site.new / "deploy" / "fail-migrate--noinput"
