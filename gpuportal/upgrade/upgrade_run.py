@@ -212,7 +212,7 @@ class UpgradeRun:
         else:
             self._restart(release)
             self.say("testing ...")
-            self._test(tested_by)
+            self._test(tested_by, release)
         self._unfinished.unlink()
 
     def _flip(self, release: Path) -> None:
@@ -264,10 +264,10 @@ class UpgradeRun:
             line = self.services.last_lines(service)
             raise StepFailed(f"{error}" + (f" ({line})" if line else "")) from error
 
-    def _test(self, release: Path) -> None:
-        found = self._manage(
-            release, "upgrade", "--self-test", "--web", self.options.web, check=False
-        )
+    def _test(self, tested_by: Path, release: Path) -> None:
+        words = ["upgrade", "--self-test", "--web", self.options.web]
+        words += ["--note", self.old.name, release.name]
+        found = self._manage(tested_by, *words, check=False)
         self.say(found.stdout.rstrip())
         if found.returncode:
             bad = [line for line in found.stdout.splitlines() if "problem" in line[:8]]

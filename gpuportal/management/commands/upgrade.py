@@ -8,16 +8,18 @@ from argparse import ArgumentParser
 from pathlib import Path
 
 from django.db import DatabaseError
+from django.utils import timezone
 
 from gpuportal.doctor.diagnosis import (
     exit_status,
-    note,
     problem,
     report_json,
     report_lines,
+    well,
 )
 from gpuportal.upgrade import self_test, upgrade_facts
 from gpuportal.upgrade.upgrade_report import upgrade_report
+from reservations.store.audit_log import audit_act
 from telemetry.web.plain_commands import CommandInvalid, PlainCommand
 
 LINK = Path("/opt/gpuportal")
@@ -70,6 +72,13 @@ class Command(PlainCommand):
             metavar="ADDRESS",
             help=f"where the web processes listen (default: {WEB})",
         )
+        parser.add_argument(
+            "--note",
+            nargs=2,
+            metavar=("FROM", "TO"),
+            help="with --self-test: if all is well, note in the audit log which release "
+            "ran before, and which one runs",
+        )
         parser.add_argument("--json", action="store_true", help="for programs")
 
     def handle(
@@ -80,6 +89,7 @@ class Command(PlainCommand):
         installed: Path,
         lost: list[str],
         web: str,
+        note: list[str] | None,
         json: bool,
         **options: object,
     ) -> None:
@@ -97,9 +107,17 @@ class Command(PlainCommand):
                 fix = "Restore the backup from before the upgrade."
                 lost_to = upgrade_facts.lost_to(back_to)
                 found = [problem("database", text, fix) for text in lost_to]
-                found = found or [note("database", "the older release can use it")]
+                found = found or [well("database", "the older release can use it")]
             else:
                 found = self_test.self_test(web)
+                if note and not exit_status(found):
+                    audit_act(
+                        verb="portal.upgraded",
+                        subject="portal",
+                        actor=None,
+                        now=timezone.now(),
+                        reason=" → ".join(note),
+                    )
         except DatabaseError as error:
             raise CommandInvalid(f"The database does not answer: {error}") from error
         lines = [report_json(found)] if json else report_lines(found)

@@ -8,8 +8,10 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.db import DatabaseError, connection
 
-from gpuportal.upgrade import upgrade_facts
+from gpuportal.doctor.diagnosis import problem, well
+from gpuportal.upgrade import self_test, upgrade_facts
 from gpuportal.upgrade.migration_effects import EffectKind, MigrationEffect
+from reservations.models import AuditEntry
 from tests.factories import make_gpus, make_node
 from tests.gpuportal.running import ROOT, manage
 from tests.releases.databases import release_database
@@ -99,6 +101,15 @@ def test_an_older_release_may_run_unless_a_contract_step_was_done(
     status, text = run("--back-to", str(tmp_path))
     assert status == 1
     assert "telemetry.0009_node_release drops it" in text
+
+
+def test_an_upgrade_that_was_tested_is_in_the_audit_log(db, monkeypatch):
+    words = ("--self-test", "--note", "0.1.0", "0.2.0")
+    for found, status in ((problem("web", "away", "See."), 1), (well("web", "up"), 0)):
+        monkeypatch.setattr(self_test, "self_test", lambda _, found=found: [found])
+        assert run(*words)[0] == status
+    (row,) = AuditEntry.objects.filter(verb="portal.upgraded")
+    assert (row.actor, row.reason) == (None, "0.1.0 → 0.2.0")
 
 
 def test_the_rows_of_a_table_are_estimated(db):

@@ -203,7 +203,8 @@ def test_an_installed_folder_is_upgraded_under_load_and_back(site, tmp_path):
         "0.2.0 migrate --noinput -v0",
         "0.2.0 collectstatic --noinput -v0",
         "0.2.0 check --deploy --database default",
-        f"0.2.0 upgrade --self-test --web http://127.0.0.1:{site.services.web.port}",
+        f"0.2.0 upgrade --self-test --web http://127.0.0.1:{site.services.web.port} "
+        "--note 0.1.0 0.2.0",
     ]
     releases = site.folders.folder
     assert site.link.resolve() == releases / "0.2.0"
