@@ -76,8 +76,8 @@ class Command(PlainCommand):
             "--note",
             nargs=2,
             metavar=("FROM", "TO"),
-            help="with --self-test: if all is well, note in the audit log which release "
-            "ran before, and which one runs",
+            help="with --self-test: if all is well, note in the audit log what ran "
+            "before, and what runs",
         )
         parser.add_argument("--json", action="store_true", help="for programs")
 
