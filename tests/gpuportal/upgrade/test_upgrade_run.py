@@ -419,7 +419,12 @@ def test_systemd_is_told_what_an_admin_would_type(tmp_path, monkeypatch):
 def test_the_command_of_an_admin_says_in_one_line_what_is_wrong(tmp_path):
     words = ["sh", str(ROOT / "deploy" / "upgrade")]
     environ = {"PATH": f"{tmp_path}:/bin", "PYTHON": sys.executable}
-    shown = subprocess.run([*words, "--help"], env=environ, capture_output=True)
+    # It takes its own code, not that of the folder in which it is called.
+    (tmp_path / "gpuportal").mkdir()
+    (tmp_path / "gpuportal" / "__init__.py").write_text("raise SystemExit(9)")
+    shown = subprocess.run(
+        [*words, "--help"], env=environ, cwd=tmp_path, capture_output=True
+    )
     assert (shown.returncode, b"--back" in shown.stdout) == (0, True)
     odd = subprocess.run([*words, "--odd"], env=environ, capture_output=True)
     assert odd.returncode == UNUSABLE
