@@ -454,7 +454,10 @@ def main() -> int:
         ),
         _say,
     )
-    return run_once(run, options.placed or options.source, back=options.back)
+    if options.placed:
+        # Handed over already.
+        return run_once(run, options.placed, hand_over=lambda _: None)
+    return run_once(run, options.source, back=options.back)
 
 
 def _interrupted(signum: int, _frame: object) -> None:
