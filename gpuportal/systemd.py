@@ -1,4 +1,4 @@
-"""Notify systemd that this process is ready (``Type=notify`` in ``deploy/systemd``)."""
+"""Notify systemd of this process's state (``Type=notify`` in ``deploy/systemd``)."""
 
 import logging
 import os
@@ -8,7 +8,17 @@ logger = logging.getLogger(__name__)
 
 
 def ready() -> None:
-    """Send READY=1 if systemd waits for it. Otherwise do nothing.
+    """Send READY=1 if systemd waits for it. Otherwise do nothing."""
+    _notify(b"READY=1")
+
+
+def stopping() -> None:
+    """Send STOPPING=1 if systemd waits for it. Otherwise do nothing."""
+    _notify(b"STOPPING=1")
+
+
+def _notify(state: bytes) -> None:
+    """Send one state.
 
     The protocol is that of sd_notify(3): one datagram to the socket that
     ``NOTIFY_SOCKET`` names. An ``@`` in it means the zero byte of an abstract address.
@@ -21,7 +31,8 @@ def ready() -> None:
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notices:
             notices.connect(address)
-            notices.sendall(b"READY=1")
+            notices.sendall(state)
     except OSError as error:
         # The unit then fails by its time limit, and this line explains why.
-        logger.warning("systemd does not hear that this process is ready: %s", error)
+        word = state.decode()
+        logger.warning("systemd does not hear %s of this process: %s", word, error)

@@ -7,6 +7,7 @@ import hashlib
 import os
 import secrets
 import tempfile
+import tomllib
 from pathlib import Path
 
 BASE_DIR = Path(__file__).resolve().parent.parent
@@ -17,6 +18,18 @@ UNIX_SOCKET_PATH_MAX = 107
 def var_dir() -> Path:
     """Return the folder of every file that the portal makes and does not commit."""
     return Path(os.environ.get("GPUPORTAL_VAR") or BASE_DIR / "var").resolve()
+
+
+def release() -> str:
+    """Return the release of this code, from pyproject.toml; "" if it is not there.
+
+    A node that joined with an older portal has no such file.
+    """
+    try:
+        project = tomllib.loads((BASE_DIR / "pyproject.toml").read_text())["project"]
+    except (OSError, KeyError, tomllib.TOMLDecodeError):
+        return ""
+    return str(project["version"])
 
 
 def secret_file(name: str) -> Path:

@@ -1,18 +1,15 @@
 """The version of this portal, and whether it can read a backup of another version."""
 
-import tomllib
-
-from django.conf import settings
 from django.db.migrations.loader import MigrationLoader
 
 from gpuportal.backup.backup_refusals import BackupUnusable
 from gpuportal.backup.manifest import Manifest
+from telemetry import paths
 
 
 def portal_version() -> str:
-    """Return the version of this checkout from pyproject.toml."""
-    with (settings.BASE_DIR / "pyproject.toml").open("rb") as file:
-        return str(tomllib.load(file)["project"]["version"])
+    """Return the version of this checkout."""
+    return paths.release()
 
 
 def known_migrations() -> set[tuple[str, str]]:

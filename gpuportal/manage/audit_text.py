@@ -165,6 +165,7 @@ SENTENCES = {
     "gpu.replaced": noop("replaced {what}"),
     "gpu.retired": noop("retired {what}"),
     "gpu.xids-cleared": noop("cleared the XIDs of {what}"),
+    "portal.upgraded": noop("let another release run"),
     "node.joined": noop("let {what} join as a node"),
     "node.joined-again": noop("let {what} join again, with new secrets"),
     "node.join-token-made": noop("made {what}"),

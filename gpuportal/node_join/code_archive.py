@@ -16,7 +16,10 @@ from typing import NamedTuple
 from telemetry.paths import BASE_DIR
 
 PACKAGES = ("gpuportal", "placement", "telemetry")
-FILES = ("LICENSE", "Makefile", "requirements-web.txt", "requirements.txt")
+FILES = (
+    *("LICENSE", "Makefile", "pyproject.toml"),
+    *("requirements-web.txt", "requirements.txt"),
+)
 DEPLOY = "deploy"
 _DEPLOY_NAMES = (
     *("acl.sh", "gpuportal-node", "join", "node.env.example", "setup.sh"),

@@ -7,7 +7,8 @@
 // The page gets the same as a "live:state" event, which banner.js shows, unless
 // the handlers have {quiet: true}: then the page's data does not depend on the socket.
 // Close codes: 4401 signed out -> login page; 4403 not allowed -> refused;
-// 1012 the web process restarts -> soon; anything else -> back-off.
+// 1012 the web process is replaced -> within a second, and no banner unless that fails;
+// anything else -> back-off.
 
 const FIRST_WAIT_SECONDS = 0.5;
 const LONGEST_WAIT_SECONDS = 20;
@@ -100,8 +101,14 @@ class Connection {
     if ((code === 4401 || this.failed >= 2) && (await signedOut())) { toLogin(); return; }
     if (this.closed || this.socket) return;
     if (document.hidden && this.word === "paused") return;
-    const restart = code === 1012 ? RESTART_WAIT_SECONDS * Math.random() : 0;
-    this.wait(restart || backoffSeconds(this.attempt++));
+    if (code === 1012) this.resume();
+    else this.wait(backoffSeconds(this.attempt++));
+  }
+
+  /** Connects to the processes that took over, at a random moment, so that not all do at once. */
+  resume() {
+    this.tell("connecting");
+    this.timer = setTimeout(() => this.open(), RESTART_WAIT_SECONDS * 1000 * Math.random());
   }
 
   wait(seconds) {

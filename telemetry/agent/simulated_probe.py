@@ -26,6 +26,7 @@ from typing import Annotated, NamedTuple
 from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
+from telemetry import paths
 from telemetry.agent import simulation
 from telemetry.agent.optional_packages import installed
 from telemetry.agent.process_owners import ProcessOwners, boot_id
@@ -350,4 +351,5 @@ class SimulatedProbe:
             not_isolated=self._not_isolated,
             extras=installed(),
             host=script.host,
+            release=paths.release(),
         )

@@ -241,6 +241,7 @@ def _follow_node(node: Node, info: NodeInfo, report: RosterReport) -> None:
         "isolation": info.isolation.value,
         "not_isolated": info.not_isolated.value,
         "extras": list(info.extras),
+        "release": info.release,
     }
     if info.host is not None:
         told |= _host_columns(info.host)

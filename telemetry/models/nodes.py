@@ -118,6 +118,14 @@ class Node(models.Model):
     )
     driver_version = models.CharField(max_length=40, blank=True)
     cuda_version = models.CharField(max_length=20, blank=True)
+    release = models.CharField(
+        max_length=40,
+        blank=True,
+        default="",
+        db_default="",
+        editable=False,
+        help_text="Release of its worker's code; empty: 0.1.0 or not reported.",
+    )
     boot_id = models.CharField(max_length=40, blank=True, editable=False)
     fast_links = models.JSONField(
         default=list, blank=True, help_text="Pairs of UUIDs joined by NVLink."

@@ -23,6 +23,7 @@ from telemetry.protocol.units import GIB_BYTES, TIB_BYTES
 MOST_GPUS = 64
 """Gpus (MIG instances included) in one node. NVSwitch nodes have 16 boards."""
 MOST_EXTRAS = 16
+MOST_RELEASE = 40
 MOST_INDEX = 1023
 MOST_LINKS = MOST_GPUS * (MOST_GPUS - 1) // 2
 MOST_MAJOR = 2**12 - 1
@@ -194,6 +195,8 @@ class NodeInfo(Struct, frozen=True):
     """Optional packages that the worker's environment has, of `extras.KNOWN`."""
     host: HostCapacity | None = None
     """None: an older node, which does not measure it."""
+    release: str = ""
+    """Release of the worker's code; "": an older node, which does not report it."""
 
     @property
     def fast_links(self) -> tuple[tuple[str, str], ...]:
@@ -218,6 +221,7 @@ class NodeInfo(Struct, frozen=True):
             not_isolated=self.not_isolated,
             extras=self.extras,
             host=self.host,
+            release=self.release,
             fast_links=self.fast_links,
             links_unknown=not self.links_known,
         )
@@ -248,6 +252,7 @@ class RosterMessage(NodeMessage, frozen=True, kw_only=True, tag="roster"):
         tuple[Annotated[Line, Meta(max_length=40)], ...], Meta(max_length=MOST_EXTRAS)
     ] = ()
     host: HostCapacity | None = None
+    release: Annotated[Line, Meta(max_length=MOST_RELEASE)] = ""
     fast_links: Pairs = ()
     links: (
         Annotated[tuple[tuple[str, str, LinkKind], ...], Meta(max_length=MOST_LINKS)]
@@ -280,6 +285,7 @@ class RosterMessage(NodeMessage, frozen=True, kw_only=True, tag="roster"):
             not_isolated=self.not_isolated,
             extras=self.extras,
             host=self.host,
+            release=self.release,
         )
 
 

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
@@ -128,8 +129,12 @@ class RunningPortal:
             {"Authorization": f"Bearer {self.known['token']}"},
             method=method,
         )
-        with urllib.request.urlopen(request, timeout=PATIENCE_SECONDS) as answer:
-            return json.load(answer)
+        try:
+            with urllib.request.urlopen(request, timeout=PATIENCE_SECONDS) as answer:
+                return json.load(answer)
+        except urllib.error.HTTPError as error:
+            error.add_note(error.read().decode())
+            raise
 
     def raw(self, path: str) -> bytes:
         """Fetch a page's bytes with Alice's token."""

@@ -19,6 +19,11 @@ from tests.house.walk import ROOT
 UNITS = sorted((ROOT / "deploy" / "systemd").glob("*.service"))
 BACKUP = "gpuportal-backup"
 """Started by its timer, not with the portal."""
+UNIT_ONLY = {
+    *("gpuportal", "gpuportal.node", "manage.py backup"),
+    # In production only, where an upgrade replaces the web processes.
+    "gpuportal.supervisor.web_generations",
+}
 BROKER_USER = "gpuportal-broker-user@"
 """Started by its socket, for each machine that joins."""
 
@@ -107,6 +112,9 @@ def test_the_port_stays_open_while_the_web_is_restarted():
     web = ROOT / "deploy/systemd/gpuportal-web.service"
     assert "gpuportal-web.socket" in unit(web, "Unit")["Requires"]
     assert "--fd 3 " in unit(web)["ExecStart"]
+    for key in ("ExecStart", "ExecReload"):
+        state = re.search(r"--state (\S+)", unit(web)[key])
+        assert state and state[1].startswith(f"/run/{unit(web)['RuntimeDirectory']}/")
 
 
 def test_the_portals_processes_are_confined():
@@ -129,7 +137,7 @@ def test_the_units_start_what_the_supervisor_starts():
     for path in UNITS:
         words = unit(path)["ExecStart"]
         for part in re.findall(r"gpuportal(?:\.\w+)*(?::\w+)?|manage\.py \w+", words):
-            if part not in ("gpuportal", "gpuportal.node", "manage.py backup"):
+            if part not in UNIT_ONLY:
                 assert part.split()[-1] in table, part
 
 

@@ -48,7 +48,7 @@ def checkout(tmp_path_factory) -> Path:
     for name in (*PACKAGES, DEPLOY):
         left_out = shutil.ignore_patterns("__pycache__", "locale", "*.pyc")
         shutil.copytree(ROOT / name, top / name, ignore=left_out)
-    for name in (*FILES, "pyproject.toml"):
+    for name in FILES:
         shutil.copy(ROOT / name, top / name)
     shutil.copytree(ROOT / "docs", top / "docs")
     (top / "static" / "img").mkdir(parents=True, exist_ok=True)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from telemetry import paths
 from telemetry.agent.optional_packages import installed
 from telemetry.agent.probe import machine, slow_facts
 from telemetry.agent.probe.driver_reload import ReloadWatch
@@ -176,6 +177,7 @@ class NvmlProbe:
             isolation=self._isolation,
             not_isolated=self._not_isolated,
             extras=installed(),
+            release=paths.release(),
         )
         return self._info
 

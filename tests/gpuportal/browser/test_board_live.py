@@ -308,6 +308,19 @@ def test_the_page_says_that_it_is_cut_off_and_comes_back(
     expect(page.locator("#live")).to_have_text(re.compile("^live"))
     expect(page.locator("#live-banner")).to_be_hidden()
     assert len(served) == 2
+    # When other web processes have taken over, nobody notices.
+    page.evaluate(
+        """() => {
+          const banner = document.getElementById("live-banner");
+          window.shown = 0;
+          const look = () => { window.shown += banner.hidden ? 0 : 1; };
+          new MutationObserver(look).observe(banner, { attributes: true });
+        }"""
+    )
+    served[1].close(code=1012)
+    eventually(page, lambda: len(served) == 3)
+    expect(page.locator("#live")).to_have_text(re.compile("^live"))
+    assert page.evaluate("window.shown") == 0
 
 
 def test_try_now_does_not_wait(page, live_asgi, live_cluster, alice, sign_in):

@@ -52,6 +52,7 @@ NODE = NodeInfo(
     isolation=Isolation.WATCHED,
     extras=("deepspeed",),
     host=HostCapacity(2**40, 2**39, None),
+    release="0.2.0",
 )
 
 

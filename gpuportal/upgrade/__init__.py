@@ -1,0 +1,1 @@
+"""Upgrades: what one will do, the steps of one, and the test after it."""
