@@ -107,7 +107,7 @@ def without_plan(
     (docs/accuracy.md). Weights below adapters are frozen, so they are kept in bf16 too,
     and quantized ones are multiplied in bf16 on a CPU as well (QLoRA).
     """
-    weights = settings.get("weights")
+    weights = str(settings.get("weights", how.weights))
     quantized = weights in QUANTIZED
     if device.type != "cuda":
         precision = "bf16" if quantized else how.precision
