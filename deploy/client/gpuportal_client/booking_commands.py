@@ -32,6 +32,7 @@ def slots_of(args, to):
         min_memory_gib=args.memory,
         gpu_class=args.gpu_class,
         earliest=iso(args.at) if args.at else None,
+        membership=payer_of(args, to),
     )["slots"]
     if not found:
         raise Refused(
@@ -73,6 +74,8 @@ def book(args):
     if not args.repeat and (args.times or args.until):
         raise Refused("--times and --until are for --repeat", 2)
     wanted = _wanted(args, to) | {"purpose": args.purpose}
+    if (payer := payer_of(args, to)) is not None:
+        wanted["membership"] = payer
     if args.repeat:
         until = args.until.isoformat() if args.until else None
         wanted |= {"repeat": args.repeat, "times": args.times, "until": until}
@@ -249,15 +252,18 @@ def adopt(args):
     body = {"node": args.node}
     if args.hours is not None:
         body["hours"] = args.hours
-    if args.group is not None:
-        body["membership"] = _membership_in(to, args.group)
+    if (payer := payer_of(args, to)) is not None:
+        body["membership"] = payer
     made = to.create("/unbooked-use/book", body)
     end = f"{when(made['end']):%a %d %b %H:%M}"
     print(f"reservation {made['id']} on {made['node']} until {end}, flex")
 
 
-def _membership_in(to, group):
-    """Return the number of the caller's membership in a group."""
+def payer_of(args, to):
+    """Return the number of the membership that --group names; None: not given."""
+    group = getattr(args, "group", None)
+    if group is None:
+        return None
     known = to.ask("GET", "/standing")["memberships"]
     numbers = {one["account"]: one["id"] for one in known}
     if group not in numbers:
@@ -322,12 +328,14 @@ def declare(word):
     }
     check = {"action": "store_true", "help": "only say what it would mean"}
     switch_off = {"action": "store_true", "help": "end it as booked"}
-    word(find, **WISH, at=at, json=JSON_OPTION)
+    payer = {"help": "name of the group that pays"}
+    word(find, **WISH, at=at, group=payer, json=JSON_OPTION)
     booked = word(
         book,
         **WISH,
         at=at,
         on=certain,
+        group=payer,
         check=check,
         repeat={"choices": ("daily", "weekdays", "weekly"), "help": "make a series"},
         times={"type": int, "help": "with --repeat: how many days"},
@@ -355,7 +363,6 @@ def declare(word):
     word(keep, "reservation", reason={"default": "", "help": "why, in one line"})
     word(stay, "reservation", off=switch_off)
     long = {"type": int, "help": "for how many hours (default: 2)"}
-    payer = {"help": "name of the group that pays"}
     runs = word(adopt, hours=long, group=payer, json=JSON_OPTION)
     runs.add_argument("node", nargs="?", help="the node on which your processes run")
     last = {"type": hours, "default": 0, "help": "the last hours of the booking"}

@@ -48,7 +48,8 @@ def plan(args):
             print(answer["advice"])
     rows = []
     for number, one in enumerate(answer["plans"], 1):
-        speed = f"{one['step_seconds']:.3g} s a step"
+        step = one["step_seconds"]
+        speed = f"{step:.3g} s a step" if step >= 0.001 else "under 1 ms a step"
         where = ", ".join(shard["gpu_label"] for shard in one["shards"])
         rows.append((number, one["title"], one["fit"], speed, where))
     show(args, answer, rows)

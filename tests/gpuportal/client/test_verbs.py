@@ -23,7 +23,7 @@ from reservations.rules.booking_alerts import SQUATTER
 from reservations.rules.lifecycle import Kind, State
 from reservations.rules.policy import Policy
 from telemetry.alerts.service import open_alert
-from tests.factories import make_gpus, make_node, make_reservation
+from tests.factories import make_gpus, make_membership, make_node, make_reservation
 from tests.placement.lab import make_lab, send_frame
 from tests.placement.serving.networks import mlp_bytes
 
@@ -114,6 +114,17 @@ def test_a_booking_of_a_gpu_from_now_ends_on_a_full_step(gp, lab):
     assert end.timestamp() % step.total_seconds() == 0
     assert began + timedelta(hours=1) - timedelta(seconds=1) <= end
     assert end < timezone.now() + timedelta(hours=1) + step
+
+
+def test_who_is_in_two_groups_names_the_one_that_pays(gp, lab, alice):
+    second = make_membership(alice, "nlp")
+    wish = ("book", "--on", "node-a:1", "--hours", 1)
+    refused(gp(*wish), 1, "")
+    refused(gp(*wish, "--group", "bio"), 2, "(yours: ")
+    assert "credits: " in ok(gp(*wish, "--group", "nlp", "--check"))
+    ok(gp("book", "--gpus", 1, "--hours", 1, "--group", "nlp"))
+    assert Reservation.objects.latest("pk").membership == second
+    assert "node-a:" in ok(gp("find", "--hours", 1, "--group", "nlp"))
 
 
 def test_a_booking_of_certain_gpus_is_checked_changed_cancelled_and_undone(gp, lab):
