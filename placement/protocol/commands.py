@@ -33,6 +33,10 @@ SINCE: dict[int, dict[str, Any]] = {
 is written in the lowest version that can hold it, so that a node with an older worker
 accepts the commands that it can carry out.
 """
+PLAIN_VERSION = 3
+"""Version of the commands that are not about a Job (`PlainOrder`). It changes only if
+their fields do, because nodes one release behind read no other.
+"""
 JobKey = Annotated[str, Meta(pattern=r"\A[0-9a-f]{0,32}\Z")]
 """Part of a folder's name."""
 Text = Annotated[str, Meta(pattern=r"\A[^\0]*\Z")]
@@ -210,13 +214,13 @@ def parse_order(payload: str) -> Order:
 
 
 class PlainOrder:
-    """A command in the newest version, with all its fields."""
+    """A command that is not about a Job, with all its fields."""
 
     __slots__ = ()
 
     def payload(self) -> str:
         """Return the canonical JSON that is signed."""
-        return _canonical({"v": VERSION, **asdict(cast(Any, self))})
+        return _canonical({"v": PLAIN_VERSION, **asdict(cast(Any, self))})
 
 
 _AnOrder = TypeVar("_AnOrder")
@@ -229,9 +233,9 @@ def parse_plain_order(kind: type[_AnOrder], payload: str) -> _AnOrder:
         OrderRefused: ``malformed`` with the invalid field, or what ``kind`` refuses.
     """
     body = _order_body(payload)
-    if body.pop("v", None) != VERSION:
-        raise OrderRefused("malformed", f"not an order of version {VERSION}")
-    return _read_order(kind, body, VERSION)
+    if body.pop("v", None) != PLAIN_VERSION:
+        raise OrderRefused("malformed", f"not an order of version {PLAIN_VERSION}")
+    return _read_order(kind, body, PLAIN_VERSION)
 
 
 def _canonical(body: dict[str, Any]) -> str:

@@ -9,7 +9,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import tarfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from telemetry import paths
+from tests.archives import unpack
 from tests.faults.running_portal import ON_AND_ON, RunningPortal
 from tests.gpuportal.running import ROOT, environ_for, manage, write_simulation
 from tests.placement.nodes import until
@@ -59,8 +59,7 @@ class OldNode:
     def __init__(self, portal: RunningPortal, code: Path) -> None:
         self.portal, self.code = portal, code
         code.mkdir()
-        with tarfile.open(FOLDER / NEWEST / FILE) as archive:
-            archive.extractall(code, filter="data")
+        unpack(FOLDER / NEWEST / FILE, code)
         done = manage(portal.var, "enroll_node", NAME, "--simulated")
         assert done.returncode == 0, done.stderr
         write_simulation(portal.var, NAME, 2)

@@ -6,7 +6,6 @@ import pwd
 import re
 import shlex
 import subprocess
-import tarfile
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ import redis
 
 from gpuportal.node_settings import NodeSettings
 from tests import brokers
+from tests.archives import unpack
 from tests.house.walk import ROOT
 
 UNITS = sorted((ROOT / "deploy" / "systemd").glob("*.service"))
@@ -301,8 +301,7 @@ def test_what_is_no_user_of_a_node_is_refused_in_one_line(tmp_path, asked, said)
 def unpacked(bundle: Path, to: Path) -> NodeSettings:
     """Return the node's settings from a bundle at deploy/join's place."""
     to.mkdir()
-    with tarfile.open(bundle) as tar:
-        tar.extractall(to, filter="data")
+    unpack(bundle, to)
     text = (to / "node.env").read_text().replace("/etc/gpuportal", str(to))
     (to / "node.env").write_text(text)
     lines = (line for line in text.splitlines() if line[:1].isupper())

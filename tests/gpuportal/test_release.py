@@ -4,7 +4,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tarfile
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -13,6 +12,7 @@ import pytest
 
 from gpuportal.backup.backup_version import portal_version
 from gpuportal.node_join.code_archive import DEPLOY, FILES, PACKAGES
+from tests.archives import unpack
 from tests.house.walk import ROOT
 
 pytestmark = pytest.mark.pure
@@ -86,8 +86,7 @@ class PageLinks(HTMLParser):
 
 def assert_no_broken_link(site: Path, folder: Path) -> None:
     """Check that every link of the docs to the docs finds its page and its anchor."""
-    with tarfile.open(site) as file:
-        file.extractall(folder, filter="data")
+    unpack(site, folder)
     (top,) = folder.iterdir()
     pages = {path: PageLinks(path.read_text()) for path in top.rglob("*.html")}
     assert len(pages) > 20 and top / "design" / "security.html" in pages

@@ -172,7 +172,7 @@ class Enforcer:
             try:
                 with self._lock:
                     self._advance(path, now, tell)
-            except (OSError, ValueError, KeyError) as error:
+            except (OSError, ValueError, KeyError, OrderRefused) as error:
                 logger.error("response %s dropped: %s", path.name, error)
                 path.unlink(missing_ok=True)
 

@@ -1,6 +1,8 @@
 """Commands: complete, canonical, checked field by field."""
 
 import json
+import subprocess
+import sys
 import time
 from dataclasses import asdict
 
@@ -16,6 +18,9 @@ from placement.protocol.commands import (
     remaining_seconds,
 )
 from placement.protocol.node_refusals import OrderRefused
+from placement.protocol.process_commands import ProcessOrder, ProcessOrderKind
+from tests.archives import unpack
+from tests.gpuportal.running import ROOT
 from tests.placement.nodes import make_order
 
 
@@ -128,3 +133,35 @@ def test_a_slow_clock_never_lengthens_a_reservation():
 
 def test_the_kinds_are_words():
     assert [str(kind) for kind in OrderKind] == ["start", "stop", "carry"]
+
+
+OLD_NODE = """
+import sys
+from placement.protocol.process_commands import parse_process_order
+print(parse_process_order(sys.stdin.read()).pid)
+"""
+
+
+def test_a_node_one_release_behind_reads_orders_about_processes(tmp_path):
+    releases = ROOT / "tests" / "releases"
+    newest = max(releases.glob("*/node.tar.xz"), key=lambda one: one.parent.name)
+    unpack(newest, tmp_path)
+    order = ProcessOrder(
+        kind=ProcessOrderKind.STOP,
+        node="lab-a",
+        nonce="0" * 32,
+        issued_at=1.0,
+        expires_at=2.0,
+        pid=4711,
+        uid=1000,
+        started_at=0.5,
+        gpu_uuid="GPU-1",
+    )
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", OLD_NODE],
+        input=order.payload(),
+        env={"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.stdout, done.stderr) == ("4711\n", "")

@@ -186,6 +186,19 @@ def test_a_process_that_is_gone_is_told_as_gone(node):
     assert outcome_of(enforcer_of(node, set()), order, time.time())["outcome"] == "gone"
 
 
+def test_a_kept_order_of_another_version_does_not_block_the_others(node):
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    order = order_for(child.pid)
+    child.wait()
+    enforcer, told = enforcer_of(node, set()), Told()
+    other = replace(order, nonce="0" * 16)
+    enforcer.accept(other, other.payload().replace('"v":3', '"v":2'))
+    enforcer.accept(order, order.payload())
+    enforcer.step(time.time(), told)
+    assert [fact["nonce"] for fact in told] == [order.nonce]
+    assert not list(enforcer.folder.iterdir())
+
+
 def test_a_driver_that_does_not_answer_is_no_reason_to_act(node):
     # The node of the fixture has no simulated Gpu and no driver.
     child = subprocess.Popen(["/bin/sh", "-c", SLEEP])
