@@ -421,7 +421,6 @@ def browser_type_launch_args(
             "--disable-background-networking",
             "--disable-component-update",
             "--disable-sync",
-            *os.environ.get("XFLAGS", "").split(),
         ],
     }
 
@@ -446,8 +445,7 @@ def live_asgi(transactional_db) -> Iterator[str]:
         )
     )
     listener = socket.socket()
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listener.bind(("127.0.0.1", 28045))
+    listener.bind(("127.0.0.1", 0))
     server = uvicorn.Server(
         uvicorn.Config(
             served,

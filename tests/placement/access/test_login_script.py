@@ -52,7 +52,15 @@ def said_in_syslog(tmp_path):
 
 def login(tmp_path, user, *more, step="account", folder=None):
     """Call it as pam_exec does; syslog goes into a file."""
-    (tmp_path / "syslog.py").write_text(
+    # Some builds of Python have syslog built in, so that no path hides it.
+    (tmp_path / "call.py").write_text(
+        "import runpy, sys, types\n"
+        "fake = sys.modules['syslog'] = types.ModuleType('syslog')\n"
+        "exec(open(sys.argv[1]).read(), fake.__dict__)\n"
+        "sys.argv[:] = sys.argv[2:]\n"
+        "runpy.run_path(sys.argv[0], run_name='__main__')\n"
+    )
+    (tmp_path / "fake_syslog").write_text(
         "LOG_PID = LOG_AUTHPRIV = 0\n"
         "LOG_WARNING, LOG_NOTICE, LOG_ERR = 'warning', 'notice', 'error'\n"
         "def openlog(*_): pass\n"
@@ -62,8 +70,11 @@ def login(tmp_path, user, *more, step="account", folder=None):
     (tmp_path / "log").unlink(missing_ok=True)
     words = ["--portal", "https://gpu.lab", "--folder", folder or tmp_path, *more]
     done = subprocess.run(
-        [sys.executable, "-S", SCRIPT, *map(str, words)],
-        env={"PAM_USER": user, "PAM_TYPE": step, "PYTHONPATH": str(tmp_path)},
+        [
+            *(sys.executable, "-S", tmp_path / "call.py", tmp_path / "fake_syslog"),
+            *(SCRIPT, *map(str, words)),
+        ],
+        env={"PAM_USER": user, "PAM_TYPE": step},
         capture_output=True,
         text=True,
         timeout=60,

@@ -80,7 +80,7 @@ def page_of(
 ) -> Iterator[Page]:
     """Open a separate browser, signed in. Fail on errors of the page."""
     options.setdefault("viewport", {"width": 1360, "height": 860})
-    context = _context(browser, address, options)
+    context = browser.new_context(base_url=address, locale="en-GB", **options)
     client = Client()
     client.force_login(user)
     cookie = client.cookies["sessionid"].value
@@ -97,27 +97,8 @@ def page_of(
         ),
     )
     yield page
-    for one in context.pages:
-        if one is not KEEP.get(context):
-            one.close()
-    context.clear_cookies()
-    FREE.setdefault(repr((browser, sorted(options.items()))), []).append(context)
+    context.close()
     assert failures == []
-
-
-FREE = {}
-KEEP = {}
-
-
-def _context(browser, address, options):
-    free = FREE.get(repr((browser, sorted(options.items()))))
-    if free:
-        return free.pop()
-    context = browser.new_context(base_url=address, locale="en-GB", **options)
-    keep = context.new_page()
-    keep.goto(address + "/static/img/favicon.svg")
-    KEEP[context] = keep
-    return context
 
 
 def row(page: Page, gpu: Gpu) -> Locator:
