@@ -7,10 +7,13 @@ import os
 import re
 import shutil
 import subprocess
+from unittest.mock import MagicMock
 
 import pytest
 import yaml
+from uvicorn.main import main as uvicorn_command
 
+from gpuportal.supervisor import web_process
 from tests.gpuportal.test_deploy import unit
 from tests.house.walk import ROOT
 
@@ -66,21 +69,39 @@ def container(tmp_path):
     return start, secrets
 
 
+def test_the_web_process_has_the_settings_of_its_unit(container, monkeypatch):
+    start, _ = container
+    passed: dict[str, object] = {}
+
+    class Config:
+        def __init__(self, app: str, **more: object) -> None:
+            passed.update(more, app=app)
+
+    monkeypatch.setattr(web_process.uvicorn, "Config", Config)
+    monkeypatch.setattr(web_process, "PatientServer", MagicMock())
+    monkeypatch.setattr("sys.argv", ["web_process", "--fd", "3"])
+    web_process.main()
+    done = start("web")
+    assert done.returncode == 0, done.stderr
+    words = done.stdout.splitlines()[0].split()
+    assert words[:2] == ["-m", "uvicorn"]
+    given = uvicorn_command.make_context("uvicorn", words[2:]).params
+    # A socket in place of a port, which nobody but the proxy reaches.
+    assert given["uds"] and given["forwarded_allow_ips"] == "*"
+    differs = ("fd", "forwarded_allow_ips", "timeout_graceful_shutdown")
+    same = {name: one for name, one in passed.items() if name not in differs}
+    assert len(same) == 8 and same.items() <= given.items()
+
+
 def test_each_process_starts_as_its_unit_does(container):
     start, _ = container
-    for name in ("web", "worker", "refine", "beat", "ingest"):
+    for name in ("worker", "refine", "beat", "ingest"):
         done = start(name)
         assert done.returncode == 0, done.stderr
         line = done.stdout.splitlines()[0]
         path = ROOT / "deploy" / "systemd" / f"gpuportal-{name}.service"
         wanted = unit(path)["ExecStart"].replace("%%h", "%h").split()[1:]
-        found = line.split()
-        if name == "web":
-            # A socket in place of a port, which nobody but the proxy reaches.
-            wanted[wanted.index("--fd") : wanted.index("--fd") + 2] = found[3:5]
-            wanted[wanted.index("127.0.0.1")] = "*"
-            assert found[3] == "--uds"
-        assert found == wanted
+        assert line.split() == wanted
     line = start("manage", "createsuperuser").stdout.splitlines()[0]
     assert line == "manage.py createsuperuser"
     lines = start("migrate").stdout
