@@ -50,6 +50,7 @@ from reservations.accounts.openid_clients.queries import (
     consent_of,
     groups_of,
     person_of,
+    username_for_services,
 )
 from reservations.accounts.openid_clients.rules import (
     SCOPES,
@@ -236,6 +237,7 @@ def _answer(
         "client": client,
         "host": urlsplit(grant.redirect_uri).netloc,
         "scopes": scopes,
+        "username": username_for_services(user),
         "groups": groups_of(user),
     }
     return render(request, "gpuportal/openid_provider/consent.html", page)

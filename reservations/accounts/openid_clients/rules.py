@@ -151,6 +151,7 @@ class OpenidPerson:
 
     subject: str
     username: str
+    """Empty: it is not given away, because the person may have chosen it."""
     name: str
     mail: str
     mail_verified: bool
@@ -167,7 +168,9 @@ def claims_of(person: OpenidPerson, scopes: Collection[str]) -> dict[str, Any]:
     """
     found: dict[str, Any] = {"sub": person.subject}
     if PROFILE in scopes:
-        found |= {"name": person.name, "preferred_username": person.username}
+        found["name"] = person.name
+        if person.username:
+            found["preferred_username"] = person.username
     if EMAIL in scopes and person.mail:
         found |= {"email": person.mail, "email_verified": person.mail_verified}
     if GROUPS in scopes:

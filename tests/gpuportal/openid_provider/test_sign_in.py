@@ -200,6 +200,26 @@ def test_a_request_that_is_not_allowed_goes_back_with_the_error(
 
 
 @pytest.mark.once
+def test_a_name_that_people_choose_is_not_given_to_services(grafana):
+    # The identity provider let this person be root.
+    chosen = make_user("root")
+    Identity.objects.create(
+        user=chosen, issuer="https://uni.example", subject="1", name_from_provider=True
+    )
+    browser = browser_of(chosen)
+    assert "your user name" not in text(browser.get(grafana.url()))
+    answer = grafana.redeem(agree(browser, grafana.url())["code"])
+    claims = grafana.claims(answer)
+    told = grafana.userinfo(json.loads(answer.content)["access_token"])
+    assert "root" not in (claims | json.loads(told.content)).values()
+    assert "preferred_username" not in claims | json.loads(told.content)
+    chosen.unix_user = "r017"
+    chosen.save()
+    told = grafana.userinfo(json.loads(answer.content)["access_token"])
+    assert json.loads(told.content)["preferred_username"] == "r017"
+
+
+@pytest.mark.once
 def test_a_service_gets_only_its_own_scopes(omar, ada):
     small = Service(omar, name="Wiki", scopes=("openid", "profile"))
     assert way_back(browser_of(ada).get(small.url()))["error"] == "invalid_scope"
