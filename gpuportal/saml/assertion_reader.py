@@ -23,10 +23,8 @@ from reservations.accounts.identities.saml_settings import (
 from telemetry.protocol.sentences import sentence
 
 LONGEST_ANSWER = 2**18
-FORMATS = "urn:oasis:names:tc:SAML:2.0:nameid-format:"
-PERSISTENT, TRANSIENT = FORMATS + "persistent", FORMATS + "transient"
+PERSISTENT = "urn:oasis:names:tc:SAML:2.0:nameid-format:persistent"
 UNSPECIFIED = "urn:oasis:names:tc:SAML:1.1:nameid-format:unspecified"
-MAIL = "urn:oasis:names:tc:SAML:1.1:nameid-format:emailAddress"
 BEARER = "urn:oasis:names:tc:SAML:2.0:cm:bearer"
 NAMES = {"saml": "urn:oasis:names:tc:SAML:2.0:assertion"}
 
@@ -183,7 +181,7 @@ def _claims(
         subject = found[0] if len(found) == 1 else ""
     else:
         subject = str(name_id.get("Value") or "").strip()
-        if name_id.get("Format") in (TRANSIENT, MAIL):
+        if name_id.get("Format") != PERSISTENT:
             raise SignInRefused(
                 sentence("The answer of the provider is not valid"),
                 sentence(
