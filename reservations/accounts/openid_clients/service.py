@@ -391,6 +391,9 @@ def _end_sign_in(consent: OpenidConsent, code: OpenidCode | None = None) -> int:
 def _audit_replay(
     verb: str, consent: OpenidConsent, now: datetime, *, tokens: int
 ) -> None:
+    """Write the row, unless a replay before has ended all tokens and written it."""
+    if not tokens:
+        return
     audit_act(
         verb=verb,
         subject=f"user:{consent.user_id}",

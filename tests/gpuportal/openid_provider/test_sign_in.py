@@ -117,6 +117,8 @@ def test_a_code_works_once_and_a_replay_ends_its_tokens(grafana, ada):
     assert grafana.userinfo(access).status_code == 200
     assert error_of(grafana.redeem(code)) == (400, "invalid_grant")
     assert error_of(grafana.userinfo(access)) == (401, "invalid_token")
+    # More replays end nothing, and so do not fill the audit log.
+    assert error_of(grafana.redeem(code)) == (400, "invalid_grant")
     log = AuditEntry.objects.get(verb="openid.code-replayed")
     assert (log.actor, log.subject) == (None, f"user:{ada.pk}")
     assert log.detail == {"service": "Grafana", "tokens": 1}
