@@ -87,6 +87,5 @@ def access_token(text: str, now: datetime) -> OpenidToken | None:
 def token_of_text(text: str) -> OpenidToken | None:
     """Return a token by its access or its refresh token, expired ones too."""
     text_hash = ApiToken.hash_token(text)
-    return OpenidToken.objects.filter(
-        Q(access_hash=text_hash) | Q(refresh_hash=text_hash)
-    ).first()
+    rows = OpenidToken.objects.select_related("consent__client")
+    return rows.filter(Q(access_hash=text_hash) | Q(refresh_hash=text_hash)).first()

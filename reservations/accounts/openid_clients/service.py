@@ -362,7 +362,12 @@ def replace_token(token: OpenidToken, now: datetime) -> None:
 
 
 def revoke_token(token: OpenidToken) -> None:
-    """End a token, and what its refresh token has given since (RFC 7009)."""
+    """End a token, and what its refresh token has given since (RFC 7009).
+
+    The caller opens the transaction. A refresh at the same time is waited for, and what
+    it gives ends, too.
+    """
+    _lock(token.consent.client)
     if token.code is not None:
         _end_sign_in(token.consent, code=token.code)
     OpenidToken.objects.filter(pk=token.pk).delete()
