@@ -50,6 +50,8 @@ METHODS = ["client_secret_basic", "client_secret_post", "none"]
 """How a service proves who it is. `none` is for public ones only."""
 LONGEST_NONCE = 255
 CLIENT_ID = re.compile(r"[A-Za-z0-9_-]{1,40}")
+CHALLENGE = re.compile(r"[A-Za-z0-9_-]{43}")
+"""A SHA-256 digest in base64url without padding (RFC 7636, section 4.2)."""
 PRINTABLE = re.compile(r"[ !#-\[\]-~]*")
 """What a description of an error may have (RFC 6749, section 4.1.2.1)."""
 DESCRIBED = ("response_type", "grant_type", "redirect_uri", "client_id", "scope")
@@ -153,6 +155,8 @@ class Proof(CodeChallenge):  # type: ignore[misc]
         challenge = data.get("code_challenge")
         if not challenge and grant.request.client.row.public:
             raise InvalidRequestError("Missing 'code_challenge'")
+        if challenge and not CHALLENGE.fullmatch(challenge):
+            raise InvalidRequestError("Invalid 'code_challenge'")
         if challenge and data.get("code_challenge_method") != "S256":
             raise InvalidRequestError("Unsupported 'code_challenge_method'")
 
