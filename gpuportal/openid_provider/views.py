@@ -281,6 +281,10 @@ def _leave(
     found = SERVER.create_authorization_response(
         grant.request, grant_user=user, grant=grant
     )
+    if "Location" not in found:
+        # The request was checked a second time, and the service was gone by then.
+        why = "The service was switched off or changed meanwhile."
+        return _refused(request, InvalidRequestError(why))
     return _go(request, found["Location"], grant.client.row.name)
 
 

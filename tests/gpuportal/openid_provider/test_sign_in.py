@@ -227,6 +227,16 @@ def test_a_name_that_people_choose_is_not_given_to_services(grafana):
 
 
 @pytest.mark.once
+def test_a_service_that_is_switched_off_in_between_is_a_page(grafana, ada, monkeypatch):
+    def off_meanwhile(**_values):
+        OpenidClient.objects.update(enabled=False)
+
+    monkeypatch.setattr(service, "give_consent", off_meanwhile)
+    refused = browser_of(ada).post(grafana.url(), {"allow": "yes"})
+    assert refused.status_code == 400 and "switched off" in text(refused)
+
+
+@pytest.mark.once
 def test_a_service_gets_only_its_own_scopes(omar, ada):
     small = Service(omar, name="Wiki", scopes=("openid", "profile"))
     assert way_back(browser_of(ada).get(small.url()))["error"] == "invalid_scope"
