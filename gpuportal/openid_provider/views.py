@@ -56,6 +56,7 @@ from reservations.accounts.openid_clients.rules import (
     SCOPES,
     claims_of,
     consent_covers,
+    present_scopes,
     sign_in_too_old,
 )
 from reservations.accounts.second_factors.rules import Demand
@@ -389,7 +390,11 @@ def userinfo(request: HttpRequest) -> HttpResponse:
         response = _error("invalid_token", 401)
         response["WWW-Authenticate"] = 'Bearer error="invalid_token"'
         return response
-    return JsonResponse(claims_of(person_of(found.consent.user), found.scopes))
+    consent = found.consent
+    scopes = present_scopes(
+        found.scopes, given=consent.scopes, allowed=consent.client.scopes
+    )
+    return JsonResponse(claims_of(person_of(consent.user), scopes))
 
 
 # --- what people gave -------------------------------------------------------------

@@ -111,6 +111,22 @@ def granted_scopes(asked: str | None, allowed: Collection[str]) -> list[str] | N
     return [scope for scope in SCOPES if scope in wanted]
 
 
+def present_scopes(
+    scopes: Iterable[str], *, given: Collection[str], allowed: Collection[str]
+) -> list[str]:
+    """Return what a token still gives, after the service or the consent has changed.
+
+    Args:
+        scopes: of the token.
+        given: the scopes to which the person agrees now.
+        allowed: the scopes that the service may ask for now.
+
+    >>> present_scopes(["openid", "email"], given=["openid"], allowed=["openid"])
+    ['openid']
+    """
+    return [one for one in scopes if one in given and one in allowed]
+
+
 def consent_covers(
     given: Iterable[str] | None, asked: Iterable[str], *, public: bool
 ) -> bool:

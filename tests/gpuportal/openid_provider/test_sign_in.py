@@ -227,6 +227,21 @@ def test_a_name_that_people_choose_is_not_given_to_services(grafana):
 
 
 @pytest.mark.once
+def test_a_token_gives_what_service_and_person_allow_now(grafana, ada):
+    code = agree(browser_of(ada), grafana.url())["code"]
+    access = json.loads(grafana.redeem(code).content)["access_token"]
+
+    def told() -> set[str]:
+        return set(json.loads(grafana.userinfo(access).content))
+
+    assert {"email", "groups"} <= told()
+    OpenidClient.objects.update(scopes=["openid", "profile", "groups"])
+    assert "email" not in told() and "groups" in told()
+    OpenidConsent.objects.update(scopes=["openid", "profile"])
+    assert told() == {"sub", "name", "preferred_username"}
+
+
+@pytest.mark.once
 def test_a_service_that_is_switched_off_in_between_is_a_page(grafana, ada, monkeypatch):
     def off_meanwhile(**_values):
         OpenidClient.objects.update(enabled=False)
