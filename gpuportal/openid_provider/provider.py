@@ -119,7 +119,7 @@ class CodeGrant(grants.AuthorizationCodeGrant):  # type: ignore[misc]
         asked = OFFLINE in values["scope"].split()
         values["include_refresh_token"] &= asked
         found: dict[str, Any] = super().generate_token(**values)
-        return found
+        return _with_signed_refresh(found, self.request.authorization_code.row.pk)
 
 
 class RefreshGrant(grants.RefreshTokenGrant):  # type: ignore[misc]
@@ -133,6 +133,11 @@ class RefreshGrant(grants.RefreshTokenGrant):  # type: ignore[misc]
         client: OpenidClient = self.request.client.row
         row = service.refreshable(refresh_token, client, timezone.now())
         return None if row is None else StoredToken(row)
+
+    def generate_token(self, **values: Any) -> dict[str, Any]:
+        """Draw new tokens for the same sign-in."""
+        found: dict[str, Any] = super().generate_token(**values)
+        return _with_signed_refresh(found, self.request.refresh_token.row.code_id)
 
     def authenticate_user(self, refresh_token: StoredToken) -> User:
         """Return the person. Those who may not sign in were refused before."""
@@ -302,6 +307,12 @@ class OpenidServer(AuthorizationServer):  # type: ignore[misc]
 
 def _draw(*_args: Any, **_values: Any) -> str:
     return secrets.token_urlsafe(32)
+
+
+def _with_signed_refresh(token: dict[str, Any], code_pk: int | None) -> dict[str, Any]:
+    if "refresh_token" not in token:
+        return token
+    return token | {"refresh_token": service.draw_refresh(code_pk)}
 
 
 def check_parameters(data: Sequence[Mapping[str, str]]) -> None:

@@ -22,6 +22,9 @@ CODE_LASTS = timedelta(seconds=60)
 ACCESS_LASTS = timedelta(hours=1)
 REFRESH_LASTS = timedelta(days=30)
 """From the sign-in to the service. New refresh tokens do not extend it."""
+MOST_REFRESHES = 60
+REFRESHES_PERIOD = timedelta(hours=1)
+"""A consent gives at most so many new tokens in this time. A token lasts an hour."""
 LONGEST_URI = 400
 MOST_URIS = 10
 _PRINTABLE = re.compile(r"[!-\[\]-~]+")

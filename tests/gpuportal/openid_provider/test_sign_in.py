@@ -13,6 +13,7 @@ from gpuportal.openid_provider import signing_key
 from reservations.accounts import people
 from reservations.accounts.openid_clients import service
 from reservations.models import (
+    ApiToken,
     AuditEntry,
     Identity,
     OpenidClient,
@@ -141,6 +142,44 @@ def test_a_refresh_token_works_once_and_a_replay_ends_all(grafana, ada, omar):
     assert error_of(grafana.refresh(first["refresh_token"])) == (400, "invalid_grant")
     assert error_of(grafana.refresh(second["refresh_token"])) == (400, "invalid_grant")
     assert grafana.userinfo(second["access_token"]).status_code == 401
+    assert AuditEntry.objects.filter(verb="openid.refresh-replayed").count() == 1
+
+
+@pytest.mark.once
+def test_refreshes_are_limited_and_old_rows_go_but_a_replay_is_noticed(
+    grafana, ada, monkeypatch, time_machine
+):
+    now = timezone.now().replace(microsecond=0)
+    time_machine.move_to(now, tick=False)
+    monkeypatch.setattr(service, "MOST_REFRESHES", 2)
+    scope = "openid offline_access"
+    browser = browser_of(ada)
+    code = agree(browser, grafana.url(scope=scope))["code"]
+    texts = [json.loads(grafana.redeem(code).content)["refresh_token"]]
+
+    def refresh() -> None:
+        answer = grafana.refresh(texts[-1])
+        assert answer.status_code == 200, text(answer)
+        texts.append(json.loads(answer.content)["refresh_token"])
+
+    refresh()
+    time_machine.move_to(now + timedelta(minutes=10), tick=False)
+    refresh()
+    slow = grafana.refresh(texts[-1])
+    assert error_of(slow) == (429, "temporarily_unavailable")
+    assert slow["Retry-After"] == "3000"
+    time_machine.move_to(now + timedelta(minutes=60), tick=False)
+    refresh()
+    assert OpenidToken.objects.exclude(replaced_at=None).count() == 2
+    # No row knows the first one any more.
+    first = ApiToken.hash_token(texts[0])
+    assert not OpenidToken.objects.filter(refresh_hash=first).exists()
+    for unknown in (f"{texts[0]}x", "1-x.y", "0", ".", "\0."):
+        assert error_of(grafana.refresh(unknown)) == (400, "invalid_grant")
+    assert OpenidToken.objects.count() == 3
+    for _ in range(2):
+        assert error_of(grafana.refresh(texts[0])) == (400, "invalid_grant")
+        assert not OpenidToken.objects.exists()
     assert AuditEntry.objects.filter(verb="openid.refresh-replayed").count() == 1
 
 
