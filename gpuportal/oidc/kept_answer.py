@@ -1,5 +1,6 @@
 """What an identity provider said about itself, kept for a while."""
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -24,8 +25,21 @@ class ProviderAnswerInvalid(Exception):
 class KeptAnswer(Generic[T]):
     """An answer that the threads of a process share."""
 
-    def __init__(self, read: Callable[[], T]) -> None:
+    def __init__(
+        self,
+        read: Callable[[], T],
+        *,
+        longest_seconds: float = math.inf,
+        still_valid: Callable[[T], bool] = lambda _answer: True,
+    ) -> None:
+        """Keep what ``read`` returns.
+
+        Args:
+            longest_seconds: how long an answer is used while the provider is away.
+            still_valid: whether an answer may be used now. It is asked each time.
+        """
         self._read = read
+        self._longest_seconds, self._still_valid = longest_seconds, still_valid
         self._lock = threading.Lock()
         self._stored: tuple[T, float] | None = None
         """With monotonic seconds."""
@@ -35,12 +49,13 @@ class KeptAnswer(Generic[T]):
     def get(self) -> T:
         """Return the answer, from the last ten minutes if possible.
 
-        An older one is used while the provider does not answer.
+        An older one is used while the provider does not answer, as long as it is valid
+        and not too old.
 
         Raises:
             ProviderAway, ProviderAnswerInvalid.
         """
-        stored = self._stored
+        stored = self._usable()
         if stored is not None and _is_fresh(stored[1]):
             return stored[0]
         # While one thread asks again, the others go on with what is stored.
@@ -48,7 +63,7 @@ class KeptAnswer(Generic[T]):
             assert stored is not None
             return stored[0]
         try:
-            stored = self._stored
+            stored = self._usable()
             if stored is not None and _is_fresh(stored[1]):
                 return stored[0]
             paused = time.monotonic() - self._failed_at < PAUSE_SECONDS
@@ -68,6 +83,12 @@ class KeptAnswer(Generic[T]):
             return answer
         finally:
             self._lock.release()
+
+    def _usable(self) -> tuple[T, float] | None:
+        stored = self._stored
+        if stored is None or time.monotonic() - stored[1] >= self._longest_seconds:
+            return None
+        return stored if self._still_valid(stored[0]) else None
 
 
 def _is_fresh(read_at: float) -> bool:

@@ -50,6 +50,8 @@ METHODS = ["client_secret_basic", "client_secret_post", "none"]
 """How a service proves who it is. `none` is for public ones only."""
 LONGEST_NONCE = 255
 CLIENT_ID = re.compile(r"[A-Za-z0-9_-]{1,40}")
+CHALLENGE = re.compile(r"[A-Za-z0-9_-]{43}")
+"""A SHA-256 digest in base64url without padding (RFC 7636, section 4.2)."""
 PRINTABLE = re.compile(r"[ !#-\[\]-~]*")
 """What a description of an error may have (RFC 6749, section 4.1.2.1)."""
 DESCRIBED = ("response_type", "grant_type", "redirect_uri", "client_id", "scope")
@@ -117,7 +119,7 @@ class CodeGrant(grants.AuthorizationCodeGrant):  # type: ignore[misc]
         asked = OFFLINE in values["scope"].split()
         values["include_refresh_token"] &= asked
         found: dict[str, Any] = super().generate_token(**values)
-        return found
+        return _with_signed_refresh(found, self.request.authorization_code.row.pk)
 
 
 class RefreshGrant(grants.RefreshTokenGrant):  # type: ignore[misc]
@@ -131,6 +133,11 @@ class RefreshGrant(grants.RefreshTokenGrant):  # type: ignore[misc]
         client: OpenidClient = self.request.client.row
         row = service.refreshable(refresh_token, client, timezone.now())
         return None if row is None else StoredToken(row)
+
+    def generate_token(self, **values: Any) -> dict[str, Any]:
+        """Draw new tokens for the same sign-in."""
+        found: dict[str, Any] = super().generate_token(**values)
+        return _with_signed_refresh(found, self.request.refresh_token.row.code_id)
 
     def authenticate_user(self, refresh_token: StoredToken) -> User:
         """Return the person. Those who may not sign in were refused before."""
@@ -153,6 +160,8 @@ class Proof(CodeChallenge):  # type: ignore[misc]
         challenge = data.get("code_challenge")
         if not challenge and grant.request.client.row.public:
             raise InvalidRequestError("Missing 'code_challenge'")
+        if challenge and not CHALLENGE.fullmatch(challenge):
+            raise InvalidRequestError("Invalid 'code_challenge'")
         if challenge and data.get("code_challenge_method") != "S256":
             raise InvalidRequestError("Unsupported 'code_challenge_method'")
 
@@ -298,6 +307,12 @@ class OpenidServer(AuthorizationServer):  # type: ignore[misc]
 
 def _draw(*_args: Any, **_values: Any) -> str:
     return secrets.token_urlsafe(32)
+
+
+def _with_signed_refresh(token: dict[str, Any], code_pk: int | None) -> dict[str, Any]:
+    if "refresh_token" not in token:
+        return token
+    return token | {"refresh_token": service.draw_refresh(code_pk)}
 
 
 def check_parameters(data: Sequence[Mapping[str, str]]) -> None:

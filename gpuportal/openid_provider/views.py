@@ -50,11 +50,13 @@ from reservations.accounts.openid_clients.queries import (
     consent_of,
     groups_of,
     person_of,
+    username_for_services,
 )
 from reservations.accounts.openid_clients.rules import (
     SCOPES,
     claims_of,
     consent_covers,
+    present_scopes,
     sign_in_too_old,
 )
 from reservations.accounts.second_factors.rules import Demand
@@ -236,6 +238,7 @@ def _answer(
         "client": client,
         "host": urlsplit(grant.redirect_uri).netloc,
         "scopes": scopes,
+        "username": username_for_services(user),
         "groups": groups_of(user),
     }
     return render(request, "gpuportal/openid_provider/consent.html", page)
@@ -279,6 +282,10 @@ def _leave(
     found = SERVER.create_authorization_response(
         grant.request, grant_user=user, grant=grant
     )
+    if "Location" not in found:
+        # The request was checked a second time, and the service was gone by then.
+        why = "The service was switched off or changed meanwhile."
+        return _refused(request, InvalidRequestError(why))
     return _go(request, found["Location"], grant.client.row.name)
 
 
@@ -383,7 +390,11 @@ def userinfo(request: HttpRequest) -> HttpResponse:
         response = _error("invalid_token", 401)
         response["WWW-Authenticate"] = 'Bearer error="invalid_token"'
         return response
-    return JsonResponse(claims_of(person_of(found.consent.user), found.scopes))
+    consent = found.consent
+    scopes = present_scopes(
+        found.scopes, given=consent.scopes, allowed=consent.client.scopes
+    )
+    return JsonResponse(claims_of(person_of(consent.user), scopes))
 
 
 # --- what people gave -------------------------------------------------------------

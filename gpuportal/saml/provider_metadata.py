@@ -26,7 +26,10 @@ from telemetry.web import bounded_call
 
 TIMEOUT_SECONDS = 5.0
 MOST_BYTES = 2**20
+LONGEST_SECONDS = 86400.0
+"""How long metadata are used while new ones cannot be read."""
 METADATA_NS = "{urn:oasis:names:tc:SAML:2.0:metadata}"
+FOR_EVER = datetime.max.replace(tzinfo=UTC)
 _lookups = ThreadPoolExecutor(max_workers=2, thread_name_prefix="saml")
 
 
@@ -39,16 +42,27 @@ class ProviderMetadata:
     """For signatures, as base64 of DER."""
     ends_at: datetime
     """When the last of them ends."""
+    valid_until: datetime = FOR_EVER
+    """When the provider no longer vouches for any of this (``validUntil``)."""
 
 
 def metadata_of(provider: SamlProvider) -> ProviderMetadata:
     """Return the metadata, from the last ten minutes if possible.
 
+    Older ones are used while new ones cannot be read, for a day at most and never after
+    their ``validUntil``. So a certificate that the provider withdrew is not trusted
+    for long.
+
     Raises:
         ProviderAway, ProviderAnswerInvalid.
     """
     return _kept.setdefault(
-        provider, KeptAnswer(lambda: _read(provider, _text(provider)))
+        provider,
+        KeptAnswer(
+            lambda: _read(provider, _text(provider)),
+            longest_seconds=LONGEST_SECONDS,
+            still_valid=lambda found: datetime.now(UTC) < found.valid_until,
+        ),
     ).get()
 
 
@@ -111,8 +125,9 @@ def _read(provider: SamlProvider, text: bytes) -> ProviderMetadata:
             for one in root.iter(f"{METADATA_NS}EntityDescriptor")
             if one.get("entityID") == provider.issuer
         )
-        until = {one.get("validUntil") for one in (root, entity)} - {None}
-        ended = [x for x in until if _instant(x) <= datetime.now(UTC)]
+        roles = entity.findall(f"{METADATA_NS}IDPSSODescriptor")
+        parts = [*entity.iterancestors(), entity, *roles]
+        until = [_instant(x) for one in parts if (x := one.get("validUntil"))]
     except StopIteration as error:
         raise ProviderAnswerInvalid(
             f"its metadata do not name {provider.issuer}"
@@ -120,15 +135,17 @@ def _read(provider: SamlProvider, text: bytes) -> ProviderMetadata:
     except Exception as error:
         # lxml and the toolkit raise a dozen classes for a broken document.
         raise ProviderAnswerInvalid("its metadata cannot be read") from error
-    if ended:
-        raise ProviderAnswerInvalid(f"its metadata ended {min(ended)}")
+    valid_until = min(until, default=FOR_EVER)
+    if valid_until <= datetime.now(UTC):
+        raise ProviderAnswerInvalid(f"its metadata ended {valid_until:%Y-%m-%d}")
     url = found.get("singleSignOnService", {}).get("url", "")
     _check_url(url)
     several = found.get("x509certMulti", {}).get("signing", [])
     certificates = tuple(several or filter(None, [found.get("x509cert")]))
     if not certificates:
         raise ProviderAnswerInvalid("its metadata have no certificate for signatures")
-    return ProviderMetadata(url, certificates, max(map(_end_of, certificates)))
+    ends_at = max(map(_end_of, certificates))
+    return ProviderMetadata(url, certificates, ends_at, valid_until)
 
 
 def _check_url(url: str) -> None:

@@ -46,12 +46,24 @@ def groups_of(user: User) -> Sequence[str]:
     return list(rows.values_list("account__name", flat=True))
 
 
+def username_for_services(user: User) -> str:
+    """Return the name by which services may log a person in; "": there is none.
+
+    A person may have chosen the user name at an identity provider, such as ``root`` or
+    a colleague's login. It is never given away. The Unix user that an admin has set
+    takes its place.
+    """
+    if user.identities.filter(name_from_provider=True).exists():
+        return user.unix_user
+    return user.username
+
+
 def person_of(user: User) -> OpenidPerson:
-    """Return what the portal knows of a person who has agreed once."""
+    """Return what the portal may say of a person who has agreed once."""
     subject = OpenidSubject.objects.get(user=user).subject
     return OpenidPerson(
         subject=str(subject),
-        username=user.username,
+        username=username_for_services(user),
         name=str(user),
         mail=user.email,
         mail_verified=settings.OPENID_EMAIL_VERIFIED,
@@ -75,6 +87,5 @@ def access_token(text: str, now: datetime) -> OpenidToken | None:
 def token_of_text(text: str) -> OpenidToken | None:
     """Return a token by its access or its refresh token, expired ones too."""
     text_hash = ApiToken.hash_token(text)
-    return OpenidToken.objects.filter(
-        Q(access_hash=text_hash) | Q(refresh_hash=text_hash)
-    ).first()
+    rows = OpenidToken.objects.select_related("consent__client")
+    return rows.filter(Q(access_hash=text_hash) | Q(refresh_hash=text_hash)).first()

@@ -22,6 +22,9 @@ CODE_LASTS = timedelta(seconds=60)
 ACCESS_LASTS = timedelta(hours=1)
 REFRESH_LASTS = timedelta(days=30)
 """From the sign-in to the service. New refresh tokens do not extend it."""
+MOST_REFRESHES = 60
+REFRESHES_PERIOD = timedelta(hours=1)
+"""A consent gives at most so many new tokens in this time. A token lasts an hour."""
 LONGEST_URI = 400
 MOST_URIS = 10
 _PRINTABLE = re.compile(r"[!-\[\]-~]+")
@@ -111,6 +114,22 @@ def granted_scopes(asked: str | None, allowed: Collection[str]) -> list[str] | N
     return [scope for scope in SCOPES if scope in wanted]
 
 
+def present_scopes(
+    scopes: Iterable[str], *, given: Collection[str], allowed: Collection[str]
+) -> list[str]:
+    """Return what a token still gives, after the service or the consent has changed.
+
+    Args:
+        scopes: of the token.
+        given: the scopes to which the person agrees now.
+        allowed: the scopes that the service may ask for now.
+
+    >>> present_scopes(["openid", "email"], given=["openid"], allowed=["openid"])
+    ['openid']
+    """
+    return [one for one in scopes if one in given and one in allowed]
+
+
 def consent_covers(
     given: Iterable[str] | None, asked: Iterable[str], *, public: bool
 ) -> bool:
@@ -151,6 +170,7 @@ class OpenidPerson:
 
     subject: str
     username: str
+    """Empty: it is not given away, because the person may have chosen it."""
     name: str
     mail: str
     mail_verified: bool
@@ -167,7 +187,9 @@ def claims_of(person: OpenidPerson, scopes: Collection[str]) -> dict[str, Any]:
     """
     found: dict[str, Any] = {"sub": person.subject}
     if PROFILE in scopes:
-        found |= {"name": person.name, "preferred_username": person.username}
+        found["name"] = person.name
+        if person.username:
+            found["preferred_username"] = person.username
     if EMAIL in scopes and person.mail:
         found |= {"email": person.mail, "email_verified": person.mail_verified}
     if GROUPS in scopes:

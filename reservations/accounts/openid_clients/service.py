@@ -4,18 +4,23 @@ The acts of operators and of people are in the audit log. A replayed code or ref
 token is, too.
 """
 
+import math
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeVar
 
+from django.core.signing import BadSignature, Signer
 from django.db import transaction
 from django.db.models import QuerySet
 
 from reservations.accounts.openid_clients.rules import (
     ACCESS_LASTS,
     CODE_LASTS,
+    MOST_REFRESHES,
     REFRESH_LASTS,
+    REFRESHES_PERIOD,
 )
 from reservations.models import (
     ApiToken,
@@ -26,7 +31,7 @@ from reservations.models import (
     OpenidToken,
     User,
 )
-from reservations.rules.errors import NotFound
+from reservations.rules.errors import NotFound, TooFast
 from reservations.store.audit_log import audit_act
 from telemetry.protocol.sentences import sentence
 
@@ -220,11 +225,12 @@ def end_tokens(user: User) -> int:
 
     The caller opens the transaction and writes the audit log.
     """
+    # Wait for codes and refresh tokens that are being used, and then end what they
+    # gave, too.
+    clients = OpenidClient.objects.select_for_update(no_key=True, of=("self",))
+    list(clients.filter(consents__user=user).order_by("pk").values_list("pk"))
     OpenidCode.objects.filter(consent__user=user).delete()
-    rows = OpenidToken.objects.filter(consent__user=user)
-    # Wait for refresh tokens that are being used, and then end what they gave, too.
-    list(rows.select_for_update(no_key=True, of=("self",)).values_list("pk"))
-    return rows.delete()[0]
+    return OpenidToken.objects.filter(consent__user=user).delete()[0]
 
 
 # --- codes and tokens -------------------------------------------------------------
@@ -309,10 +315,14 @@ def refreshable(text: str, client: OpenidClient, now: datetime) -> OpenidToken |
 
     A refresh token works once. A used one ends all tokens of the person at the service
     (RFC 9700, section 4.14.2). The caller opens the transaction.
+
+    Raises:
+        TooFast: the service refreshed this consent too often within an hour.
     """
     rows = _locked_rows(OpenidToken.objects.all(), client)
     found = rows.filter(refresh_hash=ApiToken.hash_token(text)).first()
     if found is None:
+        _end_if_used_long_ago(text, client, now)
         return None
     if found.replaced_at is not None:
         ended = _end_sign_in(found.consent)
@@ -321,7 +331,46 @@ def refreshable(text: str, client: OpenidClient, now: datetime) -> OpenidToken |
     until = found.refresh_until
     if until is None or until <= now or not found.consent.user.is_active:
         return None
+    _check_refreshes(found.consent, now)
     return found
+
+
+def _check_refreshes(consent: OpenidConsent, now: datetime) -> None:
+    recent = consent.openidtokens.filter(replaced_at__gt=now - REFRESHES_PERIOD)
+    times = recent.order_by("-replaced_at").values_list("replaced_at", flat=True)
+    oldest = times[MOST_REFRESHES - 1 : MOST_REFRESHES].first()
+    if oldest is not None:
+        left = oldest + REFRESHES_PERIOD - now
+        raise TooFast(per_minute=1, retry_seconds=math.ceil(left.total_seconds()))
+
+
+def draw_refresh(code_pk: int | None) -> str:
+    """Return the text of a new refresh token.
+
+    It names the code of its sign-in and is signed. So a replay is noticed after the row
+    of the used token was deleted.
+
+    Args:
+        code_pk: of the code that gave it, or that gave the tokens before it.
+    """
+    return _refresh_signer().sign(f"{code_pk or 0}-{secrets.token_urlsafe(32)}")
+
+
+def _refresh_signer() -> Signer:
+    return Signer(sep=".", salt="reservations.openid.refresh")
+
+
+def _end_if_used_long_ago(text: str, client: OpenidClient, now: datetime) -> None:
+    """End what a used refresh token gave, if its row was deleted since."""
+    try:
+        named = _refresh_signer().unsign(text)
+    except BadSignature:
+        return
+    rows = OpenidToken.objects.filter(consent__client=client)
+    live = rows.filter(code_id=int(named.partition("-")[0])).first()
+    if live is not None:
+        ended = _end_sign_in(live.consent)
+        _audit_replay("openid.refresh-replayed", live.consent, now, tokens=ended)
 
 
 def store_token(
@@ -356,13 +405,24 @@ def store_token(
 
 
 def replace_token(token: OpenidToken, now: datetime) -> None:
-    """End an access token whose refresh token was used."""
+    """End an access token whose refresh token was used.
+
+    Of the used ones of a consent, those stay that ``refreshable`` counts.
+    """
     token.replaced_at = token.expires_at = now
     token.save(update_fields=["replaced_at", "expires_at"])
+    used = token.consent.openidtokens.filter(replaced_at__isnull=False)
+    newest_first = used.order_by("-replaced_at", "-pk").values_list("pk", flat=True)
+    OpenidToken.objects.filter(pk__in=list(newest_first[MOST_REFRESHES:])).delete()
 
 
 def revoke_token(token: OpenidToken) -> None:
-    """End a token, and what its refresh token has given since (RFC 7009)."""
+    """End a token, and what its refresh token has given since (RFC 7009).
+
+    The caller opens the transaction. A refresh at the same time is waited for, and what
+    it gives ends, too.
+    """
+    _lock(token.consent.client)
     if token.code is not None:
         _end_sign_in(token.consent, code=token.code)
     OpenidToken.objects.filter(pk=token.pk).delete()
@@ -372,6 +432,7 @@ def clear_tokens(now: datetime) -> int:
     """Delete codes and tokens that have ended. Return how many.
 
     A used refresh token stays as long as it could have worked, to notice a replay.
+    ``replace_token`` may delete it before.
     """
     ended = OpenidToken.objects.filter(expires_at__lt=now)
     gone = ended.filter(refresh_until=None).delete()[0]
@@ -391,6 +452,9 @@ def _end_sign_in(consent: OpenidConsent, code: OpenidCode | None = None) -> int:
 def _audit_replay(
     verb: str, consent: OpenidConsent, now: datetime, *, tokens: int
 ) -> None:
+    """Write the row, unless a replay before has ended all tokens and written it."""
+    if not tokens:
+        return
     audit_act(
         verb=verb,
         subject=f"user:{consent.user_id}",

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.db import DatabaseError
 from django.test import Client
 from django.utils import timezone
 
@@ -12,6 +13,7 @@ from gpuportal.checks import services_find_the_provider
 from gpuportal.doctor.portal_diagnosis import OpenidState, portal_report
 from gpuportal.doctor.portal_facts import _openid
 from gpuportal.manage.audit_text import rows_of
+from gpuportal.management.commands import openid_key
 from gpuportal.openid_provider import signing_key
 from reservations.accounts.second_factors import service as second_factors
 from reservations.accounts.second_factors.rules import totp
@@ -189,5 +191,21 @@ def test_a_key_that_cannot_sign_is_a_problem_and_no_crash(omar, tmp_path, monkey
             call_command("openid_key", "--rotate")
     path.unlink()
     call_command("openid_key", "--rotate")
-    assert AuditEntry.objects.filter(verb="openid.key-replaced").count() == 1
-    assert len(signing_key.public_keys()) == 2
+    replaced = AuditEntry.objects.filter(verb="openid.key-replaced")
+    assert replaced.count() == 1
+    kept = signing_key.public_keys()
+    assert len(kept) == 2
+    with pytest.raises(CommandError, match="within the last hour"):
+        call_command("openid_key", "--rotate")
+    assert signing_key.public_keys() == kept and replaced.count() == 1
+
+    # What cannot be logged is not done.
+    def no_log(**_values):
+        raise DatabaseError
+
+    with monkeypatch.context() as patch, pytest.raises(DatabaseError):
+        patch.setattr(openid_key, "audit_act", no_log)
+        call_command("openid_key", "--rotate", "--force")
+    assert signing_key.public_keys() == kept
+    call_command("openid_key", "--rotate", "--force")
+    assert replaced.count() == 2 and signing_key.public_keys()[1] == kept[0]

@@ -4,13 +4,16 @@ import json
 from datetime import timedelta
 
 import pytest
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from gpuportal.openid_provider import signing_key
 from reservations.accounts import people
 from reservations.accounts.openid_clients import service
 from reservations.models import (
+    ApiToken,
     AuditEntry,
     Identity,
     OpenidClient,
@@ -117,6 +120,8 @@ def test_a_code_works_once_and_a_replay_ends_its_tokens(grafana, ada):
     assert grafana.userinfo(access).status_code == 200
     assert error_of(grafana.redeem(code)) == (400, "invalid_grant")
     assert error_of(grafana.userinfo(access)) == (401, "invalid_token")
+    # More replays end nothing, and so do not fill the audit log.
+    assert error_of(grafana.redeem(code)) == (400, "invalid_grant")
     log = AuditEntry.objects.get(verb="openid.code-replayed")
     assert (log.actor, log.subject) == (None, f"user:{ada.pk}")
     assert log.detail == {"service": "Grafana", "tokens": 1}
@@ -137,6 +142,44 @@ def test_a_refresh_token_works_once_and_a_replay_ends_all(grafana, ada, omar):
     assert error_of(grafana.refresh(first["refresh_token"])) == (400, "invalid_grant")
     assert error_of(grafana.refresh(second["refresh_token"])) == (400, "invalid_grant")
     assert grafana.userinfo(second["access_token"]).status_code == 401
+    assert AuditEntry.objects.filter(verb="openid.refresh-replayed").count() == 1
+
+
+@pytest.mark.once
+def test_refreshes_are_limited_and_old_rows_go_but_a_replay_is_noticed(
+    grafana, ada, monkeypatch, time_machine
+):
+    now = timezone.now().replace(microsecond=0)
+    time_machine.move_to(now, tick=False)
+    monkeypatch.setattr(service, "MOST_REFRESHES", 2)
+    scope = "openid offline_access"
+    browser = browser_of(ada)
+    code = agree(browser, grafana.url(scope=scope))["code"]
+    texts = [json.loads(grafana.redeem(code).content)["refresh_token"]]
+
+    def refresh() -> None:
+        answer = grafana.refresh(texts[-1])
+        assert answer.status_code == 200, text(answer)
+        texts.append(json.loads(answer.content)["refresh_token"])
+
+    refresh()
+    time_machine.move_to(now + timedelta(minutes=10), tick=False)
+    refresh()
+    slow = grafana.refresh(texts[-1])
+    assert error_of(slow) == (429, "temporarily_unavailable")
+    assert slow["Retry-After"] == "3000"
+    time_machine.move_to(now + timedelta(minutes=60), tick=False)
+    refresh()
+    assert OpenidToken.objects.exclude(replaced_at=None).count() == 2
+    # No row knows the first one any more.
+    first = ApiToken.hash_token(texts[0])
+    assert not OpenidToken.objects.filter(refresh_hash=first).exists()
+    for unknown in (f"{texts[0]}x", "1-x.y", "0", ".", "\0."):
+        assert error_of(grafana.refresh(unknown)) == (400, "invalid_grant")
+    assert OpenidToken.objects.count() == 3
+    for _ in range(2):
+        assert error_of(grafana.refresh(texts[0])) == (400, "invalid_grant")
+        assert not OpenidToken.objects.exists()
     assert AuditEntry.objects.filter(verb="openid.refresh-replayed").count() == 1
 
 
@@ -181,6 +224,9 @@ def test_an_unknown_service_or_address_gets_nothing(grafana, ada, change):
         ({"code_challenge_method": "plain"}, "invalid_request"),
         ({"code_challenge_method": None}, "invalid_request"),
         ({"code_challenge": "short"}, "invalid_request"),
+        ({"code_challenge": "a" * 44}, "invalid_request"),
+        ({"code_challenge": "a" * 42 + "."}, "invalid_request"),
+        ({"code_challenge": "a" * 128 + "\n"}, "invalid_request"),
         ({"nonce": "n" * 256}, "invalid_request"),
         ({"max_age": "-1"}, "invalid_request"),
         ({"prompt": "none login"}, "invalid_request"),
@@ -197,6 +243,51 @@ def test_a_request_that_is_not_allowed_goes_back_with_the_error(
     back = way_back(browser_of(ada).get(grafana.url(**change)))
     assert (back["error"], back["state"], back["iss"]) == (error, "s&1", ISSUER)
     assert "code" not in back and not OpenidCode.objects.exists()
+
+
+@pytest.mark.once
+def test_a_name_that_people_choose_is_not_given_to_services(grafana):
+    # The identity provider let this person be root.
+    chosen = make_user("root")
+    Identity.objects.create(
+        user=chosen, issuer="https://uni.example", subject="1", name_from_provider=True
+    )
+    browser = browser_of(chosen)
+    assert "your user name" not in text(browser.get(grafana.url()))
+    answer = grafana.redeem(agree(browser, grafana.url())["code"])
+    claims = grafana.claims(answer)
+    told = grafana.userinfo(json.loads(answer.content)["access_token"])
+    assert "root" not in (claims | json.loads(told.content)).values()
+    assert "preferred_username" not in claims | json.loads(told.content)
+    chosen.unix_user = "r017"
+    chosen.save()
+    told = grafana.userinfo(json.loads(answer.content)["access_token"])
+    assert json.loads(told.content)["preferred_username"] == "r017"
+
+
+@pytest.mark.once
+def test_a_token_gives_what_service_and_person_allow_now(grafana, ada):
+    code = agree(browser_of(ada), grafana.url())["code"]
+    access = json.loads(grafana.redeem(code).content)["access_token"]
+
+    def told() -> set[str]:
+        return set(json.loads(grafana.userinfo(access).content))
+
+    assert {"email", "groups"} <= told()
+    OpenidClient.objects.update(scopes=["openid", "profile", "groups"])
+    assert "email" not in told() and "groups" in told()
+    OpenidConsent.objects.update(scopes=["openid", "profile"])
+    assert told() == {"sub", "name", "preferred_username"}
+
+
+@pytest.mark.once
+def test_a_service_that_is_switched_off_in_between_is_a_page(grafana, ada, monkeypatch):
+    def off_meanwhile(**_values):
+        OpenidClient.objects.update(enabled=False)
+
+    monkeypatch.setattr(service, "give_consent", off_meanwhile)
+    refused = browser_of(ada).post(grafana.url(), {"allow": "yes"})
+    assert refused.status_code == 400 and "switched off" in text(refused)
 
 
 @pytest.mark.once
@@ -381,7 +472,13 @@ def test_a_service_ends_its_own_tokens_only(grafana, ada, omar):
     sent = {"token": found["refresh_token"]}
     assert error_of(other.call("/openid/revoke", sent)) == (400, "invalid_grant")
     assert grafana.userinfo(found["access_token"]).status_code == 200
-    assert grafana.call("/openid/revoke", sent).status_code == 200
+    with CaptureQueriesContext(connection) as queries:
+        assert grafana.call("/openid/revoke", sent).status_code == 200
+    acts = [one["sql"] for one in queries if "openid" in one["sql"]]
+    ends = next(n for n, sql in enumerate(acts) if sql.startswith("DELETE"))
+    # A refresh holds the lock of the service, and so does the end of a token.
+    if connection.features.has_select_for_update:
+        assert any("FOR NO KEY UPDATE" in sql for sql in acts[:ends])
     assert grafana.userinfo(found["access_token"]).status_code == 401
     assert grafana.call("/openid/revoke", {"token": "unknown"}).status_code == 200
 

@@ -209,6 +209,10 @@ LIES: dict[str, Any] = {
     "a mail address": lambda i: sign(
         answer(i, format="urn:oasis:names:tc:SAML:1.1:nameid-format:emailAddress")
     ),
+    "no promise": lambda i: sign(
+        answer(i, format="urn:oasis:names:tc:SAML:1.1:nameid-format:unspecified")
+    ),
+    "no format": lambda i: sign(answer(i, format="")),
     "no name": lambda i: sign(answer(i, name_id="")),
     "a long name": lambda i: sign(answer(i, name_id="x" * 256)),
     "refused": lambda i: sign(answer(i, status="Requester")),
