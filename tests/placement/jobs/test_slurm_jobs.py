@@ -7,6 +7,7 @@ from placement.jobs.tick import job_tick
 from placement.models import Job
 from placement.planner.values.errors import LaunchInvalid
 from placement.protocol.commands import SlurmPlace
+from reservations.models import CoUser
 from reservations.rules.lifecycle import State
 from telemetry.models import Gpu, Node
 from telemetry.rules.slurm_use import SlurmUse
@@ -88,3 +89,17 @@ def test_an_agent_without_isolation_runs_no_scripts(
         launch(alice, reservation)
     Node.objects.filter(name="slurm-lab").update(isolation=Node.Isolation.WATCHED)
     assert launch(alice, reservation)
+
+
+def test_a_co_user_without_a_unix_user_runs_nothing(
+    alice, bob, reservation, settings
+) -> None:
+    settings.ALLOW_UNISOLATED_SCRIPTS = False
+    CoUser.objects.create(reservation=reservation, user=bob, added_by=alice)
+    recipe = {"kind": "recipe", "recipe": "burn-in", "script": ""}
+    with pytest.raises(LaunchInvalid, match="as its owner's Unix user, and you"):
+        launch(bob, reservation, **recipe)
+    assert not Job.objects.exists()
+    bob.unix_user = "bob"
+    bob.save()
+    assert launch(bob, reservation, **recipe)
