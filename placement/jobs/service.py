@@ -292,9 +292,7 @@ def _check_rights(
         check_isolation(job_worker.isolating_node(node), user)
 
 
-def _check_engine(
-    owner: User, reservation: Reservation, node: Node, kind: str
-) -> None:
+def _check_engine(owner: User, reservation: Reservation, node: Node, kind: str) -> None:
     """Refuse a Job that the engine of its node cannot run as its owner.
 
     Raises:
@@ -303,7 +301,7 @@ def _check_engine(
     if node.engine == Node.Engine.PORTAL:
         return
     if not settings.SLURM_AGENT:
-        name = hold_name(reservation.pk)
+        name = hold_name(settings.SLURM_SITE, reservation.pk)
         why = sentence(
             "{node} belongs to Slurm. Start your jobs there with sbatch "
             "--reservation={name}",

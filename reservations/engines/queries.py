@@ -79,7 +79,7 @@ def facts_of(
     if not is_due(state, kind, row.start, now=now, policy=policy):
         return facts
     wanted = HoldInfo(
-        name=hold_name(row.pk),
+        name=hold_name(settings.SLURM_SITE, row.pk),
         start=row.start,
         end=row.end,
         nodes=nodes,
@@ -126,7 +126,7 @@ def hold_shown(row: Reservation, on: Iterable[Node]) -> HoldShown | None:
         return None
     kept = EngineHold.objects.filter(pk=row.pk).first()
     return HoldShown(
-        name=hold_name(row.pk),
+        name=hold_name(settings.SLURM_SITE, row.pk),
         nodes=nodes,
         held=kept is not None and kept.confirmed_at is not None,
         failure=kept.failure if kept else "",

@@ -46,7 +46,7 @@ def engine_of(name: str) -> ReservationEngine:
     """Return an engine by its name, a value of ``Node.Engine``; "": the portal."""
     if name == Node.Engine.SLURM:
         commands = SlurmCommands(conf=settings.SLURM_CONF, folder=settings.SLURM_FOLDER)
-        return SlurmEngine(commands)
+        return SlurmEngine(commands, settings.SLURM_SITE)
     return PortalEngine()
 
 
@@ -193,7 +193,7 @@ def _give_back_first(nodes: Sequence[str], engine: ReservationEngine) -> None:
     for old in over:
         if not set(old.nodes) & set(nodes):
             continue
-        name = hold_name(old.pk)
+        name = hold_name(settings.SLURM_SITE, old.pk)
         try:
             engine.release(name)
         except EngineDeclined as error:

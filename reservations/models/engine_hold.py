@@ -51,4 +51,4 @@ class EngineHold(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"gp_{self.reservation_id} on {', '.join(self.nodes)}"
+        return f"reservation {self.reservation_id} on {', '.join(self.nodes)}"

@@ -12,6 +12,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+from django.conf import settings
 from django.db import transaction
 
 from reservations.booking.refunds import refund
@@ -69,11 +70,11 @@ def reconcile(
         if time.monotonic() - begun > MOST_SECONDS:
             break
         with isolated(log, "the hold of reservation %s is not reconciled", pk):
-            if view.running.get(hold_name(pk)):
+            if view.running.get(_name(pk)):
                 done["checked_in"] += check_in(reservation_id=pk, now=at, by="job")
             done[_reconcile_one(pk, view, engine, at, policy)] += 1
     with isolated(log, "holds without a reservation are not deleted"):
-        names = {hold_name(pk) for pk in pks}
+        names = {_name(pk) for pk in pks}
         done["strange"] += _release_strange(view, engine, names)
     del done[Step.NOTHING]
     return {str(name): count for name, count in done.items() if count}
@@ -87,7 +88,7 @@ def _reconcile_one(
     row = locks.load_reservation(pk, lock=True)
     engines.lock_engine()
     kept = EngineHold.objects.filter(pk=pk).first()
-    seen = view.holds.get(hold_name(pk))
+    seen = view.holds.get(_name(pk))
     facts = facts_of(row, kept, now=now, policy=policy)
     step = next_step(facts, seen, seen_at=view.at, now=now)
     if step is Step.NOTHING:
@@ -128,8 +129,8 @@ def _carry_out(
         holds = EngineHold.objects.filter(pk=row.pk)
         holds.filter(leaving_since=None).update(leaving_since=now)
         if step is Step.STOP:
-            engine.stop(hold_name(row.pk))
-        engine.release(hold_name(row.pk))
+            engine.stop(_name(row.pk))
+        engine.release(_name(row.pk))
         holds.update(gone_at=now, failure="")
     elif step is Step.SHORTEN and seen is not None:
         engine.stop(seen.name)
@@ -162,7 +163,8 @@ def _declined(
 def _release_strange(
     view: EngineView, engine: ReservationEngine, known: Collection[str]
 ) -> int:
-    """Release the holds that no reservation has, of bookings that were rolled back.
+    """Release this site's idle holds that no reservation has, of bookings that were
+    rolled back. Those in which jobs run stay, because they may be real bookings.
 
     Args:
         known: names of the holds that were reconciled.
@@ -171,13 +173,21 @@ def _release_strange(
         return 0
     # A booking that is not committed yet holds this lock.
     engines.lock_engine()
-    names = strange_names(view.holds, {*known, *map(hold_name, to_reconcile())})
+    names = strange_names(view.holds, {*known, *map(_name, to_reconcile())})
+    released = 0
     for name in names:
-        log.warning("%s is released: no reservation has it", name)
+        if view.running.get(name):
+            continue
         try:
             engine.release(name)
         except EngineDeclined as error:
             if error.answer is not EngineAnswer.IN_USE:
                 raise
-            engine.stop(name)
-    return len(names)
+            continue
+        log.warning("%s is released: no reservation has it", name)
+        released += 1
+    return released
+
+
+def _name(pk: int) -> str:
+    return hold_name(settings.SLURM_SITE, pk)

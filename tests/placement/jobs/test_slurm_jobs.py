@@ -25,6 +25,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 def reservation(alice, settings):
     """A reservation of node gp1 of Slurm."""
     settings.SLURM_CLUSTER, settings.SLURM_BOOK = "lab", True
+    settings.SLURM_SITE = "lab1"
     settings.SLURM_AGENT = "slurm-lab"
     settings.ALLOW_UNISOLATED_SCRIPTS = True
     make_node("slurm-lab", last_seen_at=NOW)
@@ -49,7 +50,9 @@ def test_the_agent_gets_the_command_and_its_facts_are_believed(
     assert orders("gp1") == []
     (order,) = orders("slurm-lab")
     assert order.node == "slurm-lab"
-    assert order.slurm == SlurmPlace("gp1", f"gp_{reservation.pk}", whole_node=True)
+    assert order.slurm == SlurmPlace(
+        "gp1", f"gp_lab1_{reservation.pk}", whole_node=True
+    )
     assert len(order.gpu_uuids) == 2
     # Neither the node itself nor another worker may speak for it.
     for stranger in ("gp1", "red"):
@@ -69,12 +72,14 @@ def test_a_part_of_the_gpus_leaves_the_rest_of_the_node(
     launch(alice, reservation, gpu_count=1)
     job_tick.tick(NOW)
     (order,) = orders("slurm-lab")
-    assert order.slurm == SlurmPlace("gp1", f"gp_{reservation.pk}", whole_node=False)
+    assert order.slurm == SlurmPlace(
+        "gp1", f"gp_lab1_{reservation.pk}", whole_node=False
+    )
 
 
 def test_without_an_agent_students_use_sbatch(alice, reservation, settings) -> None:
     settings.SLURM_AGENT = ""
-    with pytest.raises(LaunchInvalid, match=f"--reservation=gp_{reservation.pk}"):
+    with pytest.raises(LaunchInvalid, match=f"--reservation=gp_lab1_{reservation.pk}"):
         launch(alice, reservation)
     assert not Job.objects.exists()
 

@@ -1,5 +1,6 @@
 """Bookings of nodes of Slurm, and every row of the table of its failures."""
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -8,6 +9,8 @@ from reservations import tick
 from reservations.booking.booking_change import change
 from reservations.booking.partial_release import give_back_part
 from reservations.booking.release import cancel, release, undo_cancel
+from reservations.engines import service as engines
+from reservations.engines.engine_port import EngineDeclined
 from reservations.engines.engine_refusals import EngineRefused, WholeNodeNeeded
 from reservations.models import EngineHold, LedgerEntry, Membership, Reservation
 from reservations.presence.engine_reconciliation import reconcile
@@ -23,7 +26,7 @@ def test_a_booking_is_one_reservation_of_the_whole_node(
     lab, slurm, node_gpus, alice
 ) -> None:
     made = lab.book(alice, node_gpus, at(12), 3)
-    name = f"gp_{made.pk}"
+    name = f"gp_lab1_{made.pk}"
     assert slurm.holds[name] == {
         "StartTime": "2026-03-02T12:00:00",
         "EndTime": "2026-03-02T15:00:00",
@@ -114,13 +117,48 @@ def test_a_lost_answer_leaves_no_second_reservation(
     # reconciliation deletes it.
     made = lab.book(alice, node_gpus, at(13), 1)
     assert reconcile(LATER) in ({}, {"strange": 1})
-    assert list(slurm.holds) == [f"gp_{made.pk}"]
-    assert slurm.holds[f"gp_{made.pk}"]["StartTime"] == "2026-03-02T13:00:00"
+    assert list(slurm.holds) == [f"gp_lab1_{made.pk}"]
+    assert slurm.holds[f"gp_lab1_{made.pk}"]["StartTime"] == "2026-03-02T13:00:00"
+
+
+def test_what_another_portal_or_a_lost_row_holds_is_not_stopped(
+    lab, slurm, node_gpus
+) -> None:
+    held = {
+        "StartTime": "2026-03-02T12:00:00",
+        "EndTime": "2026-03-02T15:00:00",
+        "Users": "bob",
+        "Nodes": "gp9",
+        "Flags": "MAGNETIC",
+    }
+    # Of another portal, of the time before the backup, and rolled back.
+    slurm.holds |= {f"gp_{name}": held for name in ("b0b0_1", "lab1_70", "lab1_71")}
+    slurm.jobs["gp_lab1_70"] = 1
+    assert reconcile(LATER) == {"strange": 1}
+    assert list(slurm.holds) == ["gp_b0b0_1", "gp_lab1_70"]
+    assert slurm.commands == ["delete gp_lab1_71"]
+
+
+def test_a_reservation_with_other_peoples_jobs_is_not_taken_over(
+    lab, slurm, node_gpus, alice
+) -> None:
+    made = lab.book(alice, node_gpus, at(12), 3)
+    name = f"gp_lab1_{made.pk}"
+    EngineHold.objects.all().delete()
+    slurm.holds[name]["Users"] = "bob"
+    slurm.jobs[name] = 1
+    engine = engines.engine_of("slurm")
+    wanted = replace(engine.observe(now=NOW).holds[name], users=("alice",))
+    with pytest.raises(EngineDeclined, match="Duplicate"):
+        engine.reserve(wanted, now=NOW)
+    slurm.jobs.clear()
+    engine.reserve(wanted, now=NOW)
+    assert slurm.holds[name]["Users"] == "alice"
 
 
 def test_a_release_while_a_job_runs(lab, slurm, node_gpus, alice) -> None:
     made = lab.book(alice, node_gpus, NOW, 3)
-    name = f"gp_{made.pk}"
+    name = f"gp_lab1_{made.pk}"
     slurm.jobs[name] = 1
     # The reservation of a holder who has come is not dropped when it is idle.
     assert reconcile(LATER) == {"checked_in": 1, "change": 1}
@@ -143,7 +181,7 @@ def test_jobs_that_do_not_end_shorten_the_reservation(
     lab, slurm, node_gpus, alice, monkeypatch
 ) -> None:
     made = lab.book(alice, node_gpus, NOW, 3)
-    name = f"gp_{made.pk}"
+    name = f"gp_lab1_{made.pk}"
     slurm.refuse["delete"] = "Requested reservation is in use"
     release(reservation_id=made.pk, user=alice, now=at(10))
     reconcile(at(10))
@@ -163,7 +201,7 @@ def test_a_controller_that_is_away_cancels_nothing(
     # A cancel needs no answer. It is passed on later.
     cancel(reservation_id=made.pk, user=alice, now=LATER)
     assert reconcile(at(10)) == {"engine_away": 1}
-    assert f"gp_{made.pk}" in slurm.holds
+    assert f"gp_lab1_{made.pk}" in slurm.holds
     slurm.away = False
     assert reconcile(at(11)) == {"release": 1}
 
@@ -206,24 +244,24 @@ def test_flex_is_held_once_nobody_can_take_it(lab, slurm, node_gpus, alice) -> N
     assert slurm.holds == {}
     assert reconcile(LATER) == {}
     assert reconcile(at(11)) == {"reserve": 1}
-    assert f"gp_{made.pk}" in slurm.holds
+    assert f"gp_lab1_{made.pk}" in slurm.holds
 
 
 def test_a_cancelled_slot_can_be_booked_at_once(lab, slurm, node_gpus, alice) -> None:
     first = lab.book(alice, node_gpus, at(12), 1)
     cancel(reservation_id=first.pk, user=alice, now=NOW)
     second = lab.book(alice, node_gpus, at(12), 1)
-    assert list(slurm.holds) == [f"gp_{second.pk}"]
+    assert list(slurm.holds) == [f"gp_lab1_{second.pk}"]
     cancel(reservation_id=second.pk, user=alice, now=NOW)
     undo_cancel(reservation_id=second.pk, user=alice, now=NOW)
-    assert list(slurm.holds) == [f"gp_{second.pk}"]
+    assert list(slurm.holds) == [f"gp_lab1_{second.pk}"]
 
 
 def test_a_reservation_that_ends_is_charged_and_given_back(
     lab, slurm, node_gpus, alice
 ) -> None:
     made = lab.book(alice, node_gpus, NOW, 1)
-    slurm.jobs[f"gp_{made.pk}"] = 1
+    slurm.jobs[f"gp_lab1_{made.pk}"] = 1
     reconcile(LATER)
     slurm.jobs.clear()
     tick.tick(at(10, 0))

@@ -15,7 +15,7 @@ from tests.reservations.conftest import NOW
 
 pytestmark = pytest.mark.pure
 HOUR = timedelta(hours=1)
-WANTED = HoldInfo("gp_7", NOW + HOUR, NOW + 2 * HOUR, ("gp1",), ("ada",), 900)
+WANTED = HoldInfo("gp_lab1_7", NOW + HOUR, NOW + 2 * HOUR, ("gp1",), ("ada",), 900)
 BEGUN = replace(WANTED, start=NOW - HOUR)
 KEPT = HoldFacts(WANTED, confirmed=True, asked_at=NOW - HOUR)
 OVER = HoldFacts(None, confirmed=True, asked_at=NOW - HOUR, grace_seconds=30.0)

@@ -224,7 +224,7 @@ def test_a_script_without_a_user_of_its_own_is_refused(node, serve):
 
 def test_nothing_runs_in_slurm_as_root(monkeypatch):
     monkeypatch.setenv("GPUPORTAL_OWN_IDS", "1")
-    order = nodes.make_order(slurm=SlurmPlace("gp1", "gp_17"))
+    order = nodes.make_order(slurm=SlurmPlace("gp1", "gp_lab1_17"))
     with pytest.raises(OrderRefused, match="no job in Slurm runs as root"):
         unix_user.identity_of(order, allow_scripts=False)
 

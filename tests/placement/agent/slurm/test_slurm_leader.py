@@ -22,7 +22,7 @@ from placement.protocol.job_lifecycle import CANNOT_START
 from tests.placement.nodes import make_order
 
 ORDER = make_order(
-    slurm=SlurmPlace("gp1", "gp_17"), key="abc", grace_seconds=29.5, job=7
+    slurm=SlurmPlace("gp1", "gp_lab1_17"), key="abc", grace_seconds=29.5, job=7
 )
 
 
@@ -74,7 +74,7 @@ def test_the_command_to_submit_has_the_time_that_is_left():
     assert "--signal=B:TERM@30" in words
     assert "--gres=gpu:1" in words
     assert "--exclusive" in words
-    assert "--reservation=gp_17" in words
+    assert "--reservation=gp_lab1_17" in words
     assert "--comment=gp:7:1" in words
     # An older node refuses what it cannot carry out.
     assert '"v":4' in ORDER.payload()
