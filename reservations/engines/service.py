@@ -39,6 +39,8 @@ from reservations.rules.policy import Policy
 from telemetry.models import Node
 from telemetry.slurm.slurm_commands import SlurmCommands
 
+STEP_SECONDS = 8.0
+"""All requests about one hold, under locks, take so long at most."""
 log = logging.getLogger(__name__)
 
 
@@ -107,6 +109,7 @@ def hold(
     if facts.wanted is None:
         return
     words = ", ".join(facts.wanted.nodes)
+    engine = engine.within(STEP_SECONDS)
     try:
         _give_back_first(facts.wanted.nodes, engine)
         seen = engine.observe(now=now).holds.get(facts.wanted.name) if kept else None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from reservations.engines.engine_port import (
@@ -42,6 +43,11 @@ class SlurmEngine:
     def capabilities(self) -> EngineCapabilities:
         """Return that Slurm holds whole nodes."""
         return EngineCapabilities(holds=True, whole_nodes=True)
+
+    def within(self, seconds: float) -> SlurmEngine:
+        """Return this engine with commands that end in time."""
+        deadline = time.monotonic() + seconds
+        return replace(self, commands=replace(self.commands, deadline=deadline))
 
     def reserve(self, hold: HoldInfo, *, now: datetime) -> None:
         """Create a reservation, or change the one that has the name.

@@ -49,6 +49,8 @@ from telemetry.rules.isolated_steps import isolated
 
 MOST_SECONDS = 60.0
 """A run ends after this time. The next one continues."""
+AWAY = "engine_away"
+"""The count of requests that the engine did not answer."""
 log = logging.getLogger(__name__)
 
 
@@ -63,7 +65,7 @@ def reconcile(
         view = engine.observe(now=at)
     except EngineAway as error:
         log.warning("Slurm is not asked for reservations: %s", error)
-        return {"engine_away": 1}
+        return {AWAY: 1}
     done: Counter[str] = Counter()
     pks = to_reconcile()
     for pk in pks:
@@ -72,10 +74,15 @@ def reconcile(
         with isolated(log, "the hold of reservation %s is not reconciled", pk):
             if view.running.get(_name(pk)):
                 done["checked_in"] += check_in(reservation_id=pk, now=at, by="job")
-            done[_reconcile_one(pk, view, engine, at, policy)] += 1
-    with isolated(log, "holds without a reservation are not deleted"):
-        names = {_name(pk) for pk in pks}
-        done["strange"] += _release_strange(view, engine, names)
+            did = _reconcile_one(pk, view, engine, at, policy)
+            done[did] += 1
+            if did == AWAY:
+                break
+    # Each further request would lock the database until its time is over.
+    if not done[AWAY]:
+        with isolated(log, "holds without a reservation are not deleted"):
+            names = {_name(pk) for pk in pks}
+            done["strange"] += _release_strange(view, engine, names)
     del done[Step.NOTHING]
     return {str(name): count for name, count in done.items() if count}
 
@@ -94,10 +101,11 @@ def _reconcile_one(
     if step is Step.NOTHING:
         return step
     try:
-        _carry_out(step, row, facts, seen, engine, now)
+        bounded = engine.within(engines.STEP_SECONDS)
+        _carry_out(step, row, facts, seen, bounded, now)
     except EngineAway as error:
         engines.record_failure(row, str(error), now=now)
-        return "engine_away"
+        return AWAY
     except EngineDeclined as error:
         return _declined(step, row, error, now=now, policy=policy)
     return step
@@ -175,6 +183,7 @@ def _release_strange(
     engines.lock_engine()
     names = strange_names(view.holds, {*known, *map(_name, to_reconcile())})
     released = 0
+    engine = engine.within(engines.STEP_SECONDS)
     for name in names:
         if view.running.get(name):
             continue

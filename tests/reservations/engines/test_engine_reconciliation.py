@@ -1,7 +1,7 @@
 """Bookings of nodes of Slurm, and every row of the table of its failures."""
 
 from dataclasses import replace
-from datetime import timedelta
+from datetime import date, time, timedelta
 
 import pytest
 
@@ -15,6 +15,8 @@ from reservations.engines.engine_refusals import EngineRefused, WholeNodeNeeded
 from reservations.models import EngineHold, LedgerEntry, Membership, Reservation
 from reservations.presence.engine_reconciliation import reconcile
 from reservations.rules.lifecycle import Kind, State
+from reservations.series.recurrence import Repeat, Rule
+from reservations.series.service import checked_wish, rehearse
 from tests.reservations.conftest import NOW, at
 from tests.reservations.engines.replayed_slurm import BUSY, OVERLAP
 
@@ -204,6 +206,28 @@ def test_a_controller_that_is_away_cancels_nothing(
     assert f"gp_lab1_{made.pk}" in slurm.holds
     slurm.away = False
     assert reconcile(at(11)) == {"release": 1}
+
+
+def test_a_controller_that_hangs_is_asked_once(
+    lab, slurm, node_gpus, alice, monkeypatch
+) -> None:
+    made = [lab.book(alice, node_gpus, at(hour), 1) for hour in (12, 14, 16)]
+    slurm.holds.clear()
+    slurm.hangs = True
+    assert reconcile(LATER) == {"engine_away": 1}
+    assert slurm.commands[3:] == [f"create gp_lab1_{made[0].pk}"]
+    rule = Rule(Repeat.DAILY, date(2026, 3, 3), time(9), "UTC", 3600, times=4)
+    wish = checked_wish(
+        user=alice,
+        membership=None,
+        gpu_ids=[gpu.pk for gpu in node_gpus],
+        rule=rule,
+        now=LATER,
+    )
+    slurm.commands.clear()
+    days = rehearse(wish, now=LATER)
+    assert [type(day.refusal) for day in days] == [EngineRefused] * 4
+    assert len(slurm.commands) == 1
 
 
 def test_a_purged_reservation_is_a_no_show(lab, slurm, node_gpus, alice) -> None:
