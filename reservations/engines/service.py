@@ -31,7 +31,7 @@ from reservations.engines.queries import (
 )
 from reservations.engines.slurm_engine import SlurmEngine
 from reservations.models import EngineHold, Reservation, User
-from reservations.models.engine_hold import FAILURE_LENGTH
+from reservations.models.engine_hold import stored_failure
 from reservations.rules.calendar import CalendarGpu
 from reservations.rules.engine_names import UNIX_USER, hold_name
 from reservations.rules.errors import Refusal
@@ -138,7 +138,7 @@ def confirm(row: Reservation, nodes: Sequence[str], *, now: datetime) -> None:
 def record_failure(row: Reservation, why: str, *, now: datetime) -> None:
     """Store why a request about a hold failed."""
     kept = EngineHold.objects.filter(pk=row.pk).first() or EngineHold(reservation=row)
-    kept.failure, kept.asked_at = why.replace("\0", "")[:FAILURE_LENGTH], now
+    kept.failure, kept.asked_at = stored_failure(why), now
     kept.save()
 
 

@@ -36,6 +36,7 @@ from reservations.engines.rules import (
     strange_names,
 )
 from reservations.models import EngineHold, Reservation
+from reservations.models.engine_hold import stored_failure
 from reservations.presence.check_in import check_in
 from reservations.rules.engine_names import hold_name
 from reservations.rules.lifecycle import State
@@ -107,7 +108,8 @@ def _reconcile_one(
         engines.record_failure(row, str(error), now=now)
         return AWAY
     except EngineDeclined as error:
-        return _declined(step, row, error, now=now, policy=policy)
+        before = kept.failure if kept else ""
+        return _declined(step, row, error, before, now=now, policy=policy)
     return step
 
 
@@ -150,17 +152,26 @@ def _declined(
     step: Step,
     row: Reservation,
     error: EngineDeclined,
+    before: str,
     *,
     now: datetime,
     policy: Policy,
 ) -> str:
-    """Refund the holder if the nodes are lost. Otherwise the next run tries again."""
+    """Refund the holder if the nodes are lost. Otherwise the next run tries again.
+
+    Args:
+        before: why the request before failed; "": it did not.
+    """
     if error.answer is EngineAnswer.IN_USE:
         return "waits"
-    log.warning("reservation %s, %s: Slurm refuses it: %s", row.pk, step, error)
+    again = stored_failure(str(error)) == before
+    if not again:
+        log.warning("reservation %s, %s: Slurm refuses it: %s", row.pk, step, error)
     engines.record_failure(row, str(error), now=now)
     taken = error.answer in (EngineAnswer.TAKEN, EngineAnswer.BUSY)
-    if step is Step.RESERVE and (taken or row.state == State.ACTIVE):
+    reserves = step is Step.RESERVE and (taken or row.state == State.ACTIVE)
+    # One refusal may be of a moment, and Slurm still holds what was booked before.
+    if reserves or (step is Step.CHANGE and taken and again):
         why = EngineRefused(error.answer, ", ".join(engine_nodes(row)), str(error))
         refund(row, now=now, reason=why.text(), policy=policy)
         return "refunded"

@@ -260,6 +260,23 @@ def test_a_deleted_reservation_is_made_again_or_refunded(
     assert why == "Slurm has reserved gp1 for another purpose in this time."
 
 
+def test_a_change_that_is_refused_twice_is_refunded(
+    lab, slurm, node_gpus, alice, caplog
+) -> None:
+    made = lab.book(alice, node_gpus, at(12), 3)
+    Reservation.objects.filter(pk=made.pk).update(end=at(16))
+    slurm.refuse["update"] = "Access/permission denied"
+    assert reconcile(LATER) == {"declined": 1}
+    assert reconcile(at(10)) == {"declined": 1}
+    assert caplog.text.count("Slurm refuses it") == 1
+    slurm.refuse["update"] = OVERLAP
+    assert reconcile(at(10, 1)) == {"declined": 1}
+    assert reconcile(at(10, 2)) == {"refunded": 1}
+    made.refresh_from_db()
+    assert made.state == State.REFUNDED
+    assert reconcile(at(10, 3)) == {"release": 1}
+
+
 def test_flex_is_held_once_nobody_can_take_it(lab, slurm, node_gpus, alice) -> None:
     Membership.objects.filter(user=alice).update(quota_gpu_seconds=0)
     lab.set(freeze_seconds=3600)
