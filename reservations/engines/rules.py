@@ -113,6 +113,11 @@ def _as_begun(wanted: HoldInfo, seen: HoldInfo, now: datetime) -> HoldInfo:
     return replace(wanted, start=seen.start) if begun else wanted
 
 
+def meets(one: HoldInfo, other: HoldInfo) -> bool:
+    """Return whether two holds have a time in common."""
+    return one.start < other.end and other.start < one.end
+
+
 def strange_names(holds: Collection[str], known: Collection[str]) -> list[str]:
     """Return this site's holds that no reservation has: of a booking that was rolled
     back, or made after the backup from which the database was restored.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from django.conf import settings
 from django.db import connection
@@ -29,6 +29,7 @@ from reservations.engines.queries import (
     gpus_of_nodes,
     names_of_nodes,
 )
+from reservations.engines.rules import HoldFacts, meets
 from reservations.engines.slurm_engine import SlurmEngine
 from reservations.models import EngineHold, Reservation, User
 from reservations.models.engine_hold import stored_failure
@@ -111,7 +112,7 @@ def hold(
     words = ", ".join(facts.wanted.nodes)
     engine = engine.within(STEP_SECONDS)
     try:
-        _give_back_first(facts.wanted.nodes, engine)
+        _give_back_first(facts, engine, now=now)
         seen = engine.observe(now=now).holds.get(facts.wanted.name) if kept else None
         if seen is None:
             engine.reserve(facts.wanted, now=now)
@@ -181,28 +182,40 @@ def _missing_gpus(
     return None
 
 
-def _give_back_first(nodes: Sequence[str], engine: ReservationEngine) -> None:
-    """Release the holds on these nodes whose Reservation is over.
+def _give_back_first(
+    facts: HoldFacts, engine: ReservationEngine, *, now: datetime
+) -> None:
+    """Release the holds in the way of a new one whose Reservation is over.
 
-    The reconciliation would do so within seconds, but the next booking is now.
+    The reconciliation would do so within seconds, but the next booking is now. Jobs get
+    their grace here, too.
 
     Raises:
         EngineRefused: jobs of the former holder still run.
         EngineAway, EngineDeclined.
     """
-    over = EngineHold.objects.filter(gone_at=None).exclude(
+    wanted = facts.wanted
+    rows = EngineHold.objects.filter(gone_at=None).exclude(
         reservation__in=Reservation.objects.live()
     )
+    over = [old for old in rows if wanted and set(old.nodes) & set(wanted.nodes)]
+    if not over:
+        return
+    holds = engine.observe(now=now).holds
     for old in over:
-        if not set(old.nodes) & set(nodes):
-            continue
         name = hold_name(settings.SLURM_SITE, old.pk)
+        seen = holds.get(name)
+        if seen is None or wanted is None or not meets(seen, wanted):
+            continue
         try:
             engine.release(name)
         except EngineDeclined as error:
             if error.answer is not EngineAnswer.IN_USE:
                 raise
-            engine.stop(name)
+            if old.leaving_since and now >= old.leaving_since + timedelta(
+                seconds=facts.grace_seconds
+            ):
+                engine.stop(name)
             raise EngineRefused("leaving", ", ".join(old.nodes)) from error
 
 

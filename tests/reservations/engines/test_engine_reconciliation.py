@@ -172,11 +172,14 @@ def test_a_release_while_a_job_runs(lab, slurm, node_gpus, alice) -> None:
     assert reconcile(at(10, 1)) == {"waits": 1}
     assert slurm.jobs[name] == 1
     with pytest.raises(EngineRefused, match="are ending on gp1"):
-        lab.book(alice, node_gpus, at(12), 1, now=at(10, 1))
-    slurm.jobs[name] = 1
+        lab.book(alice, node_gpus, at(11), 1, now=at(10, 1))
+    # The jobs still have their grace, and another time is free.
+    assert slurm.jobs[name] == 1
+    assert lab.book(alice, node_gpus, at(15), 1, now=at(10, 1))
+    assert slurm.jobs[name] == 1
     after = at(10, 1) + timedelta(seconds=grace)
     assert reconcile(after) == {"stop": 1}
-    assert slurm.holds == {}
+    assert name not in slurm.holds
 
 
 def test_jobs_that_do_not_end_shorten_the_reservation(
