@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from reservations.notifications.text.waitlist_text import NeverFits
 from reservations.operations import gpu_replacement
 from reservations.operations.evacuation_plan import (
     BookingFate,
@@ -14,6 +15,7 @@ from reservations.operations.evacuation_plan import (
 from reservations.rules.calendar import CalendarGpu
 from reservations.rules.review import FieldsInvalid
 from reservations.rules.window import Window
+from reservations.waitlist.service import ask
 from tests.reservations.conftest import NOW, at
 
 
@@ -39,3 +41,21 @@ def test_a_gpu_of_slurm_is_neither_replaced_nor_a_replacement(lab, node_gpus):
         with pytest.raises(FieldsInvalid) as refusal:
             gpu_replacement.preview(old_id=old, new_id=new, now=NOW)
         assert "gp1:0 belongs to Slurm" in refusal.value.fields[field]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_nobody_waits_for_a_node_of_slurm(lab, node_gpus, alice, client):
+    name = node_gpus[0].pool.gpu_class
+    with pytest.raises(NeverFits):
+        ask(
+            user=alice,
+            membership=None,
+            count=1,
+            duration_seconds=3600,
+            gpu_class=name,
+            now=NOW,
+        )
+    client.force_login(alice)
+    page = client.get("/waiting/").content.decode()
+    assert f"<option>{lab.gpus[0].pool.gpu_class}</option>" in page
+    assert name not in page
