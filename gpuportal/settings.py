@@ -328,7 +328,7 @@ if SLURM_CLUSTER:
         "schedule": READ_SECONDS,
         "options": {"expires": 10},
     }
-if SLURM_BOOK:
+    # Without SLURM_BOOK it does nothing, unless Slurm still holds something.
     CELERY_BEAT_SCHEDULE["slurm-book"] = {
         "task": "reservations.tasks.reconcile_engine",
         "schedule": READ_SECONDS,

@@ -3,7 +3,6 @@
 import time
 
 from celery import shared_task
-from django.conf import settings
 from django.utils import timezone
 
 from reservations import tick as tick_service
@@ -15,6 +14,7 @@ from reservations.accounts.tasks import (
     mail_password_notice,
 )
 from reservations.booking import refusals
+from reservations.engines.queries import is_reconciled
 from reservations.fairshare.tasks import import_slurm
 from reservations.models import RequestKey
 from reservations.notifications import delivery
@@ -106,7 +106,7 @@ def reconcile_engine() -> dict[str, int]:
     Slurm may be slow, and the ticks need the other process. The rows are locked in the
     database. The mark in the broker only keeps the other process free.
     """
-    if not settings.SLURM_BOOK:
+    if not is_reconciled():
         return {}
     if not BROKER.set(RECONCILING, "1", nx=True, ex=RECONCILING_SECONDS):
         return {}

@@ -10,7 +10,7 @@ from django.conf import settings
 from django.db.models import Count
 
 from gpuportal.doctor.slurm_diagnosis import SlurmBooking, SlurmFacts, SlurmReading
-from reservations.engines.queries import to_reconcile
+from reservations.engines.queries import is_reconciled, to_reconcile
 from reservations.models import EngineHold, User
 from reservations.rules.engine_names import hold_name, is_hold_name
 from telemetry.models import Node, SlurmCluster
@@ -99,7 +99,7 @@ def _reading(now: datetime) -> SlurmReading | None:
 
 
 def _booking(now: datetime) -> SlurmBooking | None:
-    if not settings.SLURM_BOOK:
+    if not is_reconciled():
         return None
     holds = EngineHold.objects.filter(gone_at=None)
     failed = holds.exclude(failure="").values_list("pk", "failure")[:MOST_SHARED]

@@ -23,6 +23,13 @@ _ON_SLURM = Allocation.objects.filter(
 )
 
 
+def is_reconciled() -> bool:
+    """Return whether the portal looks after holds: nodes can be booked, or were, and
+    Slurm still holds some."""
+    held = EngineHold.objects.filter(gone_at=None)
+    return bool(settings.SLURM_CLUSTER) and (settings.SLURM_BOOK or held.exists())
+
+
 def to_reconcile() -> list[int]:
     """Return the Reservations that have a hold, or may need one, by number."""
     held = EngineHold.objects.filter(gone_at=None)

@@ -2,10 +2,11 @@
 
 from dataclasses import replace
 from datetime import date, time, timedelta
+from unittest import mock
 
 import pytest
 
-from reservations import tick
+from reservations import tasks, tick
 from reservations.booking.booking_change import change
 from reservations.booking.partial_release import give_back_part
 from reservations.booking.release import cancel, release, undo_cancel
@@ -231,6 +232,22 @@ def test_a_controller_that_hangs_is_asked_once(
     days = rehearse(wish, now=LATER)
     assert [type(day.refusal) for day in days] == [EngineRefused] * 4
     assert len(slurm.commands) == 1
+
+
+def test_what_slurm_holds_is_looked_after_when_nothing_can_be_booked(
+    lab, slurm, node_gpus, alice, settings, monkeypatch
+) -> None:
+    monkeypatch.setattr(tasks, "BROKER", mock.Mock())
+    monkeypatch.setattr(tasks.engine_reconciliation, "reconcile", lambda now: {"x": 1})
+    assert tasks.reconcile_engine() == {"x": 1}
+    settings.SLURM_BOOK = False
+    assert tasks.reconcile_engine() == {}
+    settings.SLURM_BOOK = True
+    made = lab.book(alice, node_gpus, at(12), 3)
+    settings.SLURM_BOOK = False
+    assert tasks.reconcile_engine() == {"x": 1}
+    EngineHold.objects.filter(pk=made.pk).update(gone_at=NOW)
+    assert tasks.reconcile_engine() == {}
 
 
 def test_a_purged_reservation_is_a_no_show(lab, slurm, node_gpus, alice) -> None:
