@@ -152,6 +152,22 @@ def test_a_leader_that_comes_back_submits_nothing(slurm, tmp_path, capfd):
     assert slurm.submitted == 0
 
 
+def test_a_job_that_slurm_has_forgotten_is_not_submitted_again(slurm, tmp_path, capfd):
+    (tmp_path / FOLDER).mkdir()
+    (tmp_path / FOLDER / "exit").write_text("3\n")
+    slurm.states = [None]
+    assert follow(tmp_path, capfd)[0] == 3
+    assert slurm.submitted == 0
+
+
+def test_a_refused_question_is_told_once(slurm, tmp_path, capfd):
+    no = SlurmRefused("Invalid user id")
+    slurm.states = [state("RUNNING"), no, no, no, state("FAILED")]
+    code, said = follow(tmp_path, capfd)
+    assert code == 1
+    assert said.count("Slurm refuses a question: Invalid user id") == 1
+
+
 def test_a_job_that_waits_says_why_and_one_whose_node_fails_is_lost(
     slurm, tmp_path, capfd
 ):
