@@ -36,6 +36,8 @@ class Step(StrEnum):
     """It is gone, as it should be."""
     NO_SHOW = "no-show"
     """The engine dropped it because nobody came."""
+    UNUSED = "unused"
+    """It dropped it, and was not watched all the time: somebody may have come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,8 @@ class HoldFacts:
     """Since when it should be gone."""
     grace_seconds: float = 0.0
     """The time that jobs get to end."""
+    watched_since: datetime | None = None
+    """Since when the engine has been asked without a gap. None: it is not known."""
 
 
 def is_due(
@@ -92,7 +96,9 @@ def next_step(
         return Step.NOTHING if same else Step.CHANGE
     absent = wanted.start + timedelta(seconds=wanted.idle_seconds)
     if facts.confirmed and wanted.idle_seconds and absent <= seen_at:
-        return Step.NO_SHOW
+        since = facts.watched_since
+        watched = since is not None and since <= wanted.start
+        return Step.NO_SHOW if watched else Step.UNUSED
     return Step.RESERVE
 
 

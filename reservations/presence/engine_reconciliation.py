@@ -56,9 +56,17 @@ log = logging.getLogger(__name__)
 
 
 def reconcile(
-    now: datetime, *, engine: ReservationEngine | None = None
+    now: datetime,
+    *,
+    engine: ReservationEngine | None = None,
+    watched_since: datetime | None = None,
 ) -> dict[str, int]:
-    """Compare everything once. Return how many requests of each kind were made."""
+    """Compare everything once. Return how many requests of each kind were made.
+
+    Args:
+        watched_since: since when runs have followed each other without a gap. None: it
+            is not known, and nobody gets a strike.
+    """
     engine = engine or engines.engine_of(Node.Engine.SLURM)
     at, policy = whole_second(now), site_policy()
     begun = time.monotonic()
@@ -75,7 +83,7 @@ def reconcile(
         with isolated(log, "the hold of reservation %s is not reconciled", pk):
             if view.running.get(_name(pk)):
                 done["checked_in"] += check_in(reservation_id=pk, now=at, by="job")
-            did = _reconcile_one(pk, view, engine, at, policy)
+            did = _reconcile_one(pk, view, engine, at, policy, watched_since)
             done[did] += 1
             if did == AWAY:
                 break
@@ -90,7 +98,12 @@ def reconcile(
 
 @transaction.atomic(durable=True)
 def _reconcile_one(
-    pk: int, view: EngineView, engine: ReservationEngine, now: datetime, policy: Policy
+    pk: int,
+    view: EngineView,
+    engine: ReservationEngine,
+    now: datetime,
+    policy: Policy,
+    watched_since: datetime | None,
 ) -> str:
     """Make the next request about one hold. Return what was done."""
     row = locks.load_reservation(pk, lock=True)
@@ -98,6 +111,7 @@ def _reconcile_one(
     kept = EngineHold.objects.filter(pk=pk).first()
     seen = view.holds.get(_name(pk))
     facts = facts_of(row, kept, now=now, policy=policy)
+    facts = replace(facts, watched_since=watched_since)
     step = next_step(facts, seen, seen_at=view.at, now=now)
     if step is Step.NOTHING:
         return step
@@ -122,11 +136,16 @@ def _carry_out(
     now: datetime,
 ) -> None:
     wanted = facts.wanted
-    if step is Step.NO_SHOW and wanted is not None:
+    if step in (Step.NO_SHOW, Step.UNUSED) and wanted is not None:
         absent = wanted.start + timedelta(seconds=wanted.idle_seconds)
         if row.state == State.ACTIVE and absent < row.end:
             reason = sentence("nobody came")
-            free_unused(reservation_id=row.pk, now=absent, reason=reason, no_show=True)
+            if step is Step.UNUSED:
+                reason = sentence("Slurm ended it, because nothing ran in it")
+            no_show = step is Step.NO_SHOW
+            free_unused(
+                reservation_id=row.pk, now=absent, reason=reason, no_show=no_show
+            )
     elif step is Step.RESERVE and wanted is not None:
         engine.reserve(wanted, now=now)
         engines.confirm(row, wanted.nodes, now=now)

@@ -237,8 +237,9 @@ def test_a_controller_that_hangs_is_asked_once(
 def test_what_slurm_holds_is_looked_after_when_nothing_can_be_booked(
     lab, slurm, node_gpus, alice, settings, monkeypatch
 ) -> None:
-    monkeypatch.setattr(tasks, "BROKER", mock.Mock())
-    monkeypatch.setattr(tasks.engine_reconciliation, "reconcile", lambda now: {"x": 1})
+    monkeypatch.setattr(tasks, "BROKER", mock.Mock(get=lambda key: None))
+    done = mock.Mock(return_value={"x": 1})
+    monkeypatch.setattr(tasks.engine_reconciliation, "reconcile", done)
     assert tasks.reconcile_engine() == {"x": 1}
     settings.SLURM_BOOK = False
     assert tasks.reconcile_engine() == {}
@@ -250,15 +251,40 @@ def test_what_slurm_holds_is_looked_after_when_nothing_can_be_booked(
     assert tasks.reconcile_engine() == {}
 
 
-def test_a_purged_reservation_is_a_no_show(lab, slurm, node_gpus, alice) -> None:
+def test_the_time_of_the_first_look_is_kept_while_slurm_answers(
+    slurm, monkeypatch
+) -> None:
+    kept: dict[str, bytes] = {}
+
+    def store(key, value, **_options) -> bool:
+        kept[key] = str(value).encode()
+        return True
+
+    broker = mock.Mock(get=kept.get, set=store)
+    monkeypatch.setattr(tasks, "BROKER", broker)
+    slurm.away = True
+    tasks.reconcile_engine()
+    assert tasks.WATCHED not in kept
+    slurm.away = False
+    tasks.reconcile_engine()
+    first = kept[tasks.WATCHED]
+    tasks.reconcile_engine()
+    assert kept[tasks.WATCHED] == first
+
+
+@pytest.mark.parametrize(("since", "strike"), [(NOW, True), (at(9, 1), False)])
+def test_a_purged_reservation_is_a_no_show_if_slurm_was_watched(
+    lab, slurm, node_gpus, alice, since, strike
+) -> None:
     made = lab.book(alice, node_gpus, NOW, 3)
     slurm.holds.clear()
     # Too early for a purge: it is made again.
     assert reconcile(at(9, 5)) == {"reserve": 1}
     slurm.holds.clear()
-    assert reconcile(at(9, 16)) == {"no-show": 1}
+    did = "no-show" if strike else "unused"
+    assert reconcile(at(9, 16), watched_since=since) == {did: 1}
     made.refresh_from_db()
-    assert (made.state, made.no_show, made.end) == (State.RELEASED, True, at(9, 15))
+    assert (made.state, made.no_show, made.end) == (State.RELEASED, strike, at(9, 15))
     rows = LedgerEntry.objects.filter(reservation=made)
     assert rows.filter(kind=LedgerEntry.Kind.RELEASE).exists()
     assert reconcile(at(9, 17)) == {"forget": 1}
