@@ -5,6 +5,7 @@ of mode 600 under ``var/secret`` or from the environment. Nodes do not read this
 see ``gpuportal/node_settings.py``.
 """
 
+import hashlib
 from ipaddress import ip_network
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from placement.planner.launch.workspace_apps import WORKSPACE_APPS as KNOWN_APPS
 from placement.protocol.container_images import image_of, image_problem
 from placement.workspace.rules import OriginInvalid, read_origin
 from reservations.accounts.identities.provider_settings import read_login_settings
+from reservations.rules.engine_names import SITE
 from telemetry import paths
 from telemetry.rules.slurm_use import CLUSTER_NAME, READ_SECONDS
 
@@ -301,6 +303,14 @@ SLURM_FOLDER = env("SLURM_FOLDER", default="")
 SLURM_IMPORT = env.bool("SLURM_IMPORT", default=False)
 # Whether its nodes can be booked in the calendar (docs/slurm.md#book).
 SLURM_BOOK = env.bool("SLURM_BOOK", default=False)
+# This portal's id in the names of its reservations in Slurm, because several portals
+# may share a cluster. Empty: it follows from SECRET_KEY.
+SLURM_SITE = (
+    env("SLURM_SITE", default="").strip()
+    or hashlib.sha256(f"slurm-site:{SECRET_KEY}".encode()).hexdigest()[:6]
+)
+if not SITE.fullmatch(SLURM_SITE):
+    raise ImproperlyConfigured("SLURM_SITE: 4 to 12 lowercase letters and digits")
 # The node, enrolled in the portal, whose worker submits jobs to Slurm
 # (docs/slurm.md#run). Empty: students submit their jobs themselves.
 SLURM_AGENT = env("SLURM_AGENT", default="").strip()
@@ -318,7 +328,7 @@ if SLURM_CLUSTER:
         "schedule": READ_SECONDS,
         "options": {"expires": 10},
     }
-if SLURM_BOOK:
+    # Without SLURM_BOOK it does nothing, unless Slurm still holds something.
     CELERY_BEAT_SCHEDULE["slurm-book"] = {
         "task": "reservations.tasks.reconcile_engine",
         "schedule": READ_SECONDS,

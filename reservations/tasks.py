@@ -1,9 +1,10 @@
 """Tasks that beat sends: the tick every second, deliveries every few seconds."""
 
 import time
+from datetime import UTC, datetime
+from typing import Any
 
 from celery import shared_task
-from django.conf import settings
 from django.utils import timezone
 
 from reservations import tick as tick_service
@@ -15,6 +16,7 @@ from reservations.accounts.tasks import (
     mail_password_notice,
 )
 from reservations.booking import refusals
+from reservations.engines.queries import is_reconciled
 from reservations.fairshare.tasks import import_slurm
 from reservations.models import RequestKey
 from reservations.notifications import delivery
@@ -49,6 +51,9 @@ DELIVERING_SECONDS = 60
 """Longer than a run: `delivery.RUN_SECONDS` and one message's timeouts."""
 
 RECONCILING = "reservations.reconciling"
+WATCHED = "reservations.engine-watched"
+WATCHED_SECONDS = 90
+"""A longer time between two looks at Slurm is a gap: somebody may have come in it."""
 RECONCILING_SECONDS = 120
 """Longer than a run of `engine_reconciliation.MOST_SECONDS`, and one command."""
 
@@ -106,12 +111,18 @@ def reconcile_engine() -> dict[str, int]:
     Slurm may be slow, and the ticks need the other process. The rows are locked in the
     database. The mark in the broker only keeps the other process free.
     """
-    if not settings.SLURM_BOOK:
+    if not is_reconciled():
         return {}
     if not BROKER.set(RECONCILING, "1", nx=True, ex=RECONCILING_SECONDS):
         return {}
     try:
-        return engine_reconciliation.reconcile(timezone.now())
+        now = timezone.now()
+        since: Any = BROKER.get(WATCHED)
+        watched = datetime.fromtimestamp(float(since), UTC) if since else now
+        done = engine_reconciliation.reconcile(now, watched_since=watched)
+        if engine_reconciliation.AWAY not in done:
+            BROKER.set(WATCHED, watched.timestamp(), ex=WATCHED_SECONDS)
+        return done
     finally:
         BROKER.delete(RECONCILING)
 

@@ -81,6 +81,8 @@ class SlurmFacts:
     reading: SlurmReading | None = None
     booking: SlurmBooking | None = None
     """None: its nodes are not booked here."""
+    strange_holds: tuple[str, ...] = ()
+    """Reservations that another portal made, or that this one does not know."""
     shared_users: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Unix users that several people of the portal have, with their logins."""
 
@@ -117,6 +119,8 @@ def slurm_report(facts: SlurmFacts) -> Iterator[Diagnosis]:
         yield from _reading(facts)
     if facts.booking is not None:
         yield from _booking(facts, facts.booking)
+        if facts.strange_holds:
+            yield _strange(facts.strange_holds)
     for name, logins in facts.shared_users.items():
         yield problem(
             f"Unix user {name}",
@@ -265,6 +269,18 @@ def _booking(facts: SlurmFacts, found: SlurmBooking) -> Iterator[Diagnosis]:
     else:
         yield well("booking", f"reservations of the portal in Slurm: {found.held}")
     yield _agent(found)
+
+
+def _strange(names: tuple[str, ...]) -> Diagnosis:
+    more = len(names) - MOST_NAMES
+    shown = ", ".join(names[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+    return Diagnosis(
+        "other reservations",
+        CheckState.NOTE,
+        f"this portal does not know {shown}, and stops nothing in them",
+        "If no other portal made them, delete them with scontrol delete "
+        "ReservationName=NAME.",
+    )
 
 
 def _agent(found: SlurmBooking) -> Diagnosis:

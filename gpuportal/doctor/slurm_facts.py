@@ -3,17 +3,20 @@
 import os
 import pwd
 from collections import Counter
+from collections.abc import Iterable
 from datetime import datetime
 
 from django.conf import settings
 from django.db.models import Count
 
 from gpuportal.doctor.slurm_diagnosis import SlurmBooking, SlurmFacts, SlurmReading
+from reservations.engines.queries import is_reconciled, to_reconcile
 from reservations.models import EngineHold, User
-from reservations.rules.engine_names import hold_name
+from reservations.rules.engine_names import hold_name, is_hold_name
 from telemetry.models import Node, SlurmCluster
 from telemetry.slurm.slurm_commands import SlurmCommands
 from telemetry.slurm.slurm_output import SlurmFailure
+from telemetry.slurm.slurm_records import SlurmReservation
 
 MOST_SHARED = 20
 
@@ -41,7 +44,7 @@ def slurm_facts(now: datetime) -> SlurmFacts:
         config = commands.config()
         nodes = commands.nodes(version)
         commands.jobs()
-        commands.reservations(version)
+        strange = _strange_holds(commands.reservations(version))
     except SlurmFailure as error:
         return SlurmFacts(**common, failure=str(error))
     kinds: Counter[str] = Counter()
@@ -51,10 +54,18 @@ def slurm_facts(now: datetime) -> SlurmFacts:
     return SlurmFacts(
         **common,
         config=config,
+        strange_holds=strange,
         gpus=dict(kinds),
         gpu_nodes=sum(any(one.count for one in node.gpus) for node in nodes),
         admin_level=_admin_level(commands, config, user),
     )
+
+
+def _strange_holds(found: Iterable[SlurmReservation]) -> tuple[str, ...]:
+    """Return the reservations of a portal that this database does not know."""
+    names = {one.name for one in found if is_hold_name(one.name)}
+    known = {hold_name(settings.SLURM_SITE, pk) for pk in to_reconcile()}
+    return tuple(sorted(names - known))
 
 
 def _our_user() -> str:
@@ -88,14 +99,14 @@ def _reading(now: datetime) -> SlurmReading | None:
 
 
 def _booking(now: datetime) -> SlurmBooking | None:
-    if not settings.SLURM_BOOK:
+    if not is_reconciled():
         return None
     holds = EngineHold.objects.filter(gone_at=None)
     failed = holds.exclude(failure="").values_list("pk", "failure")[:MOST_SHARED]
     agent = Node.objects.in_service().filter(name=settings.SLURM_AGENT).first()
     return SlurmBooking(
         held=holds.filter(confirmed_at__isnull=False).count(),
-        failures=tuple((hold_name(pk), why) for pk, why in failed),
+        failures=tuple((hold_name(settings.SLURM_SITE, pk), why) for pk, why in failed),
         agent=settings.SLURM_AGENT,
         agent_age_seconds=_age_seconds(agent.last_seen_at, now) if agent else None,
         agent_isolates=agent is not None and agent.isolation != Node.Isolation.NONE,

@@ -47,7 +47,7 @@ from placement.rules.job_refusals import (
     TooManyJobs,
 )
 from reservations.models import Reservation, User
-from reservations.rules.engine_names import hold_name
+from reservations.rules.engine_names import UNIX_USER, hold_name
 from reservations.rules.errors import NotAllowed, NotFound
 from reservations.rules.lifecycle import State
 from reservations.rules.overstay_terms import is_gap
@@ -242,7 +242,7 @@ def queue_job(user: User, **row: Any) -> Job:
     Raises:
         LaunchInvalid: the engine of its node cannot run it.
     """
-    _check_engine(row["reservation"], row["node"], row["kind"])
+    _check_engine(user, row["reservation"], row["node"], row["kind"])
     job: Job = Job.objects.create(owner=user, request_id=request_id.current(), **row)
     _divide(job)
     record_queued(job, at=job.created_at, actor=user.username)
@@ -292,8 +292,8 @@ def _check_rights(
         check_isolation(job_worker.isolating_node(node), user)
 
 
-def _check_engine(reservation: Reservation, node: Node, kind: str) -> None:
-    """Refuse a Job that the engine of its node cannot run.
+def _check_engine(owner: User, reservation: Reservation, node: Node, kind: str) -> None:
+    """Refuse a Job that the engine of its node cannot run as its owner.
 
     Raises:
         LaunchInvalid.
@@ -301,7 +301,7 @@ def _check_engine(reservation: Reservation, node: Node, kind: str) -> None:
     if node.engine == Node.Engine.PORTAL:
         return
     if not settings.SLURM_AGENT:
-        name = hold_name(reservation.pk)
+        name = hold_name(settings.SLURM_SITE, reservation.pk)
         why = sentence(
             "{node} belongs to Slurm. Start your jobs there with sbatch "
             "--reservation={name}",
@@ -311,6 +311,14 @@ def _check_engine(reservation: Reservation, node: Node, kind: str) -> None:
         raise LaunchInvalid({"node": why})
     if kind not in (Job.Kind.SCRIPT, Job.Kind.RECIPE):
         why = sentence("Slurm's nodes run scripts and recipes, and no endpoints")
+        raise LaunchInvalid({"node": why})
+    if not (UNIX_USER.fullmatch(owner.unix_user) or settings.ALLOW_UNISOLATED_SCRIPTS):
+        # The agent is root, and would submit the job as root.
+        why = sentence(
+            "{node} belongs to Slurm, which runs each job as its owner's Unix user, "
+            "and you have none. The admin enters it under Manage, People",
+            node=node.name,
+        )
         raise LaunchInvalid({"node": why})
 
 

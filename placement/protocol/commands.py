@@ -85,7 +85,7 @@ class SlurmPlace:
     """Where Slurm runs one Job."""
 
     node: Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_-]{1,63}\Z")]
-    reservation: Annotated[str, Meta(pattern=r"\Agp_[0-9]{1,18}\Z")]
+    reservation: Annotated[str, Meta(pattern=r"\Agp_[0-9a-z]{4,12}_[0-9]{1,18}\Z")]
     whole_node: bool = True
     """Whether it gets all GPUs, processors and memory of the node."""
 

@@ -94,6 +94,12 @@ class ReservationEngine(Protocol):
     def capabilities(self) -> EngineCapabilities:
         """Return what it can do. Asks nobody."""
 
+    def within(self, seconds: float) -> ReservationEngine:
+        """Return the same engine for requests that take so long together, at most.
+
+        The database is locked meanwhile. What is not answered then raises `EngineAway`.
+        """
+
     def reserve(self, hold: HoldInfo, *, now: datetime) -> None:
         """Hold nodes. If there is a hold of this name, change it to this one.
 
@@ -128,6 +134,10 @@ class PortalEngine:
     def capabilities(self) -> EngineCapabilities:
         """Return that nothing has to be held elsewhere."""
         return EngineCapabilities(holds=False, whole_nodes=False)
+
+    def within(self, seconds: float) -> ReservationEngine:
+        """Return this engine, because nobody is asked."""
+        return self
 
     def reserve(self, hold: HoldInfo, *, now: datetime) -> None:
         """Do nothing: the Allocations hold the GPUs."""

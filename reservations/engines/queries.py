@@ -23,6 +23,13 @@ _ON_SLURM = Allocation.objects.filter(
 )
 
 
+def is_reconciled() -> bool:
+    """Return whether the portal looks after holds: nodes can be booked, or were, and
+    Slurm still holds some."""
+    held = EngineHold.objects.filter(gone_at=None)
+    return bool(settings.SLURM_CLUSTER) and (settings.SLURM_BOOK or held.exists())
+
+
 def to_reconcile() -> list[int]:
     """Return the Reservations that have a hold, or may need one, by number."""
     held = EngineHold.objects.filter(gone_at=None)
@@ -79,7 +86,7 @@ def facts_of(
     if not is_due(state, kind, row.start, now=now, policy=policy):
         return facts
     wanted = HoldInfo(
-        name=hold_name(row.pk),
+        name=hold_name(settings.SLURM_SITE, row.pk),
         start=row.start,
         end=row.end,
         nodes=nodes,
@@ -126,7 +133,7 @@ def hold_shown(row: Reservation, on: Iterable[Node]) -> HoldShown | None:
         return None
     kept = EngineHold.objects.filter(pk=row.pk).first()
     return HoldShown(
-        name=hold_name(row.pk),
+        name=hold_name(settings.SLURM_SITE, row.pk),
         nodes=nodes,
         held=kept is not None and kept.confirmed_at is not None,
         failure=kept.failure if kept else "",

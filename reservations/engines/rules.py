@@ -12,7 +12,6 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from reservations.engines.engine_port import HoldInfo
-from reservations.rules.engine_names import reservation_of
 from reservations.rules.lifecycle import Kind, State
 from reservations.rules.policy import Policy
 
@@ -37,6 +36,8 @@ class Step(StrEnum):
     """It is gone, as it should be."""
     NO_SHOW = "no-show"
     """The engine dropped it because nobody came."""
+    UNUSED = "unused"
+    """It dropped it, and was not watched all the time: somebody may have come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,8 @@ class HoldFacts:
     """Since when it should be gone."""
     grace_seconds: float = 0.0
     """The time that jobs get to end."""
+    watched_since: datetime | None = None
+    """Since when the engine has been asked without a gap. None: it is not known."""
 
 
 def is_due(
@@ -93,7 +96,9 @@ def next_step(
         return Step.NOTHING if same else Step.CHANGE
     absent = wanted.start + timedelta(seconds=wanted.idle_seconds)
     if facts.confirmed and wanted.idle_seconds and absent <= seen_at:
-        return Step.NO_SHOW
+        since = facts.watched_since
+        watched = since is not None and since <= wanted.start
+        return Step.NO_SHOW if watched else Step.UNUSED
     return Step.RESERVE
 
 
@@ -114,10 +119,16 @@ def _as_begun(wanted: HoldInfo, seen: HoldInfo, now: datetime) -> HoldInfo:
     return replace(wanted, start=seen.start) if begun else wanted
 
 
-def strange_names(holds: Collection[str], known: Collection[str]) -> list[str]:
-    """Return our holds that no reservation has: of a booking that was rolled back.
+def meets(one: HoldInfo, other: HoldInfo) -> bool:
+    """Return whether two holds have a time in common."""
+    return one.start < other.end and other.start < one.end
 
-    >>> strange_names(["gp_1", "gp_2", "maintenance"], {"gp_1"})
-    ['gp_2']
+
+def strange_names(holds: Collection[str], known: Collection[str]) -> list[str]:
+    """Return this site's holds that no reservation has: of a booking that was rolled
+    back, or made after the backup from which the database was restored.
+
+    >>> strange_names(["gp_a1b2_1", "gp_a1b2_2"], {"gp_a1b2_1"})
+    ['gp_a1b2_2']
     """
-    return sorted(name for name in holds if reservation_of(name) and name not in known)
+    return sorted(set(holds) - set(known))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from django.conf import settings
 from django.db import connection
@@ -29,9 +29,10 @@ from reservations.engines.queries import (
     gpus_of_nodes,
     names_of_nodes,
 )
+from reservations.engines.rules import HoldFacts, meets
 from reservations.engines.slurm_engine import SlurmEngine
 from reservations.models import EngineHold, Reservation, User
-from reservations.models.engine_hold import FAILURE_LENGTH
+from reservations.models.engine_hold import stored_failure
 from reservations.rules.calendar import CalendarGpu
 from reservations.rules.engine_names import UNIX_USER, hold_name
 from reservations.rules.errors import Refusal
@@ -39,6 +40,8 @@ from reservations.rules.policy import Policy
 from telemetry.models import Node
 from telemetry.slurm.slurm_commands import SlurmCommands
 
+STEP_SECONDS = 8.0
+"""All requests about one hold, under locks, take so long at most."""
 log = logging.getLogger(__name__)
 
 
@@ -46,7 +49,7 @@ def engine_of(name: str) -> ReservationEngine:
     """Return an engine by its name, a value of ``Node.Engine``; "": the portal."""
     if name == Node.Engine.SLURM:
         commands = SlurmCommands(conf=settings.SLURM_CONF, folder=settings.SLURM_FOLDER)
-        return SlurmEngine(commands)
+        return SlurmEngine(commands, settings.SLURM_SITE)
     return PortalEngine()
 
 
@@ -107,8 +110,9 @@ def hold(
     if facts.wanted is None:
         return
     words = ", ".join(facts.wanted.nodes)
+    engine = engine.within(STEP_SECONDS)
     try:
-        _give_back_first(facts.wanted.nodes, engine)
+        _give_back_first(facts, engine, now=now)
         seen = engine.observe(now=now).holds.get(facts.wanted.name) if kept else None
         if seen is None:
             engine.reserve(facts.wanted, now=now)
@@ -135,7 +139,7 @@ def confirm(row: Reservation, nodes: Sequence[str], *, now: datetime) -> None:
 def record_failure(row: Reservation, why: str, *, now: datetime) -> None:
     """Store why a request about a hold failed."""
     kept = EngineHold.objects.filter(pk=row.pk).first() or EngineHold(reservation=row)
-    kept.failure, kept.asked_at = why.replace("\0", "")[:FAILURE_LENGTH], now
+    kept.failure, kept.asked_at = stored_failure(why), now
     kept.save()
 
 
@@ -178,28 +182,40 @@ def _missing_gpus(
     return None
 
 
-def _give_back_first(nodes: Sequence[str], engine: ReservationEngine) -> None:
-    """Release the holds on these nodes whose Reservation is over.
+def _give_back_first(
+    facts: HoldFacts, engine: ReservationEngine, *, now: datetime
+) -> None:
+    """Release the holds in the way of a new one whose Reservation is over.
 
-    The reconciliation would do so within seconds, but the next booking is now.
+    The reconciliation would do so within seconds, but the next booking is now. Jobs get
+    their grace here, too.
 
     Raises:
         EngineRefused: jobs of the former holder still run.
         EngineAway, EngineDeclined.
     """
-    over = EngineHold.objects.filter(gone_at=None).exclude(
+    wanted = facts.wanted
+    rows = EngineHold.objects.filter(gone_at=None).exclude(
         reservation__in=Reservation.objects.live()
     )
+    over = [old for old in rows if wanted and set(old.nodes) & set(wanted.nodes)]
+    if not over:
+        return
+    holds = engine.observe(now=now).holds
     for old in over:
-        if not set(old.nodes) & set(nodes):
+        name = hold_name(settings.SLURM_SITE, old.pk)
+        seen = holds.get(name)
+        if seen is None or wanted is None or not meets(seen, wanted):
             continue
-        name = hold_name(old.pk)
         try:
             engine.release(name)
         except EngineDeclined as error:
             if error.answer is not EngineAnswer.IN_USE:
                 raise
-            engine.stop(name)
+            if old.leaving_since and now >= old.leaving_since + timedelta(
+                seconds=facts.grace_seconds
+            ):
+                engine.stop(name)
             raise EngineRefused("leaving", ", ".join(old.nodes)) from error
 
 

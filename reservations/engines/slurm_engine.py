@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from reservations.engines.engine_port import (
@@ -36,20 +37,33 @@ class SlurmEngine:
     """The cluster of `SLURM_CLUSTER`."""
 
     commands: SlurmCommands
+    site: str
+    """The portal's id in the names of its holds."""
 
     def capabilities(self) -> EngineCapabilities:
         """Return that Slurm holds whole nodes."""
         return EngineCapabilities(holds=True, whole_nodes=True)
 
+    def within(self, seconds: float) -> SlurmEngine:
+        """Return this engine with commands that end in time."""
+        deadline = time.monotonic() + seconds
+        return replace(self, commands=replace(self.commands, deadline=deadline))
+
     def reserve(self, hold: HoldInfo, *, now: datetime) -> None:
-        """Create a reservation, or change the one that has the name."""
+        """Create a reservation, or change the one that has the name.
+
+        One in which jobs of other people run is not taken over.
+        """
         try:
             self.commands.create_reservation(hold.name, creation_fields(hold, now=now))
         except SlurmRefusal as refusal:
             # An earlier request may have been carried out although its answer was lost.
             seen = None
             if refusal.answer in (SlurmAnswer.DUPLICATE, SlurmAnswer.OVERLAP):
-                seen = self.observe(now=now).holds.get(hold.name)
+                view = self.observe(now=now)
+                seen = view.holds.get(hold.name)
+                if seen and view.running.get(hold.name) and seen.users != hold.users:
+                    seen = None
             if seen is None:
                 raise _declined(refusal) from refusal
             self.change(hold, seen=seen, now=now)
@@ -93,7 +107,7 @@ class SlurmEngine:
             running = self.commands.jobs_by_reservation()
         except SlurmFailure as error:
             raise EngineAway(str(error)) from error
-        ours = [one for one in found if reservation_of(one.name) is not None]
+        ours = [one for one in found if reservation_of(self.site, one.name) is not None]
         return EngineView(
             at=now,
             holds={one.name: hold_of(one) for one in ours},

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
+from django.conf import settings
 from django.db import IntegrityError, transaction
 
 from reservations.fairshare.slurm_charges import (
@@ -183,7 +184,7 @@ def _booked(runs: Iterable[SlurmRun]) -> set[str]:
     inside = {
         source_of(run): pk
         for run in runs
-        if (pk := reservation_of(run.reservation)) is not None
+        if (pk := reservation_of(settings.SLURM_SITE, run.reservation)) is not None
     }
     held = EngineHold.objects.filter(pk__in=set(inside.values()))
     ours = set(held.values_list("pk", flat=True))

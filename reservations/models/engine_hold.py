@@ -7,6 +7,11 @@ from reservations.models.calendar import Reservation
 FAILURE_LENGTH = 300
 
 
+def stored_failure(why: str) -> str:
+    """Return a text of the engine as the column holds it."""
+    return why.replace("\0", "")[:FAILURE_LENGTH]
+
+
 class EngineHold(models.Model):
     """The hold of an engine, such as Slurm, for one Reservation.
 
@@ -51,4 +56,4 @@ class EngineHold(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"gp_{self.reservation_id} on {', '.join(self.nodes)}"
+        return f"reservation {self.reservation_id} on {', '.join(self.nodes)}"

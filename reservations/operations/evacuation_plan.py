@@ -84,9 +84,13 @@ class GpuTimetable:
     def free(
         self, gpu: CalendarGpu, one: EvacuatedBooking, taken: Collection[int]
     ) -> bool:
-        """Return whether a Gpu could take a booking over its whole Window."""
+        """Return whether a Gpu could take a booking over its whole Window.
+
+        A node of another engine could not: it is asked, and held as a whole.
+        """
         return (
             gpu.bookable
+            and not gpu.engine
             and gpu.pk not in taken
             and not any(w.meets(one.window) for w in self._held.get(gpu.pk, ()))
             and not any(

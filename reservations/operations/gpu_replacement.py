@@ -133,6 +133,14 @@ def _plan(old_id: int, new_id: int, *, now: datetime, lock: bool) -> Replacement
     found = evacuation.read([old_id], now, None, lock=lock, also=[new_id])
     known = {gpu.pk: gpu for gpu in calendar_gpus() if gpu.pk in (old_id, new_id)}
     old, new = known[old_id], known[new_id]
+    for field, gpu in (("old", old), ("new", new)):
+        if gpu.engine:
+            why = sentence(
+                "{gpu} belongs to Slurm, which gives out whole nodes. It cannot be "
+                "replaced here.",
+                gpu=gpu.label,
+            )
+            raise FieldsInvalid({field: why})
     if not new.bookable:
         raise FieldsInvalid(
             {"new": sentence("{gpu}: {why}.", gpu=new.label, why=new.out)}

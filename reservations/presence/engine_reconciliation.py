@@ -12,6 +12,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+from django.conf import settings
 from django.db import transaction
 
 from reservations.booking.refunds import refund
@@ -35,6 +36,7 @@ from reservations.engines.rules import (
     strange_names,
 )
 from reservations.models import EngineHold, Reservation
+from reservations.models.engine_hold import stored_failure
 from reservations.presence.check_in import check_in
 from reservations.rules.engine_names import hold_name
 from reservations.rules.lifecycle import State
@@ -48,13 +50,23 @@ from telemetry.rules.isolated_steps import isolated
 
 MOST_SECONDS = 60.0
 """A run ends after this time. The next one continues."""
+AWAY = "engine_away"
+"""The count of requests that the engine did not answer."""
 log = logging.getLogger(__name__)
 
 
 def reconcile(
-    now: datetime, *, engine: ReservationEngine | None = None
+    now: datetime,
+    *,
+    engine: ReservationEngine | None = None,
+    watched_since: datetime | None = None,
 ) -> dict[str, int]:
-    """Compare everything once. Return how many requests of each kind were made."""
+    """Compare everything once. Return how many requests of each kind were made.
+
+    Args:
+        watched_since: since when runs have followed each other without a gap. None: it
+            is not known, and nobody gets a strike.
+    """
     engine = engine or engines.engine_of(Node.Engine.SLURM)
     at, policy = whole_second(now), site_policy()
     begun = time.monotonic()
@@ -62,43 +74,56 @@ def reconcile(
         view = engine.observe(now=at)
     except EngineAway as error:
         log.warning("Slurm is not asked for reservations: %s", error)
-        return {"engine_away": 1}
+        return {AWAY: 1}
     done: Counter[str] = Counter()
     pks = to_reconcile()
     for pk in pks:
         if time.monotonic() - begun > MOST_SECONDS:
             break
         with isolated(log, "the hold of reservation %s is not reconciled", pk):
-            if view.running.get(hold_name(pk)):
+            if view.running.get(_name(pk)):
                 done["checked_in"] += check_in(reservation_id=pk, now=at, by="job")
-            done[_reconcile_one(pk, view, engine, at, policy)] += 1
-    with isolated(log, "holds without a reservation are not deleted"):
-        names = {hold_name(pk) for pk in pks}
-        done["strange"] += _release_strange(view, engine, names)
+            did = _reconcile_one(pk, view, engine, at, policy, watched_since)
+            done[did] += 1
+            if did == AWAY:
+                break
+    # Each further request would lock the database until its time is over.
+    if not done[AWAY]:
+        with isolated(log, "holds without a reservation are not deleted"):
+            names = {_name(pk) for pk in pks}
+            done["strange"] += _release_strange(view, engine, names)
     del done[Step.NOTHING]
     return {str(name): count for name, count in done.items() if count}
 
 
 @transaction.atomic(durable=True)
 def _reconcile_one(
-    pk: int, view: EngineView, engine: ReservationEngine, now: datetime, policy: Policy
+    pk: int,
+    view: EngineView,
+    engine: ReservationEngine,
+    now: datetime,
+    policy: Policy,
+    watched_since: datetime | None,
 ) -> str:
     """Make the next request about one hold. Return what was done."""
     row = locks.load_reservation(pk, lock=True)
     engines.lock_engine()
     kept = EngineHold.objects.filter(pk=pk).first()
-    seen = view.holds.get(hold_name(pk))
+    seen = view.holds.get(_name(pk))
     facts = facts_of(row, kept, now=now, policy=policy)
+    facts = replace(facts, watched_since=watched_since)
     step = next_step(facts, seen, seen_at=view.at, now=now)
     if step is Step.NOTHING:
         return step
     try:
-        _carry_out(step, row, facts, seen, engine, now)
+        bounded = engine.within(engines.STEP_SECONDS)
+        _carry_out(step, row, facts, seen, bounded, now)
     except EngineAway as error:
         engines.record_failure(row, str(error), now=now)
-        return "engine_away"
+        return AWAY
     except EngineDeclined as error:
-        return _declined(step, row, error, now=now, policy=policy)
+        before = kept.failure if kept else ""
+        return _declined(step, row, error, before, now=now, policy=policy)
     return step
 
 
@@ -111,11 +136,16 @@ def _carry_out(
     now: datetime,
 ) -> None:
     wanted = facts.wanted
-    if step is Step.NO_SHOW and wanted is not None:
+    if step in (Step.NO_SHOW, Step.UNUSED) and wanted is not None:
         absent = wanted.start + timedelta(seconds=wanted.idle_seconds)
         if row.state == State.ACTIVE and absent < row.end:
             reason = sentence("nobody came")
-            free_unused(reservation_id=row.pk, now=absent, reason=reason, no_show=True)
+            if step is Step.UNUSED:
+                reason = sentence("Slurm ended it, because nothing ran in it")
+            no_show = step is Step.NO_SHOW
+            free_unused(
+                reservation_id=row.pk, now=absent, reason=reason, no_show=no_show
+            )
     elif step is Step.RESERVE and wanted is not None:
         engine.reserve(wanted, now=now)
         engines.confirm(row, wanted.nodes, now=now)
@@ -128,8 +158,8 @@ def _carry_out(
         holds = EngineHold.objects.filter(pk=row.pk)
         holds.filter(leaving_since=None).update(leaving_since=now)
         if step is Step.STOP:
-            engine.stop(hold_name(row.pk))
-        engine.release(hold_name(row.pk))
+            engine.stop(_name(row.pk))
+        engine.release(_name(row.pk))
         holds.update(gone_at=now, failure="")
     elif step is Step.SHORTEN and seen is not None:
         engine.stop(seen.name)
@@ -141,17 +171,26 @@ def _declined(
     step: Step,
     row: Reservation,
     error: EngineDeclined,
+    before: str,
     *,
     now: datetime,
     policy: Policy,
 ) -> str:
-    """Refund the holder if the nodes are lost. Otherwise the next run tries again."""
+    """Refund the holder if the nodes are lost. Otherwise the next run tries again.
+
+    Args:
+        before: why the request before failed; "": it did not.
+    """
     if error.answer is EngineAnswer.IN_USE:
         return "waits"
-    log.warning("reservation %s, %s: Slurm refuses it: %s", row.pk, step, error)
+    again = stored_failure(str(error)) == before
+    if not again:
+        log.warning("reservation %s, %s: Slurm refuses it: %s", row.pk, step, error)
     engines.record_failure(row, str(error), now=now)
     taken = error.answer in (EngineAnswer.TAKEN, EngineAnswer.BUSY)
-    if step is Step.RESERVE and (taken or row.state == State.ACTIVE):
+    reserves = step is Step.RESERVE and (taken or row.state == State.ACTIVE)
+    # One refusal may be of a moment, and Slurm still holds what was booked before.
+    if reserves or (step is Step.CHANGE and taken and again):
         why = EngineRefused(error.answer, ", ".join(engine_nodes(row)), str(error))
         refund(row, now=now, reason=why.text(), policy=policy)
         return "refunded"
@@ -162,7 +201,8 @@ def _declined(
 def _release_strange(
     view: EngineView, engine: ReservationEngine, known: Collection[str]
 ) -> int:
-    """Release the holds that no reservation has, of bookings that were rolled back.
+    """Release this site's idle holds that no reservation has, of bookings that were
+    rolled back. Those in which jobs run stay, because they may be real bookings.
 
     Args:
         known: names of the holds that were reconciled.
@@ -171,13 +211,22 @@ def _release_strange(
         return 0
     # A booking that is not committed yet holds this lock.
     engines.lock_engine()
-    names = strange_names(view.holds, {*known, *map(hold_name, to_reconcile())})
+    names = strange_names(view.holds, {*known, *map(_name, to_reconcile())})
+    released = 0
+    engine = engine.within(engines.STEP_SECONDS)
     for name in names:
-        log.warning("%s is released: no reservation has it", name)
+        if view.running.get(name):
+            continue
         try:
             engine.release(name)
         except EngineDeclined as error:
             if error.answer is not EngineAnswer.IN_USE:
                 raise
-            engine.stop(name)
-    return len(names)
+            continue
+        log.warning("%s is released: no reservation has it", name)
+        released += 1
+    return released
+
+
+def _name(pk: int) -> str:
+    return hold_name(settings.SLURM_SITE, pk)

@@ -6,23 +6,34 @@ import re
 
 UNIX_USER = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,79}")
 """Unix users that cannot be mistaken for other words of a command."""
-_NAME = re.compile(r"gp_(\d{1,18})")
+SITE = re.compile(r"[0-9a-z]{4,12}")
+"""The id of a portal (``SLURM_SITE``). Several portals may share a cluster."""
+_NAME = re.compile(r"gp_([0-9a-z]{4,12})_(\d{1,18})")
 
 
-def hold_name(reservation_pk: int) -> str:
+def hold_name(site: str, reservation_pk: int) -> str:
     """Return the name of a reservation's hold.
 
-    >>> hold_name(17)
-    'gp_17'
+    >>> hold_name("a1b2c3", 17)
+    'gp_a1b2c3_17'
     """
-    return f"gp_{reservation_pk}"
+    return f"gp_{site}_{reservation_pk}"
 
 
-def reservation_of(name: str) -> int | None:
-    """Return the reservation of a hold by its name; None: it is not ours.
+def reservation_of(site: str, name: str) -> int | None:
+    """Return the reservation of a hold by its name; None: it is not this site's.
 
-    >>> reservation_of("gp_17"), reservation_of("maintenance")
+    >>> reservation_of("a1b2c3", "gp_a1b2c3_17"), reservation_of("a1b2c3", "gp_f00d_17")
     (17, None)
     """
     match = _NAME.fullmatch(name)
-    return int(match[1]) if match else None
+    return int(match[2]) if match and match[1] == site else None
+
+
+def is_hold_name(name: str) -> bool:
+    """Return whether this or another portal gave the name.
+
+    >>> is_hold_name("gp_f00d_17"), is_hold_name("maintenance")
+    (True, False)
+    """
+    return _NAME.fullmatch(name) is not None

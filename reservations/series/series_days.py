@@ -12,6 +12,7 @@ from reservations.booking.service import (
     request_of,
     write_decision,
 )
+from reservations.engines.engine_refusals import EngineRefused
 from reservations.models import Membership, Occurrence, Reservation, Series
 from reservations.rules.decision import Decision
 from reservations.rules.errors import Refusal
@@ -84,17 +85,29 @@ def days_ahead(rule: Rule, at: datetime, policy: Policy) -> list[JudgedDay]:
 def book_days(
     wanted: SeriesWish, days: Sequence[date], policy: Policy, at: datetime
 ) -> list[JudgedDay]:
-    """Book each day under the locks of all. A refusal does not stop the other days."""
+    """Book each day under the locks of all. A refusal does not stop the other days,
+    but an engine that does not answer is asked once."""
     if not days:
         locks.read(wanted.membership, wanted.gpu_ids)
         return []
     locked = locks.lock(wanted.membership, wanted.gpu_ids)
     windows = [wanted.rule.window(day) for day in days]
     locks.lock_flex(locked.gpus, windows[0].start, windows[-1].end)
-    return [
-        _book_one(day, window, wanted, locked, policy, at)
-        for day, window in zip(days, windows, strict=True)
-    ]
+    booked: list[JudgedDay] = []
+    away: Refusal | None = None
+    for day, window in zip(days, windows, strict=True):
+        if away is None:
+            one = _book_one(day, window, wanted, locked, policy, at)
+        else:
+            one = JudgedDay(day, window, _state_of(away), None, away)
+        booked.append(one)
+        if isinstance(one.refusal, EngineRefused) and one.refusal.cause == "away":
+            away = one.refusal
+    return booked
+
+
+def _state_of(refusal: Refusal) -> str:
+    return LATER if refusal.code in PASSING else REFUSED
 
 
 def _book_one(
@@ -127,8 +140,7 @@ def _book_one(
         refusal = refused
     else:
         return JudgedDay(day, window, BOOKED, decision, reservation=made)
-    passing = refusal.code in PASSING
-    return JudgedDay(day, window, LATER if passing else REFUSED, None, refusal)
+    return JudgedDay(day, window, _state_of(refusal), None, refusal)
 
 
 def lock_row(pk: int) -> Series | None:

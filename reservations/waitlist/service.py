@@ -137,7 +137,7 @@ def _check_wish(
 
 def _check_there(wish: SlotWish, membership: Membership) -> None:
     """Refuse a wish for Gpus that the site does not have. Those out of service
-    count.
+    count. Nodes of another engine do not, because no search takes their Gpus.
     """
     gpus = [gpu for gpu in calendar_gpus() if _good_enough(gpu, wish)]
     barred = barred_pools(gpus, {a.pk for a in account_path(membership)})
@@ -149,6 +149,8 @@ def _check_there(wish: SlotWish, membership: Membership) -> None:
 
 
 def _good_enough(gpu: CalendarGpu, wish: SlotWish) -> bool:
+    if gpu.engine:
+        return False
     return gpu.memory_total_bytes >= wish.min_memory_bytes and wish.gpu_class in (
         None,
         gpu.gpu_class,

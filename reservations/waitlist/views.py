@@ -56,6 +56,7 @@ def waiting(request: HttpRequest) -> HttpResponse:
         user, reader=seen_by, policy=policy, now=now, own=list(page.object_list)
     )
     gpus = calendar_gpus()
+    choices = [gpu for gpu in gpus if not gpu.engine]
     return render(
         request,
         "reservations/waitlist/waiting_show.html",
@@ -69,8 +70,8 @@ def waiting(request: HttpRequest) -> HttpResponse:
             "asked": asked,
             "draft": _draft(asked.values, now),
             "memberships": payers(user),
-            "classes": sorted({gpu.gpu_class for gpu in gpus}),
-            "sizes": _sizes(gpus),
+            "classes": sorted({gpu.gpu_class for gpu in choices}),
+            "sizes": _sizes(choices),
             "policy": policy,
             "longest_hours": policy.longest_seconds / 3600,
             "freeze_hours": policy.freeze_seconds // 3600,

@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -95,6 +96,9 @@ class SlurmCommands:
     folder: str = ""
     """Folder of the commands; "": PATH."""
     timeout_seconds: float = TIMEOUT_SECONDS
+    deadline: float | None = None
+    """Until when all commands have to be over (`time.monotonic`); None: each has its
+    own time."""
 
     def version(self) -> SlurmVersion:
         """Return the version of the commands. Sends nothing to the controller."""
@@ -240,6 +244,11 @@ class SlurmCommands:
         if self.conf and not Path(self.conf).is_file():
             # Slurm would wait for it.
             raise SlurmNotInstalled(f"there is no file {self.conf}")
+        seconds = self.timeout_seconds
+        if self.deadline is not None:
+            seconds = min(seconds, self.deadline - time.monotonic())
+        if seconds <= 0:
+            raise SlurmSilent(f"{program}: no time is left to ask")
         # A file, because a pipe would have to be read without bounds.
         with tempfile.TemporaryFile() as output:
             try:
@@ -249,10 +258,9 @@ class SlurmCommands:
                     stdout=output,
                     stderr=subprocess.PIPE,
                     env=self._environment(),
-                    timeout=self.timeout_seconds,
+                    timeout=seconds,
                 )
             except subprocess.TimeoutExpired as error:
-                seconds = self.timeout_seconds
                 raise SlurmSilent(f"{program}: no answer in {seconds:.0f} s") from error
             except OSError as error:
                 raise SlurmNotInstalled(f"{program}: {error.strerror}") from error

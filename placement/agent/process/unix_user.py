@@ -46,12 +46,19 @@ def identity_of(order: Order, *, allow_scripts: bool) -> UnixIdentity | None:
 
     Raises:
         OrderRefused: ``unix_user`` (no such account, or not a student's) or
-            ``isolation`` (a script, a recipe that runs its owner's code, or models
-            served by root, without a separate user).
+            ``isolation`` (a script, a recipe that runs its owner's code, models
+            served by root, or anything in Slurm by root, without a separate user).
     """
     root = os.geteuid() == 0
     if root and order.unix_user:
         return _lookup(order.unix_user)
+    if root and order.slurm is not None and not allow_scripts:
+        # An id without an account is unknown to Slurm, and root may use every node.
+        raise OrderRefused(
+            "isolation",
+            f"{order.user or 'the owner'} has no Unix user, and no job in Slurm runs "
+            "as root",
+        )
     if root and order.user and os.environ.get("GPUPORTAL_OWN_IDS") == "1":
         return own_identity(order.user)
     if (

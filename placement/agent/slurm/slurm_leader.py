@@ -3,8 +3,8 @@
 It runs on the agent's host as the student, in the place of the Job's own program. So
 the shim has a log, an end and an exit status as of any Job:
 
-1. It looks for a job of its name, and submits one if there is none. A submission whose
-   answer was lost is looked for first.
+1. It looks for a job of its name and for its exit status, and submits one if there is
+   neither. A submission whose answer was lost is looked for first.
 2. It copies the job's log to its own output, from a file in the Job's folder.
 3. On SIGTERM it sends SIGTERM to the job. After the grace period the shim kills this
    process and cancels the job.
@@ -66,7 +66,7 @@ class SlurmLeader:
         self.copied = 0
         self.asked_to_stop = self.told_to_stop = False
         self.silent = False
-        self.last_reason = ""
+        self.last_reason = self.last_refusal = ""
         self.seen: SlurmState | None = None
 
     def run(self) -> int:
@@ -103,7 +103,8 @@ class SlurmLeader:
         while not self.asked_to_stop:
             try:
                 self.seen = slurm_client.find(self.name, self.user)
-                if self.seen is None:
+                # Slurm may have run it, and forgotten it since.
+                if self.seen is None and self._exit_status() is None:
                     left = self._left_seconds()
                     words = (str(self.folder), str(self.work), left)
                     slurm_client.ask(submit_command(self.order, *words))
@@ -129,7 +130,9 @@ class SlurmLeader:
             self._say_silent(error)
             return False
         except SlurmRefused as refusal:
-            self._say(f"Slurm refuses a question: {refusal}")
+            if str(refusal) != self.last_refusal:
+                self.last_refusal = str(refusal)
+                self._say(f"Slurm refuses a question: {refusal}")
             return False
         self._heard()
         if found is None:

@@ -48,6 +48,6 @@ def place_of(job: Job) -> SlurmPlace | None:
     held = job.reservation.allocations.filter(live=True, gpu__node=job.node).count()
     return SlurmPlace(
         node=job.node.name,
-        reservation=hold_name(job.reservation_id),
+        reservation=hold_name(settings.SLURM_SITE, job.reservation_id),
         whole_node=len(job.gpu_ids) == held,
     )

@@ -81,6 +81,12 @@ class TestReport:
                 "problem",
                 "portal may not reserve",
             ),
+            (
+                replace(books(), strange_holds=("gp_b0b0_1", "gp_b0b0_2")),
+                "other reservations",
+                "note",
+                "know gp_b0b0_1, gp_b0b0_2, and",
+            ),
             (books(), "jobs", "ok", "login"),
             (books(agent=""), "jobs", "note", "sbatch"),
             (books(agent_age_seconds=None), "jobs", "problem", "does not report"),

@@ -7,6 +7,7 @@ from placement.jobs.tick import job_tick
 from placement.models import Job
 from placement.planner.values.errors import LaunchInvalid
 from placement.protocol.commands import SlurmPlace
+from reservations.models import CoUser
 from reservations.rules.lifecycle import State
 from telemetry.models import Gpu, Node
 from telemetry.rules.slurm_use import SlurmUse
@@ -24,6 +25,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 def reservation(alice, settings):
     """A reservation of node gp1 of Slurm."""
     settings.SLURM_CLUSTER, settings.SLURM_BOOK = "lab", True
+    settings.SLURM_SITE = "lab1"
     settings.SLURM_AGENT = "slurm-lab"
     settings.ALLOW_UNISOLATED_SCRIPTS = True
     make_node("slurm-lab", last_seen_at=NOW)
@@ -48,7 +50,9 @@ def test_the_agent_gets_the_command_and_its_facts_are_believed(
     assert orders("gp1") == []
     (order,) = orders("slurm-lab")
     assert order.node == "slurm-lab"
-    assert order.slurm == SlurmPlace("gp1", f"gp_{reservation.pk}", whole_node=True)
+    assert order.slurm == SlurmPlace(
+        "gp1", f"gp_lab1_{reservation.pk}", whole_node=True
+    )
     assert len(order.gpu_uuids) == 2
     # Neither the node itself nor another worker may speak for it.
     for stranger in ("gp1", "red"):
@@ -68,12 +72,14 @@ def test_a_part_of_the_gpus_leaves_the_rest_of_the_node(
     launch(alice, reservation, gpu_count=1)
     job_tick.tick(NOW)
     (order,) = orders("slurm-lab")
-    assert order.slurm == SlurmPlace("gp1", f"gp_{reservation.pk}", whole_node=False)
+    assert order.slurm == SlurmPlace(
+        "gp1", f"gp_lab1_{reservation.pk}", whole_node=False
+    )
 
 
 def test_without_an_agent_students_use_sbatch(alice, reservation, settings) -> None:
     settings.SLURM_AGENT = ""
-    with pytest.raises(LaunchInvalid, match=f"--reservation=gp_{reservation.pk}"):
+    with pytest.raises(LaunchInvalid, match=f"--reservation=gp_lab1_{reservation.pk}"):
         launch(alice, reservation)
     assert not Job.objects.exists()
 
@@ -88,3 +94,17 @@ def test_an_agent_without_isolation_runs_no_scripts(
         launch(alice, reservation)
     Node.objects.filter(name="slurm-lab").update(isolation=Node.Isolation.WATCHED)
     assert launch(alice, reservation)
+
+
+def test_a_co_user_without_a_unix_user_runs_nothing(
+    alice, bob, reservation, settings
+) -> None:
+    settings.ALLOW_UNISOLATED_SCRIPTS = False
+    CoUser.objects.create(reservation=reservation, user=bob, added_by=alice)
+    recipe = {"kind": "recipe", "recipe": "burn-in", "script": ""}
+    with pytest.raises(LaunchInvalid, match="as its owner's Unix user, and you"):
+        launch(bob, reservation, **recipe)
+    assert not Job.objects.exists()
+    bob.unix_user = "bob"
+    bob.save()
+    assert launch(bob, reservation, **recipe)

@@ -16,8 +16,9 @@ from tests.reservations.engines.replayed_slurm import ReplayedSlurm, SlurmState
 def slurm(lab, settings, monkeypatch, alice) -> SlurmState:
     """Add node gp1 of Slurm with two GPUs to the lab. Alice has a Unix user."""
     settings.SLURM_CLUSTER, settings.SLURM_BOOK = "lab", True
+    settings.SLURM_SITE = "lab1"
     commands = ReplayedSlurm()
-    engine = SlurmEngine(commands)
+    engine = SlurmEngine(commands, "lab1")
     known = engines.engine_of
     monkeypatch.setattr(
         engines,

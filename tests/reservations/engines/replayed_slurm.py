@@ -29,6 +29,8 @@ class SlurmState:
     refuse: dict[str, str] = field(default_factory=dict)
     """The sentence with which a verb is refused."""
     away: bool = False
+    hangs: bool = False
+    """It answers a ping, and no command that changes something."""
     lose_answer: bool = False
     """The next command is carried out, and its answer is lost."""
 
@@ -65,6 +67,8 @@ class ReplayedSlurm(SlurmCommands):
 
     @contextmanager
     def _answer(self, verb: str) -> Iterator[None]:
+        if self.state.hangs:
+            raise SlurmSilent("scontrol: no answer in 8 s")
         if verb in self.state.refuse:
             raise self._error(verb, self.state.refuse[verb])
         yield

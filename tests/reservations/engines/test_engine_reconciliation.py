@@ -1,17 +1,23 @@
 """Bookings of nodes of Slurm, and every row of the table of its failures."""
 
-from datetime import timedelta
+from dataclasses import replace
+from datetime import date, time, timedelta
+from unittest import mock
 
 import pytest
 
-from reservations import tick
+from reservations import tasks, tick
 from reservations.booking.booking_change import change
 from reservations.booking.partial_release import give_back_part
 from reservations.booking.release import cancel, release, undo_cancel
+from reservations.engines import service as engines
+from reservations.engines.engine_port import EngineDeclined
 from reservations.engines.engine_refusals import EngineRefused, WholeNodeNeeded
 from reservations.models import EngineHold, LedgerEntry, Membership, Reservation
 from reservations.presence.engine_reconciliation import reconcile
 from reservations.rules.lifecycle import Kind, State
+from reservations.series.recurrence import Repeat, Rule
+from reservations.series.service import checked_wish, rehearse
 from tests.reservations.conftest import NOW, at
 from tests.reservations.engines.replayed_slurm import BUSY, OVERLAP
 
@@ -23,7 +29,7 @@ def test_a_booking_is_one_reservation_of_the_whole_node(
     lab, slurm, node_gpus, alice
 ) -> None:
     made = lab.book(alice, node_gpus, at(12), 3)
-    name = f"gp_{made.pk}"
+    name = f"gp_lab1_{made.pk}"
     assert slurm.holds[name] == {
         "StartTime": "2026-03-02T12:00:00",
         "EndTime": "2026-03-02T15:00:00",
@@ -114,13 +120,48 @@ def test_a_lost_answer_leaves_no_second_reservation(
     # reconciliation deletes it.
     made = lab.book(alice, node_gpus, at(13), 1)
     assert reconcile(LATER) in ({}, {"strange": 1})
-    assert list(slurm.holds) == [f"gp_{made.pk}"]
-    assert slurm.holds[f"gp_{made.pk}"]["StartTime"] == "2026-03-02T13:00:00"
+    assert list(slurm.holds) == [f"gp_lab1_{made.pk}"]
+    assert slurm.holds[f"gp_lab1_{made.pk}"]["StartTime"] == "2026-03-02T13:00:00"
+
+
+def test_what_another_portal_or_a_lost_row_holds_is_not_stopped(
+    lab, slurm, node_gpus
+) -> None:
+    held = {
+        "StartTime": "2026-03-02T12:00:00",
+        "EndTime": "2026-03-02T15:00:00",
+        "Users": "bob",
+        "Nodes": "gp9",
+        "Flags": "MAGNETIC",
+    }
+    # Of another portal, of the time before the backup, and rolled back.
+    slurm.holds |= {f"gp_{name}": held for name in ("b0b0_1", "lab1_70", "lab1_71")}
+    slurm.jobs["gp_lab1_70"] = 1
+    assert reconcile(LATER) == {"strange": 1}
+    assert list(slurm.holds) == ["gp_b0b0_1", "gp_lab1_70"]
+    assert slurm.commands == ["delete gp_lab1_71"]
+
+
+def test_a_reservation_with_other_peoples_jobs_is_not_taken_over(
+    lab, slurm, node_gpus, alice
+) -> None:
+    made = lab.book(alice, node_gpus, at(12), 3)
+    name = f"gp_lab1_{made.pk}"
+    EngineHold.objects.all().delete()
+    slurm.holds[name]["Users"] = "bob"
+    slurm.jobs[name] = 1
+    engine = engines.engine_of("slurm")
+    wanted = replace(engine.observe(now=NOW).holds[name], users=("alice",))
+    with pytest.raises(EngineDeclined, match="Duplicate"):
+        engine.reserve(wanted, now=NOW)
+    slurm.jobs.clear()
+    engine.reserve(wanted, now=NOW)
+    assert slurm.holds[name]["Users"] == "alice"
 
 
 def test_a_release_while_a_job_runs(lab, slurm, node_gpus, alice) -> None:
     made = lab.book(alice, node_gpus, NOW, 3)
-    name = f"gp_{made.pk}"
+    name = f"gp_lab1_{made.pk}"
     slurm.jobs[name] = 1
     # The reservation of a holder who has come is not dropped when it is idle.
     assert reconcile(LATER) == {"checked_in": 1, "change": 1}
@@ -132,18 +173,21 @@ def test_a_release_while_a_job_runs(lab, slurm, node_gpus, alice) -> None:
     assert reconcile(at(10, 1)) == {"waits": 1}
     assert slurm.jobs[name] == 1
     with pytest.raises(EngineRefused, match="are ending on gp1"):
-        lab.book(alice, node_gpus, at(12), 1, now=at(10, 1))
-    slurm.jobs[name] = 1
+        lab.book(alice, node_gpus, at(11), 1, now=at(10, 1))
+    # The jobs still have their grace, and another time is free.
+    assert slurm.jobs[name] == 1
+    assert lab.book(alice, node_gpus, at(15), 1, now=at(10, 1))
+    assert slurm.jobs[name] == 1
     after = at(10, 1) + timedelta(seconds=grace)
     assert reconcile(after) == {"stop": 1}
-    assert slurm.holds == {}
+    assert name not in slurm.holds
 
 
 def test_jobs_that_do_not_end_shorten_the_reservation(
     lab, slurm, node_gpus, alice, monkeypatch
 ) -> None:
     made = lab.book(alice, node_gpus, NOW, 3)
-    name = f"gp_{made.pk}"
+    name = f"gp_lab1_{made.pk}"
     slurm.refuse["delete"] = "Requested reservation is in use"
     release(reservation_id=made.pk, user=alice, now=at(10))
     reconcile(at(10))
@@ -163,20 +207,84 @@ def test_a_controller_that_is_away_cancels_nothing(
     # A cancel needs no answer. It is passed on later.
     cancel(reservation_id=made.pk, user=alice, now=LATER)
     assert reconcile(at(10)) == {"engine_away": 1}
-    assert f"gp_{made.pk}" in slurm.holds
+    assert f"gp_lab1_{made.pk}" in slurm.holds
     slurm.away = False
     assert reconcile(at(11)) == {"release": 1}
 
 
-def test_a_purged_reservation_is_a_no_show(lab, slurm, node_gpus, alice) -> None:
+def test_a_controller_that_hangs_is_asked_once(
+    lab, slurm, node_gpus, alice, monkeypatch
+) -> None:
+    made = [lab.book(alice, node_gpus, at(hour), 1) for hour in (12, 14, 16)]
+    slurm.holds.clear()
+    slurm.hangs = True
+    assert reconcile(LATER) == {"engine_away": 1}
+    assert slurm.commands[3:] == [f"create gp_lab1_{made[0].pk}"]
+    rule = Rule(Repeat.DAILY, date(2026, 3, 3), time(9), "UTC", 3600, times=4)
+    wish = checked_wish(
+        user=alice,
+        membership=None,
+        gpu_ids=[gpu.pk for gpu in node_gpus],
+        rule=rule,
+        now=LATER,
+    )
+    slurm.commands.clear()
+    days = rehearse(wish, now=LATER)
+    assert [type(day.refusal) for day in days] == [EngineRefused] * 4
+    assert len(slurm.commands) == 1
+
+
+def test_what_slurm_holds_is_looked_after_when_nothing_can_be_booked(
+    lab, slurm, node_gpus, alice, settings, monkeypatch
+) -> None:
+    monkeypatch.setattr(tasks, "BROKER", mock.Mock(get=lambda key: None))
+    done = mock.Mock(return_value={"x": 1})
+    monkeypatch.setattr(tasks.engine_reconciliation, "reconcile", done)
+    assert tasks.reconcile_engine() == {"x": 1}
+    settings.SLURM_BOOK = False
+    assert tasks.reconcile_engine() == {}
+    settings.SLURM_BOOK = True
+    made = lab.book(alice, node_gpus, at(12), 3)
+    settings.SLURM_BOOK = False
+    assert tasks.reconcile_engine() == {"x": 1}
+    EngineHold.objects.filter(pk=made.pk).update(gone_at=NOW)
+    assert tasks.reconcile_engine() == {}
+
+
+def test_the_time_of_the_first_look_is_kept_while_slurm_answers(
+    slurm, monkeypatch
+) -> None:
+    kept: dict[str, bytes] = {}
+
+    def store(key, value, **_options) -> bool:
+        kept[key] = str(value).encode()
+        return True
+
+    broker = mock.Mock(get=kept.get, set=store)
+    monkeypatch.setattr(tasks, "BROKER", broker)
+    slurm.away = True
+    tasks.reconcile_engine()
+    assert tasks.WATCHED not in kept
+    slurm.away = False
+    tasks.reconcile_engine()
+    first = kept[tasks.WATCHED]
+    tasks.reconcile_engine()
+    assert kept[tasks.WATCHED] == first
+
+
+@pytest.mark.parametrize(("since", "strike"), [(NOW, True), (at(9, 1), False)])
+def test_a_purged_reservation_is_a_no_show_if_slurm_was_watched(
+    lab, slurm, node_gpus, alice, since, strike
+) -> None:
     made = lab.book(alice, node_gpus, NOW, 3)
     slurm.holds.clear()
     # Too early for a purge: it is made again.
     assert reconcile(at(9, 5)) == {"reserve": 1}
     slurm.holds.clear()
-    assert reconcile(at(9, 16)) == {"no-show": 1}
+    did = "no-show" if strike else "unused"
+    assert reconcile(at(9, 16), watched_since=since) == {did: 1}
     made.refresh_from_db()
-    assert (made.state, made.no_show, made.end) == (State.RELEASED, True, at(9, 15))
+    assert (made.state, made.no_show, made.end) == (State.RELEASED, strike, at(9, 15))
     rows = LedgerEntry.objects.filter(reservation=made)
     assert rows.filter(kind=LedgerEntry.Kind.RELEASE).exists()
     assert reconcile(at(9, 17)) == {"forget": 1}
@@ -198,6 +306,23 @@ def test_a_deleted_reservation_is_made_again_or_refunded(
     assert why == "Slurm has reserved gp1 for another purpose in this time."
 
 
+def test_a_change_that_is_refused_twice_is_refunded(
+    lab, slurm, node_gpus, alice, caplog
+) -> None:
+    made = lab.book(alice, node_gpus, at(12), 3)
+    Reservation.objects.filter(pk=made.pk).update(end=at(16))
+    slurm.refuse["update"] = "Access/permission denied"
+    assert reconcile(LATER) == {"declined": 1}
+    assert reconcile(at(10)) == {"declined": 1}
+    assert caplog.text.count("Slurm refuses it") == 1
+    slurm.refuse["update"] = OVERLAP
+    assert reconcile(at(10, 1)) == {"declined": 1}
+    assert reconcile(at(10, 2)) == {"refunded": 1}
+    made.refresh_from_db()
+    assert made.state == State.REFUNDED
+    assert reconcile(at(10, 3)) == {"release": 1}
+
+
 def test_flex_is_held_once_nobody_can_take_it(lab, slurm, node_gpus, alice) -> None:
     Membership.objects.filter(user=alice).update(quota_gpu_seconds=0)
     lab.set(freeze_seconds=3600)
@@ -206,24 +331,24 @@ def test_flex_is_held_once_nobody_can_take_it(lab, slurm, node_gpus, alice) -> N
     assert slurm.holds == {}
     assert reconcile(LATER) == {}
     assert reconcile(at(11)) == {"reserve": 1}
-    assert f"gp_{made.pk}" in slurm.holds
+    assert f"gp_lab1_{made.pk}" in slurm.holds
 
 
 def test_a_cancelled_slot_can_be_booked_at_once(lab, slurm, node_gpus, alice) -> None:
     first = lab.book(alice, node_gpus, at(12), 1)
     cancel(reservation_id=first.pk, user=alice, now=NOW)
     second = lab.book(alice, node_gpus, at(12), 1)
-    assert list(slurm.holds) == [f"gp_{second.pk}"]
+    assert list(slurm.holds) == [f"gp_lab1_{second.pk}"]
     cancel(reservation_id=second.pk, user=alice, now=NOW)
     undo_cancel(reservation_id=second.pk, user=alice, now=NOW)
-    assert list(slurm.holds) == [f"gp_{second.pk}"]
+    assert list(slurm.holds) == [f"gp_lab1_{second.pk}"]
 
 
 def test_a_reservation_that_ends_is_charged_and_given_back(
     lab, slurm, node_gpus, alice
 ) -> None:
     made = lab.book(alice, node_gpus, NOW, 1)
-    slurm.jobs[f"gp_{made.pk}"] = 1
+    slurm.jobs[f"gp_lab1_{made.pk}"] = 1
     reconcile(LATER)
     slurm.jobs.clear()
     tick.tick(at(10, 0))

@@ -15,7 +15,7 @@ from tests.reservations.conftest import NOW
 
 pytestmark = pytest.mark.pure
 HOUR = timedelta(hours=1)
-WANTED = HoldInfo("gp_7", NOW + HOUR, NOW + 2 * HOUR, ("gp1",), ("ada",), 900)
+WANTED = HoldInfo("gp_lab1_7", NOW + HOUR, NOW + 2 * HOUR, ("gp1",), ("ada",), 900)
 BEGUN = replace(WANTED, start=NOW - HOUR)
 KEPT = HoldFacts(WANTED, confirmed=True, asked_at=NOW - HOUR)
 OVER = HoldFacts(None, confirmed=True, asked_at=NOW - HOUR, grace_seconds=30.0)
@@ -35,7 +35,9 @@ OVER = HoldFacts(None, confirmed=True, asked_at=NOW - HOUR, grace_seconds=30.0)
             replace(BEGUN, start=NOW - HOUR / 2),
             Step.NOTHING,
         ),
-        (replace(KEPT, wanted=BEGUN), None, Step.NO_SHOW),
+        (replace(KEPT, wanted=BEGUN, watched_since=BEGUN.start), None, Step.NO_SHOW),
+        (replace(KEPT, wanted=BEGUN, watched_since=NOW), None, Step.UNUSED),
+        (replace(KEPT, wanted=BEGUN), None, Step.UNUSED),
         (replace(KEPT, wanted=BEGUN, confirmed=False), None, Step.RESERVE),
         (replace(KEPT, wanted=replace(BEGUN, idle_seconds=0)), None, Step.RESERVE),
         (OVER, None, Step.FORGET),

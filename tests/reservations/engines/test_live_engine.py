@@ -49,6 +49,7 @@ class Desk:
 def desk(lab, alice, cluster: SlurmProcesses, settings) -> Desk:
     """Show the cluster on the board. Alice is the user who runs it."""
     settings.SLURM_CLUSTER, settings.SLURM_BOOK = "lab", True
+    settings.SLURM_SITE = "lab1"
     settings.SLURM_CONF = str(cluster.conf)
     alice.unix_user = cluster.run("id", "-un").strip()
     alice.save()
@@ -83,7 +84,7 @@ def test_a_node_is_booked_moved_refused_and_given_back(
     made = desk.book("gp1", start, end)
     slurm = SlurmCommands(conf=str(cluster.conf))
     (held,) = slurm.reservations(slurm.version())
-    assert (held.name, held.nodes) == (f"gp_{made.pk}", ("gp1",))
+    assert (held.name, held.nodes) == (f"gp_lab1_{made.pk}", ("gp1",))
     assert (held.start, held.end) == (start.timestamp(), end.timestamp())
     assert held.purge_seconds == 900
     assert reconcile(soon()) == {}
@@ -109,7 +110,7 @@ def test_a_controller_is_killed_during_a_booking_and_a_job_delays_the_release(
     desk: Desk, cluster: SlurmProcesses
 ) -> None:
     made = desk.book("gp1", timezone.now(), desk.after(1))
-    hold = f"gp_{made.pk}"
+    hold = f"gp_lab1_{made.pk}"
     job = cluster.submit(f"--reservation={hold}", "--time=20")
     cluster.wait_until(lambda: "RUNNING" in cluster.run("squeue", "-ho", "%T"))
     assert reconcile(soon()) == {"checked_in": 1, "change": 1}

@@ -274,10 +274,11 @@ def test_the_page_of_the_ledger_shows_an_import(ada, client, settings):
     assert (row["kind"], row["reservation"]) == ("import", None)
 
 
-def test_a_run_in_a_booking_of_the_portal_is_not_charged_again(ada):
+def test_a_run_in_a_booking_of_the_portal_is_not_charged_again(ada, settings):
+    settings.SLURM_SITE = "lab1"
     made = make_reservation(ada.user, [], start=NOW)
     EngineHold.objects.create(reservation=made)
     done = import_runs(
-        [*runs(1, hold=f"gp_{made.pk}"), *runs(2, hold="gp_999")], now=NOW
+        [*runs(1, hold=f"gp_lab1_{made.pk}"), *runs(2, hold="gp_lab1_999")], now=NOW
     )
     assert (done.booked, done.added) == (1, 1)

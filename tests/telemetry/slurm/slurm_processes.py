@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 PATH = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/usr/local/sbin"
@@ -125,15 +126,17 @@ class SlurmProcesses:
         self._spawn(name, "slurmd", "-D", "-N", name)
 
     def wait_for_saved_jobs(self) -> None:
-        """Wait until the controller has stored its jobs.
+        """Wait until the controller has stored its jobs and its reservations.
 
         It does so within 5 s of a change, and not without one. So a held job is
-        submitted, which never starts.
+        submitted, which never starts. One thread stores first the jobs, then the
+        reservations. When the jobs are stored again, both are stored once.
         """
-        began = time.time()
-        self.submit("--hold")
         state = self.folder / "state" / "job_state"
-        self.wait_until(lambda: state.exists() and state.stat().st_mtime > began)
+        for _round in range(2):
+            before = state.stat().st_mtime_ns if state.exists() else 0
+            self.submit("--hold")
+            self.wait_until(partial(_is_newer, state, before))
 
     def wait_until(self, condition: Callable[[], bool]) -> None:
         """Wait for a condition. If it does not come, show what the daemons said."""
@@ -218,3 +221,7 @@ def _free_ports(count: int) -> list[int]:
         for one in sockets:
             one.bind(("127.0.0.1", 0))
         return [one.getsockname()[1] for one in sockets]
+
+
+def _is_newer(path: Path, mtime_ns: int) -> bool:
+    return path.exists() and path.stat().st_mtime_ns > mtime_ns

@@ -1,5 +1,6 @@
 """The rows that a reading of Slurm makes and changes."""
 
+import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -13,7 +14,7 @@ from telemetry.protocol.errors import NodeUnknown
 from telemetry.rules.slurm_use import SlurmUse
 from telemetry.slurm.cluster_view import SlurmGpuView, SlurmNodeView
 from telemetry.slurm.service import gpu_uuid, read_cluster, record_view
-from telemetry.slurm.slurm_commands import SlurmCommands
+from telemetry.slurm.slurm_commands import SlurmCommands, SlurmSilent
 
 pytestmark = pytest.mark.django_db(transaction=True)
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -133,6 +134,21 @@ def test_a_failure_takes_nothing_away(tmp_path):
     assert SlurmGpu.objects.get().unix_user == "ada"
     assert record(view(busy())).changed == 1
     assert SlurmCluster.objects.get().failing_since is None
+
+
+def test_all_commands_end_before_one_deadline(tmp_path):
+    slow = tmp_path / "scontrol"
+    slow.write_text("#!/bin/sh\nexec sleep 60\n")
+    slow.chmod(0o700)
+    deadline = time.monotonic() + 0.2
+    commands = SlurmCommands(folder=str(tmp_path), deadline=deadline)
+    with pytest.raises(SlurmSilent, match="scontrol: no answer in 0 s"):
+        commands.delete_reservation("gp_lab1_1")
+    slow.unlink()
+    slow.write_text("")
+    slow.chmod(0o700)
+    with pytest.raises(SlurmSilent, match="no time is left"):
+        commands.ping()
 
 
 def test_texts_of_any_length_are_stored():

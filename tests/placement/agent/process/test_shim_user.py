@@ -17,6 +17,7 @@ import pytest
 
 from placement.agent.local_runner import LocalRunner
 from placement.agent.process import job_process, unix_user
+from placement.protocol.commands import SlurmPlace
 from placement.protocol.node_refusals import OrderRefused
 from tests.placement import nodes
 from tests.placement.nodes import ended, living, script_order, until
@@ -219,6 +220,13 @@ def test_a_script_without_a_user_of_its_own_is_refused(node, serve):
     assert refusal.value.code == "isolation"
     assert unix_user.identity_of(order, allow_scripts=True) is None
     assert unix_user.identity_of(nodes.make_order(), allow_scripts=False) is None
+
+
+def test_nothing_runs_in_slurm_as_root(monkeypatch):
+    monkeypatch.setenv("GPUPORTAL_OWN_IDS", "1")
+    order = nodes.make_order(slurm=SlurmPlace("gp1", "gp_lab1_17"))
+    with pytest.raises(OrderRefused, match="no job in Slurm runs as root"):
+        unix_user.identity_of(order, allow_scripts=False)
 
 
 def test_a_shim_that_was_killed_leaves_strays_that_are_found(node, serve, marker):

@@ -93,6 +93,7 @@ def test_a_booking_its_jobs_their_logs_a_stop_and_the_charge(
     cluster: SlurmProcesses,
 ) -> None:
     settings.SLURM_CLUSTER, settings.SLURM_BOOK = "lab", True
+    settings.SLURM_SITE = "lab1"
     settings.SLURM_AGENT, settings.SLURM_CONF = AGENT, str(cluster.conf)
     settings.ALLOW_UNISOLATED_SCRIPTS = True
     monkeypatch.setenv("SLURM_CONF", str(cluster.conf))
@@ -127,7 +128,7 @@ def test_a_booking_its_jobs_their_logs_a_stop_and_the_charge(
     first = launch("#!/bin/sh\necho $SLURM_JOB_RESERVATION loss=0.5\n")
     agent.until(first, Job.State.DONE)
     until(lambda: agent.step() or log_store.size(first))
-    assert log_store.last_lines(first, 1) == [f"gp_{made.pk} loss=0.5"]
+    assert log_store.last_lines(first, 1) == [f"gp_lab1_{made.pk} loss=0.5"]
     assert first.node.name == "gp1"
 
     second = launch("#!/bin/sh\necho on\nwhile :; do sleep 1; done\n")

@@ -16,7 +16,7 @@ from tests.telemetry.slurm.conftest import _cluster, cluster
 from tests.telemetry.slurm.slurm_processes import SlurmProcesses
 
 __all__ = ["_cluster", "cluster"]
-PLACE = SlurmPlace(node="gp1", reservation="gp_17")
+PLACE = SlurmPlace(node="gp1", reservation="gp_lab1_17")
 
 
 @pytest.fixture
@@ -24,7 +24,12 @@ def held(cluster: SlurmProcesses, monkeypatch) -> SlurmProcesses:
     """Hold node gp1 for the user of the tests, as a booking does."""
     monkeypatch.setenv(slurm_client.CONF, str(cluster.conf))
     user = cluster.run("id", "-un").strip()
-    hold = ("ReservationName=gp_17", "Nodes=gp1", f"Users={user}", "Flags=MAGNETIC")
+    hold = (
+        "ReservationName=gp_lab1_17",
+        "Nodes=gp1",
+        f"Users={user}",
+        "Flags=MAGNETIC",
+    )
     when = ("StartTime=now", "Duration=60")
     cluster.run("scontrol", "create", "reservation", *hold, *when)
     return cluster
@@ -57,7 +62,7 @@ def test_a_script_runs_in_its_reservation_with_gpus_log_and_exit_status(
     folder = run(node, web, argv=("a 'b",), slurm=part)
     status = ended(folder)
     assert log_text(folder).splitlines() == [
-        "gp_17 gp1 0,1",
+        "gp_lab1_17 gp1 0,1",
         "7 a 'b work",
         "step=1 loss=0.5",
     ]
@@ -75,7 +80,7 @@ def test_a_stop_is_term_a_grace_and_a_cancel(node, serve, held) -> None:
     # The booking is made longer.
     folder.write("deadline", {"deadline_at": now + 1850, "issued_at": now})
     held.wait_until(lambda: held.run(*limit) == "30:00\n")
-    assert states(held) == [f"gp-{folder.name} RUNNING gp_17"]
+    assert states(held) == [f"gp-{folder.name} RUNNING gp_lab1_17"]
     LocalRunner(node).stop(folder, "asked to")
     status = ended(folder)
     assert "saved" in log_text(folder)
@@ -122,7 +127,7 @@ def test_a_shim_that_is_killed_leaves_no_job(node, serve, held) -> None:
 
 def test_a_refused_submission_is_told_in_the_log(node, serve, held) -> None:
     web = serve("echo never\n")
-    folder = run(node, web, slurm=replace(PLACE, reservation="gp_99"))
+    folder = run(node, web, slurm=replace(PLACE, reservation="gp_lab1_99"))
     status = ended(folder)
     assert "gpuportal: Slurm refuses the job: " in log_text(folder)
     assert status["exit_code"] == CANNOT_START

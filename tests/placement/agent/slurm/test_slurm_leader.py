@@ -22,7 +22,7 @@ from placement.protocol.job_lifecycle import CANNOT_START
 from tests.placement.nodes import make_order
 
 ORDER = make_order(
-    slurm=SlurmPlace("gp1", "gp_17"), key="abc", grace_seconds=29.5, job=7
+    slurm=SlurmPlace("gp1", "gp_lab1_17"), key="abc", grace_seconds=29.5, job=7
 )
 
 
@@ -74,7 +74,7 @@ def test_the_command_to_submit_has_the_time_that_is_left():
     assert "--signal=B:TERM@30" in words
     assert "--gres=gpu:1" in words
     assert "--exclusive" in words
-    assert "--reservation=gp_17" in words
+    assert "--reservation=gp_lab1_17" in words
     assert "--comment=gp:7:1" in words
     # An older node refuses what it cannot carry out.
     assert '"v":4' in ORDER.payload()
@@ -150,6 +150,22 @@ def test_a_leader_that_comes_back_submits_nothing(slurm, tmp_path, capfd):
     slurm.states = [state("RUNNING"), state("FAILED")]
     assert follow(tmp_path, capfd)[0] == 1
     assert slurm.submitted == 0
+
+
+def test_a_job_that_slurm_has_forgotten_is_not_submitted_again(slurm, tmp_path, capfd):
+    (tmp_path / FOLDER).mkdir()
+    (tmp_path / FOLDER / "exit").write_text("3\n")
+    slurm.states = [None]
+    assert follow(tmp_path, capfd)[0] == 3
+    assert slurm.submitted == 0
+
+
+def test_a_refused_question_is_told_once(slurm, tmp_path, capfd):
+    no = SlurmRefused("Invalid user id")
+    slurm.states = [state("RUNNING"), no, no, no, state("FAILED")]
+    code, said = follow(tmp_path, capfd)
+    assert code == 1
+    assert said.count("Slurm refuses a question: Invalid user id") == 1
 
 
 def test_a_job_that_waits_says_why_and_one_whose_node_fails_is_lost(
