@@ -5,7 +5,8 @@
 
 The new release is made ready beside the old one. Migrations only add, so the old
 release runs on until the link leads to the new one. If a service does not start or the
-self-test fails, the link leads back, and the old release runs again.
+self-test fails, the link leads back, and the old release runs again. If a migration
+removed what the old release needs, the new release stays.
 
 It runs as root and needs the standard library only. Everything that reads the portal's
 database is done by the releases' own ``gpuportal-manage``, as the portal's user.
@@ -85,6 +86,8 @@ class UpgradeRun:
     flipped: bool = False
     old: Path = Path()
     """The release that runs before."""
+    migrated_by: Path | None = None
+    """The release that has begun to migrate the database."""
 
     def upgrade(self, new: Path) -> int:
         """Upgrade to a release in its own folder; return the exit status."""
@@ -123,6 +126,7 @@ class UpgradeRun:
             return DONE
         self.say("The last upgrade did not come to its end. It goes on.")
         self.old = self.folders.previous or new
+        self.migrated_by = new
         try:
             self._switch(new, tested_by=new)
         except FAILURES as error:
@@ -230,6 +234,7 @@ class UpgradeRun:
 
     def _migrate(self, new: Path) -> None:
         """Migrate. A table that is in use is waited for some seconds at a time."""
+        self.migrated_by = new
         environ = {"PGOPTIONS": f"-c lock_timeout={LOCK_SECONDS}s"}
         for number in range(1, TRIES + 1):
             done = self._manage(
@@ -277,8 +282,11 @@ class UpgradeRun:
     def _failed(self, why: str) -> int:
         """Let the old release run; say why in one line."""
         why, old = " ".join(why.split()).rstrip("."), self.old
+        if lost := self._lost(old):
+            self._stay(why, lost)
+            return DECIDE
         if not self.flipped:
-            self.say(f"upgrade: {why}. {old.name} still runs.")
+            self.say(f"upgrade: {why}. {self._running(old, 'still runs')}.")
             return DECIDE
         try:
             self.folders.flip(old)
@@ -295,8 +303,48 @@ class UpgradeRun:
                 f"journalctl -u 'gpuportal-*'"
             )
             return DECIDE
-        self.say(f"upgrade: {why}. {old.name} runs again.")
+        self.say(f"upgrade: {why}. {self._running(old, 'runs again')}.")
         return DECIDE
+
+    def _lost(self, old: Path) -> str:
+        """Return why the old release cannot run on the database; "": it can."""
+        if self.migrated_by is None or self.migrated_by == old:
+            return ""
+        try:
+            words = ("upgrade", "--back-to", str(old))
+            found = self._manage(self.migrated_by, *words, check=False)
+        except FAILURES as error:
+            return f"it was not found out ({error})"
+        if not found.returncode:
+            return ""
+        bad = [line for line in found.stdout.splitlines() if "problem" in line[:8]]
+        return " ".join(" ".join(bad or [_last_line(found)]).split()).rstrip(".")
+
+    def _stay(self, why: str, lost: str) -> None:
+        """Say why there is no way back. What was not restarted yet gets the new code.
+
+        The upgrade counts as unfinished, so that the command goes on the next time.
+        """
+        if not self.flipped:
+            state = "The database was migrated, and"
+        else:
+            for service in (*WORKERS, WEB):
+                with suppress(*FAILURES):
+                    if service not in self.restarted and self.services.runs(service):
+                        self.services.restart(service)
+            state = f"{self.folders.current.name} stays, because"
+        self.say(
+            f"upgrade: {why}. {state} {self.old.name} may not work with the database: "
+            f"{lost}. Repair the cause and repeat the command, or restore the backup "
+            "from before the upgrade (docs/operations.md)."
+        )
+
+    def _running(self, release: Path, words: str) -> str:
+        """Return that a release runs, if it does."""
+        with suppress(*FAILURES):
+            if any(self.services.runs(one) for one in (WEB, *WORKERS)):
+                return f"{release.name} {words}"
+        return f"{self.folders.link} leads to {release.name}, and nothing of it runs"
 
     def _manage(
         self,

@@ -274,6 +274,29 @@ def test_whatever_fails_the_old_release_runs_and_one_line_says_why(site, tmp_pat
     assert load.failed == []
 
 
+def test_a_contract_migration_leaves_no_automatic_way_back(site):
+    (site.new / "deploy/fail-upgrade--back-to").write_text("drops lab_gpu")
+    (site.new / "deploy/fail-collectstatic--noinput").write_text("no room")
+    assert site.run(site.new) == DECIDE
+    assert site.said[-1].startswith(
+        "upgrade: collectstatic: no room. The database was "
+    )
+    assert "0.1.0 may not work with the database: drops lab_gpu." in site.said[-1]
+    assert site.running() == {"0.1.0"}
+    placed = site.folders.folder / "0.2.0" / "deploy"
+    (placed / "fail-collectstatic--noinput").unlink()
+    (placed / "fail-worker").touch()
+    assert site.run(placed.parent) == DECIDE
+    assert " 0.2.0 stays, because 0.1.0 may not " in site.said[-1]
+    assert "runs again" not in site.said[-1]
+    assert "still runs" not in site.said[-1]
+    # The web has the new code too, and the command goes on once the cause is repaired.
+    assert site.services.web.ask() == "0.2.0"
+    (placed / "fail-worker").unlink()
+    assert site.run(placed.parent) == DONE
+    assert site.running() == {"0.2.0"}
+
+
 def test_an_upgrade_that_is_killed_half_way_goes_on_the_next_time(site, monkeypatch):
     def killed(_service: str) -> None:
         raise SystemExit("killed")
