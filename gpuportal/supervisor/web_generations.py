@@ -56,6 +56,8 @@ class WebProcess:
     process: subprocess.Popen[bytes]
     notices: socket.socket
     """Where it reports that it is ready."""
+    address: Path
+    """Path of that socket. Only the user of this process may write to it."""
     started: float
     """Monotonic."""
     ready: bool = False
@@ -80,6 +82,7 @@ class WebProcess:
     def close(self) -> None:
         """Forget it after its end."""
         self.notices.close()
+        self.address.unlink(missing_ok=True)
 
 
 @dataclass
@@ -224,6 +227,7 @@ class WebGenerations:
     def _stop(self) -> None:
         """End all, and requests that take long."""
         left = [*self._serving.processes, *self._retired]
+        ended = list(left)
         for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGKILL):
             for one in left:
                 kernel.send(one.process.pid, signum)
@@ -232,7 +236,9 @@ class WebGenerations:
                 time.sleep(LOOK_SECONDS)
             left = [one for one in left if not one.dead]
             if not left:
-                return
+                break
+        for one in ended:
+            one.close()
 
     def _kill(self, made: Generation) -> None:
         for one in made.processes:
@@ -243,25 +249,30 @@ class WebGenerations:
     # --- one process --------------------------------------------------------------
 
     def _launch(self, release: Path) -> WebProcess:
-        address = f"gpuportal-web-{os.getpid()}-{next(_numbers)}"
-        notices = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        notices.bind(f"\0{address}")
-        notices.setblocking(False)
+        address = self._state.absolute().with_name(
+            f"ready-{os.getpid()}-{next(_numbers)}"
+        )
+        notices = _notices(address)
         die = kernel.die_with_parent(signal.SIGTERM)
 
         def before_exec() -> None:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
             die()
 
-        process = subprocess.Popen(
-            [self._python(release), "-m", self._module, "--fd", str(self._fd)],
-            cwd=release,
-            env=os.environ | {"NOTIFY_SOCKET": f"@{address}"},
-            stdin=subprocess.DEVNULL,
-            pass_fds=(self._fd,),
-            preexec_fn=before_exec,
-        )
-        return WebProcess(process, notices, time.monotonic())
+        try:
+            process = subprocess.Popen(
+                [self._python(release), "-m", self._module, "--fd", str(self._fd)],
+                cwd=release,
+                env=os.environ | {"NOTIFY_SOCKET": str(address)},
+                stdin=subprocess.DEVNULL,
+                pass_fds=(self._fd,),
+                preexec_fn=before_exec,
+            )
+        except (OSError, subprocess.SubprocessError):
+            notices.close()
+            address.unlink(missing_ok=True)
+            raise
+        return WebProcess(process, notices, address, time.monotonic())
 
     def _python(self, release: Path) -> str:
         """Return the release's own Python, or this one if it has none."""
@@ -292,6 +303,31 @@ class WebGenerations:
 
     def _say(self, text: str) -> None:
         print(f"web: {text}", file=sys.stderr, flush=True)
+
+
+def _notices(address: Path) -> socket.socket:
+    """Return a socket in a folder, for the user of this process alone.
+
+    An abstract address has no permissions: every user of the machine could send to it.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    try:
+        # Left by a process that was killed and had the same number.
+        address.unlink(missing_ok=True)
+        before = os.umask(0o177)
+        try:
+            made.bind(str(address))
+        finally:
+            os.umask(before)
+        address.chmod(0o600)
+        made.setblocking(False)
+    except OSError:
+        made.close()
+        raise
+    return made
 
 
 def read_state(file: Path) -> dict[str, Any]:
