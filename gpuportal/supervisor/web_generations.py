@@ -46,6 +46,7 @@ RETIRED_SECONDS = 75.0
 STEADY_SECONDS = 60.0
 QUICK_DEATHS_MAX = 5
 RESTART_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0)
+LAUNCH_FAILURES = (OSError, subprocess.SubprocessError)
 _numbers = count(1)
 
 
@@ -147,7 +148,12 @@ class WebGenerations:
             The generation, and why it is not ready. "": it is.
         """
         made = Generation(release)
-        made.processes = [self._launch(release) for _ in range(self._workers)]
+        try:
+            for _ in range(self._workers):
+                made.processes.append(self._launch(release))
+        except LAUNCH_FAILURES as error:
+            self._kill(made)
+            return made, f"a web process cannot be started: {error}"
         deadline = time.monotonic() + READY_SECONDS
         while not all(one.ready for one in made.processes):
             for one in made.processes:
@@ -219,9 +225,13 @@ class WebGenerations:
         missing = self._workers - len(self._serving.processes)
         if missing and now >= self._start_again:
             # The release that is served, also if the root leads to another one now.
-            self._serving.processes += [
-                self._launch(self._serving.release) for _ in range(missing)
-            ]
+            try:
+                for _ in range(missing):
+                    made = self._launch(self._serving.release)
+                    self._serving.processes.append(made)
+            except LAUNCH_FAILURES as error:
+                self._start_again = now + self._deaths.failed()
+                self._say(f"a web process cannot be started: {error}")
         return True
 
     def _stop(self) -> None:
@@ -268,7 +278,7 @@ class WebGenerations:
                 pass_fds=(self._fd,),
                 preexec_fn=before_exec,
             )
-        except (OSError, subprocess.SubprocessError):
+        except LAUNCH_FAILURES:
             notices.close()
             address.unlink(missing_ok=True)
             raise
@@ -294,8 +304,12 @@ class WebGenerations:
             "failure": why,
         }
         draft = self._state.with_suffix(".draft")
-        draft.write_text(json.dumps(state))
-        draft.replace(self._state)
+        try:
+            draft.write_text(json.dumps(state))
+            draft.replace(self._state)
+        except OSError as error:
+            # Those that serve go on. A reload is then not answered.
+            self._say(f"{self._state} cannot be written: {error.strerror}")
 
     def _give_up(self, why: str) -> int:
         self._say(why)
