@@ -124,6 +124,12 @@ class UpgradeRun:
         if not self._unfinished.exists():
             self.say(f"{new} is the release that runs: there is nothing to do.")
             return DONE
+        if self.options.check or self.options.prepare:
+            self.say(
+                "The last upgrade did not come to its end. It goes on without --check "
+                "and --prepare."
+            )
+            return DECIDE
         self.say("The last upgrade did not come to its end. It goes on.")
         self.old = self.folders.previous or new
         self.migrated_by = new
@@ -147,7 +153,7 @@ class UpgradeRun:
             raise ReleaseUnusable("there is no release that ran before")
         found = self._manage(new, "upgrade", "--back-to", str(old), check=False)
         self.say(found.stdout.rstrip() or found.stderr.strip())
-        if found.returncode and not self.options.accept:
+        if self.options.check or (found.returncode and not self.options.accept):
             return found.returncode
         try:
             self._manage(old, "collectstatic", "--noinput", "-v0")
@@ -443,7 +449,6 @@ def main() -> int:
         "source",
         type=Path,
         nargs="?",
-        default=TOP,
         help="a release's .tar.gz, an unpacked one, or a checkout, whose last commit "
         "is taken (default: where this command is)",
     )
@@ -473,6 +478,9 @@ def main() -> int:
     )
     parser.add_argument("--source", type=Path, dest="placed", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.back and (options.prepare or options.source):
+        print("upgrade: --back takes no SOURCE and no --prepare", file=sys.stderr)
+        return UNUSABLE
     # The portal's user reads what root unpacks.
     os.umask(0o022)
     for name in ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE"):
@@ -505,7 +513,7 @@ def main() -> int:
     if options.placed:
         # Handed over already.
         return run_once(run, options.placed, hand_over=lambda _: None)
-    return run_once(run, options.source, back=options.back)
+    return run_once(run, options.source or TOP, back=options.back)
 
 
 def _interrupted(signum: int, _frame: object) -> None:

@@ -306,6 +306,13 @@ def test_an_upgrade_that_is_killed_half_way_goes_on_the_next_time(site, monkeypa
         with pytest.raises(SystemExit):
             site.run(site.new)
     assert site.running() == {"0.1.0", "0.2.0"}
+    # What changes nothing that runs does not go on.
+    site.commands()
+    for choice in ({"check": True}, {"prepare": True}):
+        assert site.run(site.new, **choice) == DECIDE
+    assert site.run(site.new, back=True, check=True) == DONE
+    assert [line for line in site.commands() if "--back-to" not in line] == []
+    assert site.running() == {"0.1.0", "0.2.0"}
     assert site.run(site.new) == DONE
     assert site.running() == {"0.2.0"}
     assert site.run(site.new) == DONE
@@ -449,8 +456,9 @@ def test_the_command_of_an_admin_says_in_one_line_what_is_wrong(tmp_path):
         [*words, "--help"], env=environ, cwd=tmp_path, capture_output=True
     )
     assert (shown.returncode, b"--back" in shown.stdout) == (0, True)
-    odd = subprocess.run([*words, "--odd"], env=environ, capture_output=True)
-    assert odd.returncode == UNUSABLE
+    for odd in (["--odd"], ["--back", "--prepare"], ["--back", "/tmp"]):
+        done = subprocess.run([*words, *odd], env=environ, capture_output=True)
+        assert (done.returncode, done.stdout) == (UNUSABLE, b"")
     # systemd is not in this PATH, and only root may upgrade.
     for name in ("sh", "readlink", "dirname"):
         (tmp_path / name).symlink_to(str(shutil.which(name)))
