@@ -123,12 +123,17 @@ class ReleaseFolders:
         _exchange(draft, home)
         draft.unlink()
 
-    def flip(self, release: Path) -> None:
-        """Let the link lead to a release, in one step."""
-        before = self.current
+    def flip(self, release: Path, *, previous: Path | None) -> None:
+        """Let the link lead to a release, in one step.
+
+        Args:
+            previous: the release that ran before from now on; None: there is none.
+        """
+        if previous is None:
+            (self.folder / PREVIOUS).unlink(missing_ok=True)
+        else:
+            _point(self.folder / PREVIOUS, previous)
         _point(self.link, release)
-        if before != release:
-            _point(self.folder / PREVIOUS, before)
 
 
 def release_of(folder: Path) -> str:

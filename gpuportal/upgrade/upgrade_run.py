@@ -15,6 +15,7 @@ database is done by the releases' own ``gpuportal-manage``, as the portal's user
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shutil
 import signal
@@ -74,6 +75,37 @@ class UpgradeOptions:
     requirements: str = ""
 
 
+@dataclass(frozen=True)
+class ReleaseChange:
+    """A change from one release to another that has begun."""
+
+    old: Path
+    new: Path
+    before_old: Path | None
+    """The release that ran before the old one."""
+    back: bool
+    """Whether it leads back, so that the database has the old one's migrations."""
+
+    def write(self, file: Path) -> None:
+        """Write it, so that it is there as a whole or not at all."""
+        draft = file.with_name(f"{file.name}.draft")
+        paths = {"old": str(self.old), "new": str(self.new)}
+        paths["before_old"] = str(self.before_old or "")
+        draft.write_text(json.dumps({**paths, "back": self.back}))
+        draft.replace(file)
+
+    @classmethod
+    def read(cls, file: Path) -> ReleaseChange | None:
+        """Return what was written; None if there is nothing, or not from this code."""
+        try:
+            found = json.loads(file.read_text())
+            old, new = Path(found["old"]), Path(found["new"])
+            before = Path(found["before_old"]) if found["before_old"] else None
+            return cls(old, new, before, bool(found["back"]))
+        except (OSError, ValueError, LookupError, TypeError):
+            return None
+
+
 @dataclass
 class UpgradeRun:
     """One upgrade."""
@@ -86,6 +118,8 @@ class UpgradeRun:
     flipped: bool = False
     old: Path = Path()
     """The release that runs before."""
+    before_old: Path | None = None
+    """The release that ran before that one."""
     migrated_by: Path | None = None
     """The release that has begun to migrate the database."""
 
@@ -131,10 +165,15 @@ class UpgradeRun:
             )
             return DECIDE
         self.say("The last upgrade did not come to its end. It goes on.")
-        self.old = self.folders.previous or new
-        self.migrated_by = new
+        change = self._change_under_way()
+        if change is None:
+            change = ReleaseChange(self.folders.previous or new, new, None, back=False)
+        self.flipped = True
+        self.old, self.before_old = change.old, change.before_old
+        # It has every migration of the database, and the self-test.
+        newest = self.migrated_by = change.old if change.back else change.new
         try:
-            self._switch(new, tested_by=new)
+            self._switch(new, tested_by=newest, back=change.back)
         except FAILURES as error:
             return self._failed(str(error))
         self.say(f"{new.name} runs.")
@@ -145,12 +184,22 @@ class UpgradeRun:
         """A file that is there between the change of the link and the end."""
         return self.folders.folder / ".unfinished"
 
+    def _change_under_way(self) -> ReleaseChange | None:
+        """Return the change that was killed before its end."""
+        return ReleaseChange.read(self._unfinished)
+
     def go_back(self) -> int:
         """Return to the release that ran before; return the exit status."""
         new, old = self.folders.current, self.folders.previous
-        self.old = new
+        if change := self._change_under_way():
+            # The link may lead to either of the two.
+            new, old = change.new, change.old
+            if change.back:
+                new, old = old, new
+            self.flipped = self.folders.current == old
         if old is None or old == new:
             raise ReleaseUnusable("there is no release that ran before")
+        self.old, self.before_old = new, old
         found = self._manage(new, "upgrade", "--back-to", str(old), check=False)
         self.say(found.stdout.rstrip() or found.stderr.strip())
         if self.options.check or (found.returncode and not self.options.accept):
@@ -158,7 +207,7 @@ class UpgradeRun:
         try:
             self._manage(old, "collectstatic", "--noinput", "-v0")
             # The older release may have no such test.
-            self._switch(old, tested_by=new)
+            self._switch(old, tested_by=new, back=True)
         except FAILURES as error:
             return self._failed(str(error))
         self.say(f"{old.name} runs again.")
@@ -194,7 +243,11 @@ class UpgradeRun:
 
     def _change(self, new: Path) -> None:
         self.folders.adopt()
-        self.old = self.folders.current
+        self.old, self.before_old = self.folders.current, self.folders.previous
+        change = self._change_under_way()
+        if change and change.old == self.old:
+            # Killed before the link led to the new one.
+            self.before_old = change.before_old
         if self.options.backup:
             if not (self.old / BACKUP_COMMAND).is_file():
                 raise StepFailed(
@@ -211,9 +264,10 @@ class UpgradeRun:
         self._manage(new, "check", "--deploy", "--database", "default")
         self._switch(new, tested_by=new)
 
-    def _switch(self, release: Path, *, tested_by: Path) -> None:
+    def _switch(self, release: Path, *, tested_by: Path, back: bool = False) -> None:
         """Let the services run another release, and test the portal."""
-        self._unfinished.touch()
+        change = ReleaseChange(self.old, release, self.before_old, back)
+        change.write(self._unfinished)
         self._flip(release)
         if not self.services.runs(WEB):
             self.services.install_units(release)
@@ -226,8 +280,9 @@ class UpgradeRun:
         self._unfinished.unlink()
 
     def _flip(self, release: Path) -> None:
-        self.folders.flip(release)
         self.flipped = True
+        previous = self.before_old if release == self.old else self.old
+        self.folders.flip(release, previous=previous)
         self.say(f"{self.folders.link} leads to {release.name}.")
 
     def _backup_folder(self) -> Path:
@@ -295,7 +350,7 @@ class UpgradeRun:
             self.say(f"upgrade: {why}. {self._running(old, 'still runs')}.")
             return DECIDE
         try:
-            self.folders.flip(old)
+            self.folders.flip(old, previous=self.before_old)
             # Its pages name its own scripts. They are still there if this fails.
             self._manage(old, "collectstatic", "--noinput", "-v0", check=False)
             if self.restarted:

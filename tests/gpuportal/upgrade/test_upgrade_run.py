@@ -43,9 +43,9 @@ fail="$top/deploy/fail-$1$2"
 [ "$1" != backup ] || fail="$top/deploy/fail-backup"
 [ ! -e "$fail" ] || { cat "$fail" >&2; exit 1; }
 case "$1 $2" in "upgrade --self-test")
-    [ "$(cat "$TEST_WORKER")" = "$(cat "$top/RELEASE")" ] || {
+    [ "$(cat "$TEST_WORKER")" = "$7" ] || {
         echo "problem  worker: another release runs." ; exit 1; }
-    exec "$TEST_PYTHON" - "$4" "$(cat "$top/RELEASE")" <<'END'
+    exec "$TEST_PYTHON" - "$4" "$7" <<'END'
 import sys, urllib.request
 found = urllib.request.urlopen(sys.argv[1], b"x", timeout=60).read().decode()
 print("ok       web:", found)
@@ -224,6 +224,8 @@ def test_an_installed_folder_is_upgraded_under_load_and_back(site, tmp_path):
     assert site.run(archive, back=True) == DECIDE
     assert site.running() == {"0.2.0"}
     assert site.said[-1].endswith(". 0.2.0 runs again.")
+    # After an automatic way back, the release before is the same as before.
+    assert site.folders.previous == releases / "0.1.0"
     (releases / "0.2.0/deploy/fail-upgrade--self-test").unlink()
 
 
@@ -255,6 +257,7 @@ def test_whatever_fails_the_old_release_runs_and_one_line_says_why(site, tmp_pat
             assert line in site.said[-1], name
             assert "\n" not in site.said[-1]
             assert site.running() == {"0.1.0"}, name
+            assert site.folders.previous is None, name
             assert site.services.installed == UNIT.format("1")
             if kept is None:
                 fault.unlink()
@@ -317,6 +320,36 @@ def test_an_upgrade_that_is_killed_half_way_goes_on_the_next_time(site, monkeypa
     assert site.running() == {"0.2.0"}
     assert site.run(site.new) == DONE
     assert "nothing to do" in site.said[-1]
+
+
+def test_the_way_back_is_known_wherever_an_upgrade_was_killed(site, monkeypatch):
+    def killed(*_args: object, **_named: object) -> None:
+        raise SystemExit("killed")
+
+    assert site.run(site.new) == DONE
+    third = write_release(site.new.with_name("third"), "0.3.0")
+    releases = site.folders.folder
+    for stops in ("link", "reload"):
+        with monkeypatch.context() as patch:
+            if stops == "link":
+                module = "gpuportal.upgrade.release_folders"
+                patch.setattr(f"{module}._point", killed)
+            else:
+                patch.setattr(site.services, "reload", killed)
+            with pytest.raises(SystemExit):
+                site.run(third)
+        assert site.run(site.new, back=True) == DONE
+        assert site.said[-1] == "0.2.0 runs again."
+        assert site.running() == {"0.2.0"}
+    # A way back that was killed goes on back, and not forth.
+    with monkeypatch.context() as patch:
+        patch.setattr(site.services, "reload", killed)
+        with pytest.raises(SystemExit):
+            site.run(site.new, back=True)
+    assert site.folders.current == releases / "0.3.0"
+    assert site.run(site.new, back=True) == DONE
+    assert site.running() == {"0.3.0"}
+    assert site.folders.previous == releases / "0.2.0"
 
 
 def test_a_table_in_use_is_waited_for_a_few_times(site, tmp_path, monkeypatch):
@@ -394,8 +427,8 @@ def test_the_path_leads_to_a_release_at_every_moment(tmp_path):
     home = folders.current
     assert (link.is_symlink(), home) == (True, tmp_path / "releases" / "0.1.0")
     for _ in range(50):
-        folders.flip(other)
-        folders.flip(home)
+        folders.flip(other, previous=home)
+        folders.flip(home, previous=other)
     over.set()
     watcher.join()
     assert lost == []
