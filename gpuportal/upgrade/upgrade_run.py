@@ -46,6 +46,12 @@ BACKUPS = Path("/var/backups/gpuportal")
 LOCK_SECONDS = 10
 """A migration that waits longer for a table gives up, so that pages do not wait for
 it."""
+SETUP_SECONDS = 2 * 3600.0
+BACKUP_SECONDS = 6 * 3600.0
+COMMAND_SECONDS = 1800.0
+"""How long other commands may take. Only a migration has all the time that it needs."""
+END_SECONDS = 60.0
+"""How long a command may take to end after SIGTERM."""
 TRIES = 3
 PAUSE_SECONDS = 5.0
 BACKUP_COMMAND = Path("gpuportal/management/commands/backup.py")
@@ -122,6 +128,8 @@ class UpgradeRun:
     """The release that ran before that one."""
     migrated_by: Path | None = None
     """The release that has begun to migrate the database."""
+    lock: int | None = None
+    """Descriptor of the lock. It is held until the last command has ended, too."""
 
     def upgrade(self, new: Path) -> int:
         """Upgrade to a release in its own folder; return the exit status."""
@@ -220,14 +228,15 @@ class UpgradeRun:
         wanted = self.options.requirements or _requirements_of(old)
         environ = os.environ | {"REQUIREMENTS": wanted}
         environ.pop("GPUPORTAL_VAR", None)
-        _run(["sh", str(new / "deploy" / "setup.sh"), "setup"], environ, shown=True)
+        setup = ["sh", str(new / "deploy" / "setup.sh"), "setup"]
+        self._run(setup, environ, shown=True)
         have = _packages(old)
         for name in OPTIONAL_LISTS:
             own = [line.split("==")[0] for line in _lines(new / name) if "==" in line]
             needed = {_plain(word) for word in own} - _packages(new)
             if needed and needed <= have:
                 pip = [*("-m", "pip", "install", "-q", "--no-input"), "-r", name]
-                _run([_python(new), *pip], environ, cwd=new)
+                self._run([_python(new), *pip], environ, cwd=new)
 
     def _check(self, new: Path, old: Path) -> int:
         lost = sorted(_packages(old) - _packages(new))
@@ -407,6 +416,29 @@ class UpgradeRun:
                 return f"{release.name} {words}"
         return f"{self.folders.link} leads to {release.name}, and nothing of it runs"
 
+    def _run(
+        self,
+        words: Sequence[str],
+        environ: dict[str, str],
+        *,
+        cwd: Path | None = None,
+        shown: bool = False,
+    ) -> None:
+        """Run a command of the set-up.
+
+        Raises:
+            StepFailed: with the last line that it wrote.
+        """
+        limit = SETUP_SECONDS
+        try:
+            done = run_command(
+                words, environ, seconds=limit, lock=self.lock, cwd=cwd, shown=shown
+            )
+        except subprocess.TimeoutExpired as error:
+            raise StepFailed(f"{words[0]}: no end in {limit:.0f} s") from error
+        if done.returncode:
+            raise StepFailed(_last_line(done))
+
     def _manage(
         self,
         release: Path,
@@ -414,14 +446,16 @@ class UpgradeRun:
         check: bool = True,
         environ: dict[str, str] | None = None,
     ) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            ["sh", str(release / "deploy" / "gpuportal-manage"), *words],
-            env=os.environ | (environ or {}),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        limits = {"migrate": None, "backup": BACKUP_SECONDS}
+        try:
+            done = run_command(
+                ["sh", str(release / "deploy" / "gpuportal-manage"), *words],
+                os.environ | (environ or {}),
+                seconds=limits.get(words[0], COMMAND_SECONDS),
+                lock=self.lock,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise StepFailed(f"{words[0]}: no end in {error.timeout:.0f} s") from error
         if check and done.returncode:
             raise StepFailed(f"{words[0]}: {_last_line(done)}")
         return done
@@ -432,19 +466,26 @@ def _last_line(done: subprocess.CompletedProcess[str]) -> str:
     return lines[-1] if lines else f"exit status {done.returncode}"
 
 
-def _run(
+def run_command(
     words: Sequence[str],
     environ: dict[str, str],
     *,
+    seconds: float | None,
+    lock: int | None,
     cwd: Path | None = None,
     shown: bool = False,
-) -> None:
-    """Run a command.
+) -> subprocess.CompletedProcess[str]:
+    """Run a command, and end it with SIGTERM if this process is interrupted.
+
+    Args:
+        seconds: how long it may take; None: as long as it needs.
+        lock: a descriptor that it inherits.
+        shown: whether its standard output is this process's.
 
     Raises:
-        StepFailed: with the last line that it wrote.
+        subprocess.TimeoutExpired: it took longer.
     """
-    done = subprocess.run(
+    process = subprocess.Popen(
         words,
         cwd=cwd,
         env=environ,
@@ -452,10 +493,20 @@ def _run(
         stdout=None if shown else subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        check=False,
+        pass_fds=() if lock is None else (lock,),
     )
-    if done.returncode:
-        raise StepFailed(_last_line(done))
+    with process:
+        try:
+            out, err = process.communicate(timeout=seconds)
+        except BaseException:
+            # SIGKILL would end runuser and leave what runs under it.
+            process.terminate()
+            try:
+                process.communicate(timeout=END_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+            raise
+    return subprocess.CompletedProcess(words, process.returncode, out or "", err)
 
 
 def _python(release: Path) -> str:
@@ -620,6 +671,7 @@ def run_once(
         run.say(f"upgrade: {run.folders.folder}: {error.strerror}.")
         return UNUSABLE
     with lock:
+        run.lock = lock.fileno()
         try:
             if back:
                 return run.go_back()

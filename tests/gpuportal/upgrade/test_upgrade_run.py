@@ -5,16 +5,18 @@ The service manager is one of its own. systemd's is tried by deploy/rehearse.
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tarfile
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from gpuportal.supervisor.kernel import take_lock
+from gpuportal.supervisor.kernel import AlreadyRunning, take_lock
 from gpuportal.supervisor.web_generations import reload_web
 from gpuportal.upgrade.release_folders import ReleaseFolders, ReleaseUnusable
 from gpuportal.upgrade.service_manager import WEB, ServiceFailed, Systemd
@@ -25,6 +27,7 @@ from gpuportal.upgrade.upgrade_run import (
     UNUSABLE,
     UpgradeOptions,
     UpgradeRun,
+    run_command,
     run_once,
 )
 from tests.gpuportal.running import ROOT
@@ -387,6 +390,45 @@ def test_bad_sources_and_a_second_upgrade_are_refused_in_one_line(site, tmp_path
     assert site.run(site.new, prepare=True) == UNUSABLE
     assert "with other files" in site.said[-1]
     assert site.running() == {"0.1.0"}
+
+
+def test_what_an_upgrade_began_ends_with_it_or_keeps_its_lock(tmp_path):
+    def run(text: str, **options: object) -> str:
+        words = ["sh", "-c", text, str(tmp_path / "ended")]
+        chosen = {"seconds": None, "lock": None} | options
+        return run_command(words, dict(os.environ), **chosen).stdout
+
+    lock = take_lock(tmp_path / "lock")
+    left = run("sleep 3600 >/dev/null 2>&1 & echo $!", lock=lock.fileno())
+    lock.close()
+    with pytest.raises(AlreadyRunning):
+        take_lock(tmp_path / "lock")
+    os.kill(int(left), signal.SIGKILL)
+
+    def released() -> bool:
+        with suppress(AlreadyRunning):
+            take_lock(tmp_path / "lock").close()
+            return True
+        return False
+
+    until(released)
+
+    def interrupted(*_args: object) -> None:
+        raise ZeroDivisionError
+
+    before = signal.signal(signal.SIGUSR1, interrupted)
+    try:
+        patient = "trap 'echo $$ >\"$0\"; exit' TERM; {}; while :; do sleep 0.05; done"
+        with pytest.raises(ZeroDivisionError):
+            run(patient.format("kill -USR1 $PPID"))
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    # It was asked to end, and waited for.
+    ended = int((tmp_path / "ended").read_text())
+    with pytest.raises(ProcessLookupError):
+        os.kill(ended, 0)
+    with pytest.raises(subprocess.TimeoutExpired):
+        run("sleep 3600", seconds=0.0)
 
 
 def test_a_checkout_is_taken_by_its_commit(site, tmp_path):
