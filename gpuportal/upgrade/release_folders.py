@@ -105,16 +105,21 @@ class ReleaseFolders:
         Raises:
             ReleaseUnusable: the file system cannot exchange two names.
         """
+        draft = self.link.with_name(f".{self.link.name}.link")
         if self.link.is_symlink():
+            self._adopt_the_rest(draft)
             return
         self.folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+        for path in self.folder.iterdir():
+            # Left by an upgrade that was killed before the exchange.
+            if path.is_symlink() and path.readlink() == draft:
+                path.unlink()
         name = release_of(self.link)
         home = self.folder / name
         number = 1
-        while home.exists():
+        while os.path.lexists(home):
             number += 1
             home = self.folder / f"{name}-installed-{number}"
-        draft = self.link.with_name(f".{self.link.name}.link")
         draft.unlink(missing_ok=True)
         home.symlink_to(draft)
         draft.symlink_to(home)
@@ -122,6 +127,16 @@ class ReleaseFolders:
         _exchange(draft, self.link)
         _exchange(draft, home)
         draft.unlink()
+
+    def _adopt_the_rest(self, draft: Path) -> None:
+        """End what was killed between the two exchanges, or after them."""
+        if draft.is_symlink():
+            draft.unlink()
+        elif draft.is_dir():
+            home = self.link.readlink()
+            if home.is_symlink() and home.readlink() == draft:
+                _exchange(draft, home)
+                draft.unlink()
 
     def flip(self, release: Path, *, previous: Path | None) -> None:
         """Let the link lead to a release, in one step.

@@ -52,10 +52,11 @@ COMMAND_SECONDS = 1800.0
 """How long other commands may take. Only a migration has all the time that it needs."""
 END_SECONDS = 60.0
 """How long a command may take to end after SIGTERM."""
+INTERRUPTIONS = (signal.SIGINT, signal.SIGTERM)
 TRIES = 3
 PAUSE_SECONDS = 5.0
 BACKUP_COMMAND = Path("gpuportal/management/commands/backup.py")
-OPTIONAL_LISTS = ("requirements-ldap.txt",)
+OPTIONAL_LISTS = ("requirements-ldap.txt", "requirements-saml.txt")
 """Further packages that a portal may have, beside the list of its set-up."""
 
 
@@ -128,6 +129,8 @@ class UpgradeRun:
     """The release that ran before that one."""
     migrated_by: Path | None = None
     """The release that has begun to migrate the database."""
+    resumed: bool = False
+    """Whether it goes on with a change that was killed."""
     lock: int | None = None
     """Descriptor of the lock. It is held until the last command has ended, too."""
 
@@ -176,7 +179,7 @@ class UpgradeRun:
         change = self._change_under_way()
         if change is None:
             change = ReleaseChange(self.folders.previous or new, new, None, back=False)
-        self.flipped = True
+        self.flipped = self.resumed = True
         self.old, self.before_old = change.old, change.before_old
         # It has every migration of the database, and the self-test.
         newest = self.migrated_by = change.old if change.back else change.new
@@ -204,7 +207,7 @@ class UpgradeRun:
             new, old = change.new, change.old
             if change.back:
                 new, old = old, new
-            self.flipped = self.folders.current == old
+            self.resumed, self.flipped = True, self.folders.current == old
         if old is None or old == new:
             raise ReleaseUnusable("there is no release that ran before")
         self.old, self.before_old = new, old
@@ -232,14 +235,17 @@ class UpgradeRun:
         self._run(setup, environ, shown=True)
         have = _packages(old)
         for name in OPTIONAL_LISTS:
-            own = [line.split("==")[0] for line in _lines(new / name) if "==" in line]
-            needed = {_plain(word) for word in own} - _packages(new)
-            if needed and needed <= have:
+            needed = _named(new / name)
+            # What the new list adds is not there yet.
+            had = _named(old / name) or needed
+            if had and had <= have and not needed <= _packages(new):
                 pip = [*("-m", "pip", "install", "-q", "--no-input"), "-r", name]
                 self._run([_python(new), *pip], environ, cwd=new)
 
     def _check(self, new: Path, old: Path) -> int:
-        lost = sorted(_packages(old) - _packages(new))
+        # What the old release's own lists name, the new one dropped on purpose.
+        lists = [_named(file) for file in old.glob("requirements*.txt")]
+        lost = sorted(_packages(old) - _packages(new) - set().union(*lists))
         words = ["upgrade", "--check", "--installed", str(old)]
         words += [word for name in lost for word in ("--lost", name)]
         found = self._manage(new, *words, check=False)
@@ -278,12 +284,12 @@ class UpgradeRun:
         change = ReleaseChange(self.old, release, self.before_old, back)
         change.write(self._unfinished)
         self._flip(release)
-        if not self.services.runs(WEB):
-            self.services.install_units(release)
+        self._restart(release)
+        if WEB not in self.restarted:
+            stopped = "The web" if self.restarted else "The portal"
             start = "systemctl start gpuportal.target"
-            self.say(f"The portal is stopped, so nothing was tested. Start it: {start}")
+            self.say(f"{stopped} is stopped, so nothing was tested. Start it: {start}")
         else:
-            self._restart(release)
             self.say("testing ...")
             self._test(tested_by, release)
         self._unfinished.unlink()
@@ -319,18 +325,30 @@ class UpgradeRun:
             time.sleep(PAUSE_SECONDS)
 
     def _restart(self, release: Path) -> None:
+        """Let every service that is not stopped run a release."""
         changed = self.services.install_units(release)
         for service in WORKERS:
             if self.services.runs(service) or service in self.restarted:
                 self.restarted.append(service)
                 self._service(self.services.restart, service)
+        if not (self.services.runs(WEB) or WEB in self.restarted):
+            return
         # The process that replaces the web's is itself started again only if its unit
         # changed. The port stays open in both cases.
         swap = self.services.restart
         if f"{WEB}.service" not in changed and self.services.runs(WEB):
             swap = self.services.reload
-        self.restarted.append(WEB)
-        self._service(swap, WEB)
+        try:
+            self._service(swap, WEB)
+        except StepFailed:
+            # An upgrade that was killed or that failed may have changed its unit.
+            # Then the process does not know the unit's command.
+            again = self.resumed or WEB in self.restarted
+            if swap == self.services.restart or not again:
+                raise
+            self._service(self.services.restart, WEB)
+        finally:
+            self.restarted.append(WEB)
 
     def _service(self, act: Callable[[str], None], service: str) -> None:
         try:
@@ -362,10 +380,7 @@ class UpgradeRun:
             self.folders.flip(old, previous=self.before_old)
             # Its pages name its own scripts. They are still there if this fails.
             self._manage(old, "collectstatic", "--noinput", "-v0", check=False)
-            if self.restarted:
-                self._restart(old)
-            else:
-                self.services.install_units(old)
+            self._restart(old)
             self._unfinished.unlink(missing_ok=True)
         except FAILURES as error:
             self.say(
@@ -485,27 +500,34 @@ def run_command(
     Raises:
         subprocess.TimeoutExpired: it took longer.
     """
-    process = subprocess.Popen(
-        words,
-        cwd=cwd,
-        env=environ,
-        stdin=subprocess.DEVNULL,
-        stdout=None if shown else subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        pass_fds=() if lock is None else (lock,),
-    )
-    with process:
-        try:
-            out, err = process.communicate(timeout=seconds)
-        except BaseException:
-            # SIGKILL would end runuser and leave what runs under it.
-            process.terminate()
+    # An interruption between its start and the wait would leave it.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTIONS)
+    try:
+        process = subprocess.Popen(
+            words,
+            cwd=cwd,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=None if shown else subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            pass_fds=() if lock is None else (lock,),
+            preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, before),
+        )
+        with process:
             try:
-                process.communicate(timeout=END_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
-            raise
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+                out, err = process.communicate(timeout=seconds)
+            except BaseException:
+                # SIGKILL would end runuser and leave what runs under it.
+                process.terminate()
+                try:
+                    process.communicate(timeout=END_SECONDS)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                raise
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return subprocess.CompletedProcess(words, process.returncode, out or "", err)
 
 
@@ -523,6 +545,12 @@ def _packages(release: Path) -> set[str]:
     """Return the names of the Python packages of a release."""
     found = (release / ".venv").glob("lib/python3*/site-packages/*.dist-info")
     return {_plain(path.name.rpartition("-")[0].rpartition("-")[0]) for path in found}
+
+
+def _named(file: Path) -> set[str]:
+    """Return the packages that a list pins."""
+    lines = [line.partition("==") for line in _lines(file)]
+    return {_plain(name.split("[")[0]) for name, pin, _ in lines if pin}
 
 
 def _plain(name: str) -> str:
@@ -594,7 +622,7 @@ def main() -> int:
         os.environ.pop(name, None)
     # A terminal that goes away does not stop an upgrade half-way. Ctrl-C goes back.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    for signum in (signal.SIGINT, signal.SIGTERM):
+    for signum in INTERRUPTIONS:
         signal.signal(signum, _interrupted)
     if os.getuid() and options.link == LINK:
         print("upgrade: run it as root", file=sys.stderr)
@@ -623,7 +651,7 @@ def main() -> int:
 
 
 def _interrupted(signum: int, _frame: object) -> None:
-    for other in (signal.SIGINT, signal.SIGTERM):
+    for other in INTERRUPTIONS:
         signal.signal(other, signal.SIG_IGN)
     raise StepFailed("it was interrupted")
 

@@ -18,6 +18,7 @@ import pytest
 
 from gpuportal.supervisor.kernel import AlreadyRunning, take_lock
 from gpuportal.supervisor.web_generations import reload_web
+from gpuportal.upgrade import release_folders
 from gpuportal.upgrade.release_folders import ReleaseFolders, ReleaseUnusable
 from gpuportal.upgrade.service_manager import WEB, ServiceFailed, Systemd
 from gpuportal.upgrade.upgrade_run import (
@@ -91,12 +92,13 @@ class OwnServices:
         self.units: Path | None = link / "deploy" / "systemd"
         self.installed = UNIT.format("1")
         self.worker: subprocess.Popen[bytes] | None = None
+        self.stopped: set[str] = set()
         self.web = Web(link, state)
         self.restart("gpuportal-worker")
 
     def runs(self, service: str) -> bool:
         """Beat, ingest and refine do not run here."""
-        return service in (WEB, "gpuportal-worker")
+        return service in {WEB, "gpuportal-worker"} - self.stopped
 
     def restart(self, service: str) -> None:
         """Start the worker from where the link leads now."""
@@ -355,6 +357,41 @@ def test_the_way_back_is_known_wherever_an_upgrade_was_killed(site, monkeypatch)
     assert site.folders.previous == releases / "0.2.0"
 
 
+def test_only_what_runs_is_restarted(site):
+    site.services.stopped = {WEB}
+    assert site.run(site.new) == DONE
+    # The web still has the old code here, as it was not started.
+    assert site.running() == {"0.1.0", "0.2.0"}
+    assert any("The web is stopped, so nothing" in line for line in site.said)
+    site.services.stopped = {WEB, "gpuportal-worker"}
+    assert site.run(site.new, back=True) == DONE
+    assert site.services.mark.read_text() == "0.2.0"
+    assert any("The portal is stopped, so nothing" in line for line in site.said)
+    (site.folders.folder / "0.2.0/deploy/fail-migrate--noinput").write_text("no")
+    assert site.run(site.folders.folder / "0.2.0") == DECIDE
+    assert site.said[-1].endswith(" leads to 0.1.0, and nothing of it runs.")
+
+
+def test_packages_of_a_portal_are_kept_and_dropped_ones_are_no_problem(site):
+    site.new.joinpath("requirements-saml.txt").write_text("xmlsec==2\nnew-one==1\n")
+    site.link.joinpath("requirements-saml.txt").write_text("xmlsec==1\n")
+    site.link.joinpath("requirements.txt").write_text("Dropped_one[x]==1\n")
+    packages = site.link / ".venv/lib/python3.11/site-packages"
+    for name in ("dropped_one", "xmlsec", "own"):
+        (packages / f"{name}-1.0.dist-info").mkdir(parents=True)
+    python = site.new / ".venv-python"
+    python.write_text('#!/bin/sh\necho "pip $*" >>"$TEST_LOG"\n')
+    python.chmod(0o755)
+    setup = site.new / "deploy" / "setup.sh"
+    keep = "mkdir -p .venv/bin && cp .venv-python .venv/bin/python\n"
+    setup.write_text(setup.read_text() + keep)
+    assert site.run(site.new, check=True) == DONE
+    pip, check = site.commands()
+    assert pip == "pip -m pip install -q --no-input -r requirements-saml.txt"
+    # The small pip installs nothing, so xmlsec would be lost if no list named it.
+    assert check.endswith(f" --installed {site.link} --lost own")
+
+
 def test_a_table_in_use_is_waited_for_a_few_times(site, tmp_path, monkeypatch):
     monkeypatch.setattr("gpuportal.upgrade.upgrade_run.PAUSE_SECONDS", 0.0)
     fault = site.new / "deploy" / "fail-migrate--noinput"
@@ -416,13 +453,13 @@ def test_what_an_upgrade_began_ends_with_it_or_keeps_its_lock(tmp_path):
     def interrupted(*_args: object) -> None:
         raise ZeroDivisionError
 
-    before = signal.signal(signal.SIGUSR1, interrupted)
+    before = signal.signal(signal.SIGTERM, interrupted)
     try:
         patient = "trap 'echo $$ >\"$0\"; exit' TERM; {}; while :; do sleep 0.05; done"
         with pytest.raises(ZeroDivisionError):
-            run(patient.format("kill -USR1 $PPID"))
+            run(patient.format("kill -TERM $PPID"))
     finally:
-        signal.signal(signal.SIGUSR1, before)
+        signal.signal(signal.SIGTERM, before)
     # It was asked to end, and waited for.
     ended = int((tmp_path / "ended").read_text())
     with pytest.raises(ProcessLookupError):
@@ -482,6 +519,34 @@ def test_the_path_leads_to_a_release_at_every_moment(tmp_path):
     link.unlink()
     with pytest.raises(ReleaseUnusable, match="no portal is installed"):
         _ = folders.current
+
+
+@pytest.mark.parametrize("calls", [0, 1, 2])
+def test_a_folder_that_was_adopted_half_way_is_adopted_the_next_time(
+    calls, tmp_path, monkeypatch
+):
+    link = write_release(tmp_path / "portal", "0.1.0")
+    folders = ReleaseFolders(link, tmp_path / "releases")
+    exchange, left = release_folders._exchange, iter(range(calls))
+
+    def killed(one: Path, other: Path) -> None:
+        if next(left, None) is None:
+            raise SystemExit("killed")
+        exchange(one, other)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(release_folders, "_exchange", killed)
+        if calls == 2:
+            patch.setattr(
+                Path, "unlink", lambda path, **named: named or killed(path, path)
+            )
+        with pytest.raises(SystemExit):
+            folders.adopt()
+    assert (link / "manage.py").exists()
+    folders.adopt()
+    assert folders.current == tmp_path / "releases" / "0.1.0"
+    assert not folders.current.is_symlink()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["portal", "releases"]
 
 
 def test_systemd_is_told_what_an_admin_would_type(tmp_path, monkeypatch):
