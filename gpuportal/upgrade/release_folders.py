@@ -92,7 +92,9 @@ class ReleaseFolders:
                 raise ReleaseUnusable(
                     f"{placed} is there, with other files. Move it away first"
                 )
-            # Units run as another user.
+            _refuse_links_outside(draft)
+            # Units run as another user. Only root changes what they run.
+            subprocess.run(["chmod", "-R", "go-w,a+rX", draft], check=True)
             draft.chmod(0o755)
             draft.rename(placed)
             return placed
@@ -219,6 +221,23 @@ def _git(source: Path, *words: str) -> bytes:
         why = error.stderr.decode(errors="replace").strip().splitlines()[-1:]
         raise ReleaseUnusable(f"git: {' '.join(why)}") from error
     return done.stdout
+
+
+def _refuse_links_outside(draft: Path) -> None:
+    """Refuse a link that leads out of a release.
+
+    Raises:
+        ReleaseUnusable: there is one.
+    """
+    top = draft.resolve()
+    for path in draft.rglob("*"):
+        if not path.is_symlink():
+            continue
+        # The draft gets another name, so a link must not name it.
+        leads = Path(os.path.realpath(path))
+        if path.readlink().is_absolute() or not leads.is_relative_to(top):
+            inside = path.relative_to(draft)
+            raise ReleaseUnusable(f"{inside} is a link that leads outside")
 
 
 def _same_files(draft: Path, placed: Path) -> bool:

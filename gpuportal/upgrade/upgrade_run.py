@@ -129,6 +129,8 @@ class UpgradeRun:
     """The release that ran before that one."""
     migrated_by: Path | None = None
     """The release that has begun to migrate the database."""
+    collected: bool = False
+    """Whether it began to replace the scripts of the pages."""
     resumed: bool = False
     """Whether it goes on with a change that was killed."""
     lock: int | None = None
@@ -216,6 +218,7 @@ class UpgradeRun:
         if self.options.check or (found.returncode and not self.options.accept):
             return found.returncode
         try:
+            self.collected = True
             self._manage(old, "collectstatic", "--noinput", "-v0")
             # The older release may have no such test.
             self._switch(old, tested_by=new, back=True)
@@ -273,8 +276,11 @@ class UpgradeRun:
             key = ["--key", self.options.key] if self.options.key else []
             folder = self._backup_folder()
             self._manage(self.old, "backup", str(folder), "--verify", *key)
+        # What does not need the new tables is found before they are made.
+        self._manage(new, "check", "--deploy")
         self.say("migrating the database, while the old release runs ...")
         self._migrate(new)
+        self.collected = True
         self._manage(new, "collectstatic", "--noinput", "-v0")
         self._manage(new, "check", "--deploy", "--database", "default")
         self._switch(new, tested_by=new)
@@ -370,6 +376,9 @@ class UpgradeRun:
     def _failed(self, why: str) -> int:
         """Let the old release run; say why in one line."""
         why, old = " ".join(why.split()).rstrip("."), self.old
+        if self.collected and not self.flipped:
+            # Its pages name its own scripts.
+            self._collect_again(old)
         if lost := self._lost(old):
             self._stay(why, lost)
             return DECIDE
@@ -378,8 +387,7 @@ class UpgradeRun:
             return DECIDE
         try:
             self.folders.flip(old, previous=self.before_old)
-            # Its pages name its own scripts. They are still there if this fails.
-            self._manage(old, "collectstatic", "--noinput", "-v0", check=False)
+            self._collect_again(old)
             self._restart(old)
             self._unfinished.unlink(missing_ok=True)
         except FAILURES as error:
@@ -390,6 +398,11 @@ class UpgradeRun:
             return DECIDE
         self.say(f"upgrade: {why}. {self._running(old, 'runs again')}.")
         return DECIDE
+
+    def _collect_again(self, old: Path) -> None:
+        """Collect the old release's scripts. If it fails, they are still there."""
+        with suppress(*FAILURES):
+            self._manage(old, "collectstatic", "--noinput", "-v0", check=False)
 
     def _lost(self, old: Path) -> str:
         """Return why the old release cannot run on the database; "": it can."""
@@ -703,7 +716,12 @@ def run_once(
         try:
             if back:
                 return run.go_back()
-            new = run.folders.place(source)
+            try:
+                new = run.folders.place(source)
+            except (OSError, subprocess.CalledProcessError, shutil.Error) as error:
+                raise ReleaseUnusable(
+                    f"{source} cannot be unpacked: {error}"
+                ) from error
             hand_over(new)
             return run.upgrade(new)
         except (ReleaseUnusable, StepFailed) as error:

@@ -205,6 +205,7 @@ def test_an_installed_folder_is_upgraded_under_load_and_back(site, tmp_path):
         checked,
         checked,
         f"0.1.0 backup {site.backups} --verify --key K",
+        "0.2.0 check --deploy",
         "0.2.0 migrate --noinput -v0",
         "0.2.0 collectstatic --noinput -v0",
         "0.2.0 check --deploy --database default",
@@ -401,6 +402,19 @@ def test_a_table_in_use_is_waited_for_a_few_times(site, tmp_path, monkeypatch):
     assert site.said[-1].endswith("lock timeout. 0.1.0 still runs.")
 
 
+def test_the_scripts_of_the_old_release_are_collected_again(site):
+    (site.new / "deploy/fail-check--deploy").write_text("no secret")
+    assert site.run(site.new) == DECIDE
+    # It was found before anything was changed.
+    assert [line for line in site.commands() if "migrate" in line] == []
+    placed = site.folders.folder / "0.2.0"
+    (placed / "deploy/fail-check--deploy").unlink()
+    (placed / "deploy/fail-collectstatic--noinput").write_text("no room")
+    assert site.run(placed) == DECIDE
+    collected = [line[:19] for line in site.commands() if "collectstatic" in line]
+    assert collected == ["0.2.0 collectstatic", "0.1.0 collectstatic"]
+
+
 def test_bad_sources_and_a_second_upgrade_are_refused_in_one_line(site, tmp_path):
     other = tmp_path / "other"
     shutil.copytree(site.new, other)
@@ -410,7 +424,14 @@ def test_bad_sources_and_a_second_upgrade_are_refused_in_one_line(site, tmp_path
     outside = tmp_path / "outside.tar.gz"
     with tarfile.open(outside, "w:gz") as archive:
         archive.add(site.new / "manage.py", "gpuportal/../../../evil")
-    for source in (tmp_path / "none", text, other, outside, tmp_path):
+    linked = pack(site.new, tmp_path / "linked.tar.gz")
+    (site.new / "link").symlink_to("../../etc")
+    pack(site.new, linked)
+    (site.new / "link").unlink()
+    odd = tmp_path / "odd"
+    shutil.copytree(site.new, odd)
+    os.mkfifo(odd / "pipe")
+    for source in (tmp_path / "none", text, other, outside, linked, odd, tmp_path):
         assert site.run(source) == UNUSABLE, source
         assert site.said[-1].startswith("upgrade: ")
         assert site.said[-1].endswith(". Nothing was changed.")
@@ -421,8 +442,13 @@ def test_bad_sources_and_a_second_upgrade_are_refused_in_one_line(site, tmp_path
     with take_lock(site.folders.folder / ".lock"):
         assert site.run(site.new) == UNUSABLE
     assert site.said == ["upgrade: another upgrade is under way."]
+    (site.new / "manage.py").chmod(0o666)
+    (site.new / "deploy").chmod(0o700)
     # The same version with other files is not taken for the one that is there.
     assert site.run(site.new, prepare=True) == DONE
+    placed = site.folders.folder / "0.2.0"
+    assert (placed / "manage.py").stat().st_mode & 0o777 == 0o644
+    assert (placed / "deploy").stat().st_mode & 0o777 == 0o755
     (site.new / "web.py").write_text("")
     assert site.run(site.new, prepare=True) == UNUSABLE
     assert "with other files" in site.said[-1]
