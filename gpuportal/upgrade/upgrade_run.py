@@ -424,7 +424,7 @@ class UpgradeRun:
         The upgrade counts as unfinished, so that the command goes on the next time.
         """
         if not self.flipped:
-            state = "The database was migrated, and"
+            state = "The migration had begun, and"
         else:
             for service in (*WORKERS, WEB):
                 with suppress(*FAILURES):

@@ -288,7 +288,7 @@ def test_a_contract_migration_leaves_no_automatic_way_back(site):
     (site.new / "deploy/fail-collectstatic--noinput").write_text("no room")
     assert site.run(site.new) == DECIDE
     assert site.said[-1].startswith(
-        "upgrade: collectstatic: no room. The database was "
+        "upgrade: collectstatic: no room. The migration had begun, "
     )
     assert "0.1.0 may not work with the database: drops lab_gpu." in site.said[-1]
     assert site.running() == {"0.1.0"}
