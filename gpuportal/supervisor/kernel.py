@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
@@ -26,13 +27,19 @@ class AlreadyRunning(Exception):
 def take_lock(path: Path) -> IO[str]:
     """Take the lock of a folder, for as long as the returned file stays open.
 
-    Children do not inherit it, because Python opens files close-on-exec.
+    Children do not inherit it, because Python opens files close-on-exec. Only its user
+    can open the file: who can open it can lock it.
 
     Raises:
         AlreadyRunning: another process holds it. Nothing was changed.
+        OSError: it cannot be opened.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    file = path.open("a+")
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
+    file = os.fdopen(os.open(path, flags, 0o600), "a+")
+    with suppress(PermissionError):
+        # It was made by an older release.
+        os.fchmod(file.fileno(), 0o600)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

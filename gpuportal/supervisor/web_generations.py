@@ -46,6 +46,7 @@ RETIRED_SECONDS = 75.0
 STEADY_SECONDS = 60.0
 QUICK_DEATHS_MAX = 5
 RESTART_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0)
+LAUNCH_FAILURES = (OSError, subprocess.SubprocessError)
 _numbers = count(1)
 
 
@@ -56,6 +57,8 @@ class WebProcess:
     process: subprocess.Popen[bytes]
     notices: socket.socket
     """Where it reports that it is ready."""
+    address: Path
+    """Path of that socket. Only the user of this process may write to it."""
     started: float
     """Monotonic."""
     ready: bool = False
@@ -80,6 +83,7 @@ class WebProcess:
     def close(self) -> None:
         """Forget it after its end."""
         self.notices.close()
+        self.address.unlink(missing_ok=True)
 
 
 @dataclass
@@ -144,7 +148,12 @@ class WebGenerations:
             The generation, and why it is not ready. "": it is.
         """
         made = Generation(release)
-        made.processes = [self._launch(release) for _ in range(self._workers)]
+        try:
+            for _ in range(self._workers):
+                made.processes.append(self._launch(release))
+        except LAUNCH_FAILURES as error:
+            self._kill(made)
+            return made, f"a web process cannot be started: {error}"
         deadline = time.monotonic() + READY_SECONDS
         while not all(one.ready for one in made.processes):
             for one in made.processes:
@@ -216,14 +225,19 @@ class WebGenerations:
         missing = self._workers - len(self._serving.processes)
         if missing and now >= self._start_again:
             # The release that is served, also if the root leads to another one now.
-            self._serving.processes += [
-                self._launch(self._serving.release) for _ in range(missing)
-            ]
+            try:
+                for _ in range(missing):
+                    made = self._launch(self._serving.release)
+                    self._serving.processes.append(made)
+            except LAUNCH_FAILURES as error:
+                self._start_again = now + self._deaths.failed()
+                self._say(f"a web process cannot be started: {error}")
         return True
 
     def _stop(self) -> None:
         """End all, and requests that take long."""
         left = [*self._serving.processes, *self._retired]
+        ended = list(left)
         for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGKILL):
             for one in left:
                 kernel.send(one.process.pid, signum)
@@ -232,7 +246,9 @@ class WebGenerations:
                 time.sleep(LOOK_SECONDS)
             left = [one for one in left if not one.dead]
             if not left:
-                return
+                break
+        for one in ended:
+            one.close()
 
     def _kill(self, made: Generation) -> None:
         for one in made.processes:
@@ -243,25 +259,30 @@ class WebGenerations:
     # --- one process --------------------------------------------------------------
 
     def _launch(self, release: Path) -> WebProcess:
-        address = f"gpuportal-web-{os.getpid()}-{next(_numbers)}"
-        notices = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        notices.bind(f"\0{address}")
-        notices.setblocking(False)
+        address = self._state.absolute().with_name(
+            f"ready-{os.getpid()}-{next(_numbers)}"
+        )
+        notices = _notices(address)
         die = kernel.die_with_parent(signal.SIGTERM)
 
         def before_exec() -> None:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
             die()
 
-        process = subprocess.Popen(
-            [self._python(release), "-m", self._module, "--fd", str(self._fd)],
-            cwd=release,
-            env=os.environ | {"NOTIFY_SOCKET": f"@{address}"},
-            stdin=subprocess.DEVNULL,
-            pass_fds=(self._fd,),
-            preexec_fn=before_exec,
-        )
-        return WebProcess(process, notices, time.monotonic())
+        try:
+            process = subprocess.Popen(
+                [self._python(release), "-m", self._module, "--fd", str(self._fd)],
+                cwd=release,
+                env=os.environ | {"NOTIFY_SOCKET": str(address)},
+                stdin=subprocess.DEVNULL,
+                pass_fds=(self._fd,),
+                preexec_fn=before_exec,
+            )
+        except LAUNCH_FAILURES:
+            notices.close()
+            address.unlink(missing_ok=True)
+            raise
+        return WebProcess(process, notices, address, time.monotonic())
 
     def _python(self, release: Path) -> str:
         """Return the release's own Python, or this one if it has none."""
@@ -283,8 +304,12 @@ class WebGenerations:
             "failure": why,
         }
         draft = self._state.with_suffix(".draft")
-        draft.write_text(json.dumps(state))
-        draft.replace(self._state)
+        try:
+            draft.write_text(json.dumps(state))
+            draft.replace(self._state)
+        except OSError as error:
+            # Those that serve go on. A reload is then not answered.
+            self._say(f"{self._state} cannot be written: {error.strerror}")
 
     def _give_up(self, why: str) -> int:
         self._say(why)
@@ -292,6 +317,31 @@ class WebGenerations:
 
     def _say(self, text: str) -> None:
         print(f"web: {text}", file=sys.stderr, flush=True)
+
+
+def _notices(address: Path) -> socket.socket:
+    """Return a socket in a folder, for the user of this process alone.
+
+    An abstract address has no permissions: every user of the machine could send to it.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    try:
+        # Left by a process that was killed and had the same number.
+        address.unlink(missing_ok=True)
+        before = os.umask(0o177)
+        try:
+            made.bind(str(address))
+        finally:
+            os.umask(before)
+        address.chmod(0o600)
+        made.setblocking(False)
+    except OSError:
+        made.close()
+        raise
+    return made
 
 
 def read_state(file: Path) -> dict[str, Any]:

@@ -92,7 +92,9 @@ class ReleaseFolders:
                 raise ReleaseUnusable(
                     f"{placed} is there, with other files. Move it away first"
                 )
-            # Units run as another user.
+            _refuse_links_outside(draft)
+            # Units run as another user. Only root changes what they run.
+            subprocess.run(["chmod", "-R", "go-w,a+rX", draft], check=True)
             draft.chmod(0o755)
             draft.rename(placed)
             return placed
@@ -105,16 +107,21 @@ class ReleaseFolders:
         Raises:
             ReleaseUnusable: the file system cannot exchange two names.
         """
+        draft = self.link.with_name(f".{self.link.name}.link")
         if self.link.is_symlink():
+            self._adopt_the_rest(draft)
             return
         self.folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+        for path in self.folder.iterdir():
+            # Left by an upgrade that was killed before the exchange.
+            if path.is_symlink() and path.readlink() == draft:
+                path.unlink()
         name = release_of(self.link)
         home = self.folder / name
         number = 1
-        while home.exists():
+        while os.path.lexists(home):
             number += 1
             home = self.folder / f"{name}-installed-{number}"
-        draft = self.link.with_name(f".{self.link.name}.link")
         draft.unlink(missing_ok=True)
         home.symlink_to(draft)
         draft.symlink_to(home)
@@ -123,12 +130,27 @@ class ReleaseFolders:
         _exchange(draft, home)
         draft.unlink()
 
-    def flip(self, release: Path) -> None:
-        """Let the link lead to a release, in one step."""
-        before = self.current
+    def _adopt_the_rest(self, draft: Path) -> None:
+        """End what was killed between the two exchanges, or after them."""
+        if draft.is_symlink():
+            draft.unlink()
+        elif draft.is_dir():
+            home = self.link.readlink()
+            if home.is_symlink() and home.readlink() == draft:
+                _exchange(draft, home)
+                draft.unlink()
+
+    def flip(self, release: Path, *, previous: Path | None) -> None:
+        """Let the link lead to a release, in one step.
+
+        Args:
+            previous: the release that ran before from now on; None: there is none.
+        """
+        if previous is None:
+            (self.folder / PREVIOUS).unlink(missing_ok=True)
+        else:
+            _point(self.folder / PREVIOUS, previous)
         _point(self.link, release)
-        if before != release:
-            _point(self.folder / PREVIOUS, before)
 
 
 def release_of(folder: Path) -> str:
@@ -199,6 +221,23 @@ def _git(source: Path, *words: str) -> bytes:
         why = error.stderr.decode(errors="replace").strip().splitlines()[-1:]
         raise ReleaseUnusable(f"git: {' '.join(why)}") from error
     return done.stdout
+
+
+def _refuse_links_outside(draft: Path) -> None:
+    """Refuse a link that leads out of a release.
+
+    Raises:
+        ReleaseUnusable: there is one.
+    """
+    top = draft.resolve()
+    for path in draft.rglob("*"):
+        if not path.is_symlink():
+            continue
+        # The draft gets another name, so a link must not name it.
+        leads = Path(os.path.realpath(path))
+        if path.readlink().is_absolute() or not leads.is_relative_to(top):
+            inside = path.relative_to(draft)
+            raise ReleaseUnusable(f"{inside} is a link that leads outside")
 
 
 def _same_files(draft: Path, placed: Path) -> bool:

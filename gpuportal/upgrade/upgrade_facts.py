@@ -28,6 +28,7 @@ from gpuportal.upgrade.upgrade_report import (
     PendingEffect,
     PendingMigration,
     UpgradeFacts,
+    releases_behind,
 )
 from placement.models import Job
 from placement.protocol.job_lifecycle import JobState
@@ -100,7 +101,8 @@ def published_releases() -> tuple[str, ...]:
 def lost_to(folder: Path) -> list[str]:
     """Return what keeps an older release from running on this database.
 
-    That is every contract step that the database has and the release lacks.
+    That is every contract step that the database has and the release lacks, unless the
+    release had stopped using what the step removes.
 
     Raises:
         DatabaseError: the database does not answer.
@@ -114,10 +116,15 @@ def lost_to(folder: Path) -> list[str]:
             continue
         if (folder / app / "migrations" / f"{name}.py").is_file():
             continue
+        migration = loader.disk_migrations[key]
+        since = contract_since(migration)
+        behind = releases_behind(_release(folder), since, published_releases())
+        if since and behind is not None and behind <= 0:
+            continue
         before = loader.project_state(key, at_end=False)
         found += [
             f"{app}.{name} {effect.text}"
-            for effect in _effects(loader.disk_migrations[key], before)
+            for effect in _effects(migration, before)
             if effect.kind is EffectKind.CONTRACT
         ]
     return found

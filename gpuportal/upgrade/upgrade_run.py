@@ -5,7 +5,8 @@
 
 The new release is made ready beside the old one. Migrations only add, so the old
 release runs on until the link leads to the new one. If a service does not start or the
-self-test fails, the link leads back, and the old release runs again.
+self-test fails, the link leads back, and the old release runs again. If a migration
+removed what the old release needs, the new release stays.
 
 It runs as root and needs the standard library only. Everything that reads the portal's
 database is done by the releases' own ``gpuportal-manage``, as the portal's user.
@@ -14,6 +15,7 @@ database is done by the releases' own ``gpuportal-manage``, as the portal's user
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shutil
 import signal
@@ -44,10 +46,17 @@ BACKUPS = Path("/var/backups/gpuportal")
 LOCK_SECONDS = 10
 """A migration that waits longer for a table gives up, so that pages do not wait for
 it."""
+SETUP_SECONDS = 2 * 3600.0
+BACKUP_SECONDS = 6 * 3600.0
+COMMAND_SECONDS = 1800.0
+"""How long other commands may take. Only a migration has all the time that it needs."""
+END_SECONDS = 60.0
+"""How long a command may take to end after SIGTERM."""
+INTERRUPTIONS = (signal.SIGINT, signal.SIGTERM)
 TRIES = 3
 PAUSE_SECONDS = 5.0
 BACKUP_COMMAND = Path("gpuportal/management/commands/backup.py")
-OPTIONAL_LISTS = ("requirements-ldap.txt",)
+OPTIONAL_LISTS = ("requirements-ldap.txt", "requirements-saml.txt")
 """Further packages that a portal may have, beside the list of its set-up."""
 
 
@@ -73,6 +82,37 @@ class UpgradeOptions:
     requirements: str = ""
 
 
+@dataclass(frozen=True)
+class ReleaseChange:
+    """A change from one release to another that has begun."""
+
+    old: Path
+    new: Path
+    before_old: Path | None
+    """The release that ran before the old one."""
+    back: bool
+    """Whether it leads back, so that the database has the old one's migrations."""
+
+    def write(self, file: Path) -> None:
+        """Write it, so that it is there as a whole or not at all."""
+        draft = file.with_name(f"{file.name}.draft")
+        paths = {"old": str(self.old), "new": str(self.new)}
+        paths["before_old"] = str(self.before_old or "")
+        draft.write_text(json.dumps({**paths, "back": self.back}))
+        draft.replace(file)
+
+    @classmethod
+    def read(cls, file: Path) -> ReleaseChange | None:
+        """Return what was written; None if there is nothing, or not from this code."""
+        try:
+            found = json.loads(file.read_text())
+            old, new = Path(found["old"]), Path(found["new"])
+            before = Path(found["before_old"]) if found["before_old"] else None
+            return cls(old, new, before, bool(found["back"]))
+        except (OSError, ValueError, LookupError, TypeError):
+            return None
+
+
 @dataclass
 class UpgradeRun:
     """One upgrade."""
@@ -85,6 +125,16 @@ class UpgradeRun:
     flipped: bool = False
     old: Path = Path()
     """The release that runs before."""
+    before_old: Path | None = None
+    """The release that ran before that one."""
+    migrated_by: Path | None = None
+    """The release that has begun to migrate the database."""
+    collected: bool = False
+    """Whether it began to replace the scripts of the pages."""
+    resumed: bool = False
+    """Whether it goes on with a change that was killed."""
+    lock: int | None = None
+    """Descriptor of the lock. It is held until the last command has ended, too."""
 
     def upgrade(self, new: Path) -> int:
         """Upgrade to a release in its own folder; return the exit status."""
@@ -121,10 +171,22 @@ class UpgradeRun:
         if not self._unfinished.exists():
             self.say(f"{new} is the release that runs: there is nothing to do.")
             return DONE
+        if self.options.check or self.options.prepare:
+            self.say(
+                "The last upgrade did not come to its end. It goes on without --check "
+                "and --prepare."
+            )
+            return DECIDE
         self.say("The last upgrade did not come to its end. It goes on.")
-        self.old = self.folders.previous or new
+        change = self._change_under_way()
+        if change is None:
+            change = ReleaseChange(self.folders.previous or new, new, None, back=False)
+        self.flipped = self.resumed = True
+        self.old, self.before_old = change.old, change.before_old
+        # It has every migration of the database, and the self-test.
+        newest = self.migrated_by = change.old if change.back else change.new
         try:
-            self._switch(new, tested_by=new)
+            self._switch(new, tested_by=newest, back=change.back)
         except FAILURES as error:
             return self._failed(str(error))
         self.say(f"{new.name} runs.")
@@ -135,20 +197,31 @@ class UpgradeRun:
         """A file that is there between the change of the link and the end."""
         return self.folders.folder / ".unfinished"
 
+    def _change_under_way(self) -> ReleaseChange | None:
+        """Return the change that was killed before its end."""
+        return ReleaseChange.read(self._unfinished)
+
     def go_back(self) -> int:
         """Return to the release that ran before; return the exit status."""
         new, old = self.folders.current, self.folders.previous
-        self.old = new
+        if change := self._change_under_way():
+            # The link may lead to either of the two.
+            new, old = change.new, change.old
+            if change.back:
+                new, old = old, new
+            self.resumed, self.flipped = True, self.folders.current == old
         if old is None or old == new:
             raise ReleaseUnusable("there is no release that ran before")
+        self.old, self.before_old = new, old
         found = self._manage(new, "upgrade", "--back-to", str(old), check=False)
         self.say(found.stdout.rstrip() or found.stderr.strip())
-        if found.returncode and not self.options.accept:
+        if self.options.check or (found.returncode and not self.options.accept):
             return found.returncode
         try:
+            self.collected = True
             self._manage(old, "collectstatic", "--noinput", "-v0")
             # The older release may have no such test.
-            self._switch(old, tested_by=new)
+            self._switch(old, tested_by=new, back=True)
         except FAILURES as error:
             return self._failed(str(error))
         self.say(f"{old.name} runs again.")
@@ -161,17 +234,21 @@ class UpgradeRun:
         wanted = self.options.requirements or _requirements_of(old)
         environ = os.environ | {"REQUIREMENTS": wanted}
         environ.pop("GPUPORTAL_VAR", None)
-        _run(["sh", str(new / "deploy" / "setup.sh"), "setup"], environ, shown=True)
+        setup = ["sh", str(new / "deploy" / "setup.sh"), "setup"]
+        self._run(setup, environ, shown=True)
         have = _packages(old)
         for name in OPTIONAL_LISTS:
-            own = [line.split("==")[0] for line in _lines(new / name) if "==" in line]
-            needed = {_plain(word) for word in own} - _packages(new)
-            if needed and needed <= have:
+            needed = _named(new / name)
+            # What the new list adds is not there yet.
+            had = _named(old / name) or needed
+            if had and had <= have and not needed <= _packages(new):
                 pip = [*("-m", "pip", "install", "-q", "--no-input"), "-r", name]
-                _run([_python(new), *pip], environ, cwd=new)
+                self._run([_python(new), *pip], environ, cwd=new)
 
     def _check(self, new: Path, old: Path) -> int:
-        lost = sorted(_packages(old) - _packages(new))
+        # What the old release's own lists name, the new one dropped on purpose.
+        lists = [_named(file) for file in old.glob("requirements*.txt")]
+        lost = sorted(_packages(old) - _packages(new) - set().union(*lists))
         words = ["upgrade", "--check", "--installed", str(old)]
         words += [word for name in lost for word in ("--lost", name)]
         found = self._manage(new, *words, check=False)
@@ -184,7 +261,11 @@ class UpgradeRun:
 
     def _change(self, new: Path) -> None:
         self.folders.adopt()
-        self.old = self.folders.current
+        self.old, self.before_old = self.folders.current, self.folders.previous
+        change = self._change_under_way()
+        if change and change.old == self.old:
+            # Killed before the link led to the new one.
+            self.before_old = change.before_old
         if self.options.backup:
             if not (self.old / BACKUP_COMMAND).is_file():
                 raise StepFailed(
@@ -195,29 +276,34 @@ class UpgradeRun:
             key = ["--key", self.options.key] if self.options.key else []
             folder = self._backup_folder()
             self._manage(self.old, "backup", str(folder), "--verify", *key)
+        # What does not need the new tables is found before they are made.
+        self._manage(new, "check", "--deploy")
         self.say("migrating the database, while the old release runs ...")
         self._migrate(new)
+        self.collected = True
         self._manage(new, "collectstatic", "--noinput", "-v0")
         self._manage(new, "check", "--deploy", "--database", "default")
         self._switch(new, tested_by=new)
 
-    def _switch(self, release: Path, *, tested_by: Path) -> None:
+    def _switch(self, release: Path, *, tested_by: Path, back: bool = False) -> None:
         """Let the services run another release, and test the portal."""
-        self._unfinished.touch()
+        change = ReleaseChange(self.old, release, self.before_old, back)
+        change.write(self._unfinished)
         self._flip(release)
-        if not self.services.runs(WEB):
-            self.services.install_units(release)
+        self._restart(release)
+        if WEB not in self.restarted:
+            stopped = "The web" if self.restarted else "The portal"
             start = "systemctl start gpuportal.target"
-            self.say(f"The portal is stopped, so nothing was tested. Start it: {start}")
+            self.say(f"{stopped} is stopped, so nothing was tested. Start it: {start}")
         else:
-            self._restart(release)
             self.say("testing ...")
             self._test(tested_by, release)
         self._unfinished.unlink()
 
     def _flip(self, release: Path) -> None:
-        self.folders.flip(release)
         self.flipped = True
+        previous = self.before_old if release == self.old else self.old
+        self.folders.flip(release, previous=previous)
         self.say(f"{self.folders.link} leads to {release.name}.")
 
     def _backup_folder(self) -> Path:
@@ -230,6 +316,7 @@ class UpgradeRun:
 
     def _migrate(self, new: Path) -> None:
         """Migrate. A table that is in use is waited for some seconds at a time."""
+        self.migrated_by = new
         environ = {"PGOPTIONS": f"-c lock_timeout={LOCK_SECONDS}s"}
         for number in range(1, TRIES + 1):
             done = self._manage(
@@ -244,18 +331,30 @@ class UpgradeRun:
             time.sleep(PAUSE_SECONDS)
 
     def _restart(self, release: Path) -> None:
+        """Let every service that is not stopped run a release."""
         changed = self.services.install_units(release)
         for service in WORKERS:
             if self.services.runs(service) or service in self.restarted:
                 self.restarted.append(service)
                 self._service(self.services.restart, service)
+        if not (self.services.runs(WEB) or WEB in self.restarted):
+            return
         # The process that replaces the web's is itself started again only if its unit
         # changed. The port stays open in both cases.
         swap = self.services.restart
         if f"{WEB}.service" not in changed and self.services.runs(WEB):
             swap = self.services.reload
-        self.restarted.append(WEB)
-        self._service(swap, WEB)
+        try:
+            self._service(swap, WEB)
+        except StepFailed:
+            # An upgrade that was killed or that failed may have changed its unit.
+            # Then the process does not know the unit's command.
+            again = self.resumed or WEB in self.restarted
+            if swap == self.services.restart or not again:
+                raise
+            self._service(self.services.restart, WEB)
+        finally:
+            self.restarted.append(WEB)
 
     def _service(self, act: Callable[[str], None], service: str) -> None:
         try:
@@ -277,17 +376,19 @@ class UpgradeRun:
     def _failed(self, why: str) -> int:
         """Let the old release run; say why in one line."""
         why, old = " ".join(why.split()).rstrip("."), self.old
+        if self.collected and not self.flipped:
+            # Its pages name its own scripts.
+            self._collect_again(old)
+        if lost := self._lost(old):
+            self._stay(why, lost)
+            return DECIDE
         if not self.flipped:
-            self.say(f"upgrade: {why}. {old.name} still runs.")
+            self.say(f"upgrade: {why}. {self._running(old, 'still runs')}.")
             return DECIDE
         try:
-            self.folders.flip(old)
-            # Its pages name its own scripts. They are still there if this fails.
-            self._manage(old, "collectstatic", "--noinput", "-v0", check=False)
-            if self.restarted:
-                self._restart(old)
-            else:
-                self.services.install_units(old)
+            self.folders.flip(old, previous=self.before_old)
+            self._collect_again(old)
+            self._restart(old)
             self._unfinished.unlink(missing_ok=True)
         except FAILURES as error:
             self.say(
@@ -295,8 +396,76 @@ class UpgradeRun:
                 f"journalctl -u 'gpuportal-*'"
             )
             return DECIDE
-        self.say(f"upgrade: {why}. {old.name} runs again.")
+        self.say(f"upgrade: {why}. {self._running(old, 'runs again')}.")
         return DECIDE
+
+    def _collect_again(self, old: Path) -> None:
+        """Collect the old release's scripts. If it fails, they are still there."""
+        with suppress(*FAILURES):
+            self._manage(old, "collectstatic", "--noinput", "-v0", check=False)
+
+    def _lost(self, old: Path) -> str:
+        """Return why the old release cannot run on the database; "": it can."""
+        if self.migrated_by is None or self.migrated_by == old:
+            return ""
+        try:
+            words = ("upgrade", "--back-to", str(old))
+            found = self._manage(self.migrated_by, *words, check=False)
+        except FAILURES as error:
+            return f"it was not found out ({error})"
+        if not found.returncode:
+            return ""
+        bad = [line for line in found.stdout.splitlines() if "problem" in line[:8]]
+        return " ".join(" ".join(bad or [_last_line(found)]).split()).rstrip(".")
+
+    def _stay(self, why: str, lost: str) -> None:
+        """Say why there is no way back. What was not restarted yet gets the new code.
+
+        The upgrade counts as unfinished, so that the command goes on the next time.
+        """
+        if not self.flipped:
+            state = "The migration had begun, and"
+        else:
+            for service in (*WORKERS, WEB):
+                with suppress(*FAILURES):
+                    if service not in self.restarted and self.services.runs(service):
+                        self.services.restart(service)
+            state = f"{self.folders.current.name} stays, because"
+        self.say(
+            f"upgrade: {why}. {state} {self.old.name} may not work with the database: "
+            f"{lost}. Repair the cause and repeat the command, or restore the backup "
+            "from before the upgrade (docs/operations.md)."
+        )
+
+    def _running(self, release: Path, words: str) -> str:
+        """Return that a release runs, if it does."""
+        with suppress(*FAILURES):
+            if any(self.services.runs(one) for one in (WEB, *WORKERS)):
+                return f"{release.name} {words}"
+        return f"{self.folders.link} leads to {release.name}, and nothing of it runs"
+
+    def _run(
+        self,
+        words: Sequence[str],
+        environ: dict[str, str],
+        *,
+        cwd: Path | None = None,
+        shown: bool = False,
+    ) -> None:
+        """Run a command of the set-up.
+
+        Raises:
+            StepFailed: with the last line that it wrote.
+        """
+        limit = SETUP_SECONDS
+        try:
+            done = run_command(
+                words, environ, seconds=limit, lock=self.lock, cwd=cwd, shown=shown
+            )
+        except subprocess.TimeoutExpired as error:
+            raise StepFailed(f"{words[0]}: no end in {limit:.0f} s") from error
+        if done.returncode:
+            raise StepFailed(_last_line(done))
 
     def _manage(
         self,
@@ -305,14 +474,16 @@ class UpgradeRun:
         check: bool = True,
         environ: dict[str, str] | None = None,
     ) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            ["sh", str(release / "deploy" / "gpuportal-manage"), *words],
-            env=os.environ | (environ or {}),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        limits = {"migrate": None, "backup": BACKUP_SECONDS}
+        try:
+            done = run_command(
+                ["sh", str(release / "deploy" / "gpuportal-manage"), *words],
+                os.environ | (environ or {}),
+                seconds=limits.get(words[0], COMMAND_SECONDS),
+                lock=self.lock,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise StepFailed(f"{words[0]}: no end in {error.timeout:.0f} s") from error
         if check and done.returncode:
             raise StepFailed(f"{words[0]}: {_last_line(done)}")
         return done
@@ -323,30 +494,54 @@ def _last_line(done: subprocess.CompletedProcess[str]) -> str:
     return lines[-1] if lines else f"exit status {done.returncode}"
 
 
-def _run(
+def run_command(
     words: Sequence[str],
     environ: dict[str, str],
     *,
+    seconds: float | None,
+    lock: int | None,
     cwd: Path | None = None,
     shown: bool = False,
-) -> None:
-    """Run a command.
+) -> subprocess.CompletedProcess[str]:
+    """Run a command, and end it with SIGTERM if this process is interrupted.
+
+    Args:
+        seconds: how long it may take; None: as long as it needs.
+        lock: a descriptor that it inherits.
+        shown: whether its standard output is this process's.
 
     Raises:
-        StepFailed: with the last line that it wrote.
+        subprocess.TimeoutExpired: it took longer.
     """
-    done = subprocess.run(
-        words,
-        cwd=cwd,
-        env=environ,
-        stdin=subprocess.DEVNULL,
-        stdout=None if shown else subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        raise StepFailed(_last_line(done))
+    # An interruption between its start and the wait would leave it.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTIONS)
+    try:
+        process = subprocess.Popen(
+            words,
+            cwd=cwd,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=None if shown else subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            pass_fds=() if lock is None else (lock,),
+            preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, before),
+        )
+        with process:
+            try:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+                out, err = process.communicate(timeout=seconds)
+            except BaseException:
+                # SIGKILL would end runuser and leave what runs under it.
+                process.terminate()
+                try:
+                    process.communicate(timeout=END_SECONDS)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                raise
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return subprocess.CompletedProcess(words, process.returncode, out or "", err)
 
 
 def _python(release: Path) -> str:
@@ -363,6 +558,12 @@ def _packages(release: Path) -> set[str]:
     """Return the names of the Python packages of a release."""
     found = (release / ".venv").glob("lib/python3*/site-packages/*.dist-info")
     return {_plain(path.name.rpartition("-")[0].rpartition("-")[0]) for path in found}
+
+
+def _named(file: Path) -> set[str]:
+    """Return the packages that a list pins."""
+    lines = [line.partition("==") for line in _lines(file)]
+    return {_plain(name.split("[")[0]) for name, pin, _ in lines if pin}
 
 
 def _plain(name: str) -> str:
@@ -395,7 +596,6 @@ def main() -> int:
         "source",
         type=Path,
         nargs="?",
-        default=TOP,
         help="a release's .tar.gz, an unpacked one, or a checkout, whose last commit "
         "is taken (default: where this command is)",
     )
@@ -425,6 +625,9 @@ def main() -> int:
     )
     parser.add_argument("--source", type=Path, dest="placed", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.back and (options.prepare or options.source):
+        print("upgrade: --back takes no SOURCE and no --prepare", file=sys.stderr)
+        return UNUSABLE
     # The portal's user reads what root unpacks.
     os.umask(0o022)
     for name in ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE"):
@@ -432,7 +635,7 @@ def main() -> int:
         os.environ.pop(name, None)
     # A terminal that goes away does not stop an upgrade half-way. Ctrl-C goes back.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    for signum in (signal.SIGINT, signal.SIGTERM):
+    for signum in INTERRUPTIONS:
         signal.signal(signum, _interrupted)
     if os.getuid() and options.link == LINK:
         print("upgrade: run it as root", file=sys.stderr)
@@ -457,11 +660,11 @@ def main() -> int:
     if options.placed:
         # Handed over already.
         return run_once(run, options.placed, hand_over=lambda _: None)
-    return run_once(run, options.source, back=options.back)
+    return run_once(run, options.source or TOP, back=options.back)
 
 
 def _interrupted(signum: int, _frame: object) -> None:
-    for other in (signal.SIGINT, signal.SIGTERM):
+    for other in INTERRUPTIONS:
         signal.signal(other, signal.SIG_IGN)
     raise StepFailed("it was interrupted")
 
@@ -509,10 +712,16 @@ def run_once(
         run.say(f"upgrade: {run.folders.folder}: {error.strerror}.")
         return UNUSABLE
     with lock:
+        run.lock = lock.fileno()
         try:
             if back:
                 return run.go_back()
-            new = run.folders.place(source)
+            try:
+                new = run.folders.place(source)
+            except (OSError, subprocess.CalledProcessError, shutil.Error) as error:
+                raise ReleaseUnusable(
+                    f"{source} cannot be unpacked: {error}"
+                ) from error
             hand_over(new)
             return run.upgrade(new)
         except (ReleaseUnusable, StepFailed) as error:

@@ -200,7 +200,11 @@ def test_children_die_with_a_killed_supervisor(tmp_path):
 
 
 def test_a_lock_is_held_once_and_says_by_whom(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "lock").touch(0o644)
     first = take_lock(tmp_path / "run" / "lock")
+    # Who can open it can lock it.
+    assert (tmp_path / "run" / "lock").stat().st_mode & 0o777 == 0o600
     first.write("process 7")
     first.flush()
     with pytest.raises(AlreadyRunning) as caught:

@@ -30,6 +30,10 @@ def web(tmp_path):
 
 def test_no_request_is_refused_while_the_release_changes(web, tmp_path):
     assert web.ask() == "a"
+    # No other user of the machine can say that a process is ready.
+    assert [oct(path.stat().st_mode) for path in tmp_path.glob("ready-*")] == [
+        "0o140600"
+    ]
     slow: list[str] = []
     upload = threading.Thread(target=lambda: slow.append(web.ask("/slow")))
     upload.start()
@@ -56,17 +60,30 @@ def test_no_request_is_refused_while_the_release_changes(web, tmp_path):
     assert slow == ["a"]
 
 
-def test_a_release_that_does_not_start_leaves_the_old_one_serving(web):
+def test_a_release_that_does_not_start_leaves_the_old_one_serving(web, tmp_path):
     with Load(web) as load:
         until(lambda: load.answers["a"] > 2)
         web.point("broken")
         assert reload_web(web.state) == "a web process ended with status 3"
         assert web.ask() == "a"
+        # It has a Python that cannot be executed.
+        python = tmp_path / "broken" / ".venv" / "bin" / "python"
+        python.parent.mkdir(parents=True)
+        python.touch()
+        why = reload_web(web.state)
+        assert why.startswith("a web process cannot be started: [Errno 13]")
+        assert web.ask() == "a"
+        # Neither does a state that cannot be written end it.
+        python.unlink()
+        web.state.with_suffix(".draft").mkdir()
+        web.point("b")
+        web.process.send_signal(signal.SIGHUP)
+        until(lambda: load.answers["b"] > 0)
     assert load.failed == []
-    assert set(load.answers) == {"a"}
+    assert set(load.answers) == {"a", "b"}
 
 
-def test_a_process_that_dies_comes_back_from_the_release_that_serves(web):
+def test_a_process_that_dies_comes_back_from_the_release_that_serves(web, tmp_path):
     assert web.ask() == "a"
     web.point("broken")
     children = Path(f"/proc/{web.process.pid}/task/{web.process.pid}/children")
@@ -78,6 +95,7 @@ def test_a_process_that_dies_comes_back_from_the_release_that_serves(web):
     assert again != child
     web.process.terminate()
     assert web.process.wait(60) == 0
+    assert [*tmp_path.glob("ready-*")] == []
     with pytest.raises(ProcessLookupError):
         os.kill(int(again), 0)
 

@@ -101,6 +101,11 @@ def test_an_older_release_may_run_unless_a_contract_step_was_done(
     status, text = run("--back-to", str(tmp_path))
     assert status == 1
     assert "telemetry.0009_node_release drops it" in text
+    # The next release removed what this one had stopped to use.
+    release = "[project]\nname = 'gpuportal'\nversion = '0.1.0'\n"
+    (tmp_path / "pyproject.toml").write_text(release)
+    monkeypatch.setattr(upgrade_facts, "contract_since", lambda _: "0.1.0")
+    assert run("--back-to", str(tmp_path))[0] == 0
 
 
 def test_an_upgrade_that_was_tested_is_in_the_audit_log(db, monkeypatch):

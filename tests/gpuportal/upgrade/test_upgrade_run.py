@@ -5,17 +5,20 @@ The service manager is one of its own. systemd's is tried by deploy/rehearse.
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tarfile
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from gpuportal.supervisor.kernel import take_lock
+from gpuportal.supervisor.kernel import AlreadyRunning, take_lock
 from gpuportal.supervisor.web_generations import reload_web
+from gpuportal.upgrade import release_folders
 from gpuportal.upgrade.release_folders import ReleaseFolders, ReleaseUnusable
 from gpuportal.upgrade.service_manager import WEB, ServiceFailed, Systemd
 from gpuportal.upgrade.upgrade_run import (
@@ -25,6 +28,7 @@ from gpuportal.upgrade.upgrade_run import (
     UNUSABLE,
     UpgradeOptions,
     UpgradeRun,
+    run_command,
     run_once,
 )
 from tests.gpuportal.running import ROOT
@@ -43,9 +47,9 @@ fail="$top/deploy/fail-$1$2"
 [ "$1" != backup ] || fail="$top/deploy/fail-backup"
 [ ! -e "$fail" ] || { cat "$fail" >&2; exit 1; }
 case "$1 $2" in "upgrade --self-test")
-    [ "$(cat "$TEST_WORKER")" = "$(cat "$top/RELEASE")" ] || {
+    [ "$(cat "$TEST_WORKER")" = "$7" ] || {
         echo "problem  worker: another release runs." ; exit 1; }
-    exec "$TEST_PYTHON" - "$4" "$(cat "$top/RELEASE")" <<'END'
+    exec "$TEST_PYTHON" - "$4" "$7" <<'END'
 import sys, urllib.request
 found = urllib.request.urlopen(sys.argv[1], b"x", timeout=60).read().decode()
 print("ok       web:", found)
@@ -88,12 +92,13 @@ class OwnServices:
         self.units: Path | None = link / "deploy" / "systemd"
         self.installed = UNIT.format("1")
         self.worker: subprocess.Popen[bytes] | None = None
+        self.stopped: set[str] = set()
         self.web = Web(link, state)
         self.restart("gpuportal-worker")
 
     def runs(self, service: str) -> bool:
         """Beat, ingest and refine do not run here."""
-        return service in (WEB, "gpuportal-worker")
+        return service in {WEB, "gpuportal-worker"} - self.stopped
 
     def restart(self, service: str) -> None:
         """Start the worker from where the link leads now."""
@@ -200,6 +205,7 @@ def test_an_installed_folder_is_upgraded_under_load_and_back(site, tmp_path):
         checked,
         checked,
         f"0.1.0 backup {site.backups} --verify --key K",
+        "0.2.0 check --deploy",
         "0.2.0 migrate --noinput -v0",
         "0.2.0 collectstatic --noinput -v0",
         "0.2.0 check --deploy --database default",
@@ -224,6 +230,8 @@ def test_an_installed_folder_is_upgraded_under_load_and_back(site, tmp_path):
     assert site.run(archive, back=True) == DECIDE
     assert site.running() == {"0.2.0"}
     assert site.said[-1].endswith(". 0.2.0 runs again.")
+    # After an automatic way back, the release before is the same as before.
+    assert site.folders.previous == releases / "0.1.0"
     (releases / "0.2.0/deploy/fail-upgrade--self-test").unlink()
 
 
@@ -255,6 +263,7 @@ def test_whatever_fails_the_old_release_runs_and_one_line_says_why(site, tmp_pat
             assert line in site.said[-1], name
             assert "\n" not in site.said[-1]
             assert site.running() == {"0.1.0"}, name
+            assert site.folders.previous is None, name
             assert site.services.installed == UNIT.format("1")
             if kept is None:
                 fault.unlink()
@@ -274,6 +283,29 @@ def test_whatever_fails_the_old_release_runs_and_one_line_says_why(site, tmp_pat
     assert load.failed == []
 
 
+def test_a_contract_migration_leaves_no_automatic_way_back(site):
+    (site.new / "deploy/fail-upgrade--back-to").write_text("drops lab_gpu")
+    (site.new / "deploy/fail-collectstatic--noinput").write_text("no room")
+    assert site.run(site.new) == DECIDE
+    assert site.said[-1].startswith(
+        "upgrade: collectstatic: no room. The migration had begun, "
+    )
+    assert "0.1.0 may not work with the database: drops lab_gpu." in site.said[-1]
+    assert site.running() == {"0.1.0"}
+    placed = site.folders.folder / "0.2.0" / "deploy"
+    (placed / "fail-collectstatic--noinput").unlink()
+    (placed / "fail-worker").touch()
+    assert site.run(placed.parent) == DECIDE
+    assert " 0.2.0 stays, because 0.1.0 may not " in site.said[-1]
+    assert "runs again" not in site.said[-1]
+    assert "still runs" not in site.said[-1]
+    # The web has the new code too, and the command goes on once the cause is repaired.
+    assert site.services.web.ask() == "0.2.0"
+    (placed / "fail-worker").unlink()
+    assert site.run(placed.parent) == DONE
+    assert site.running() == {"0.2.0"}
+
+
 def test_an_upgrade_that_is_killed_half_way_goes_on_the_next_time(site, monkeypatch):
     def killed(_service: str) -> None:
         raise SystemExit("killed")
@@ -283,10 +315,82 @@ def test_an_upgrade_that_is_killed_half_way_goes_on_the_next_time(site, monkeypa
         with pytest.raises(SystemExit):
             site.run(site.new)
     assert site.running() == {"0.1.0", "0.2.0"}
+    # What changes nothing that runs does not go on.
+    site.commands()
+    for choice in ({"check": True}, {"prepare": True}):
+        assert site.run(site.new, **choice) == DECIDE
+    assert site.run(site.new, back=True, check=True) == DONE
+    assert [line for line in site.commands() if "--back-to" not in line] == []
+    assert site.running() == {"0.1.0", "0.2.0"}
     assert site.run(site.new) == DONE
     assert site.running() == {"0.2.0"}
     assert site.run(site.new) == DONE
     assert "nothing to do" in site.said[-1]
+
+
+def test_the_way_back_is_known_wherever_an_upgrade_was_killed(site, monkeypatch):
+    def killed(*_args: object, **_named: object) -> None:
+        raise SystemExit("killed")
+
+    assert site.run(site.new) == DONE
+    third = write_release(site.new.with_name("third"), "0.3.0")
+    releases = site.folders.folder
+    for stops in ("link", "reload"):
+        with monkeypatch.context() as patch:
+            if stops == "link":
+                module = "gpuportal.upgrade.release_folders"
+                patch.setattr(f"{module}._point", killed)
+            else:
+                patch.setattr(site.services, "reload", killed)
+            with pytest.raises(SystemExit):
+                site.run(third)
+        assert site.run(site.new, back=True) == DONE
+        assert site.said[-1] == "0.2.0 runs again."
+        assert site.running() == {"0.2.0"}
+    # A way back that was killed goes on back, and not forth.
+    with monkeypatch.context() as patch:
+        patch.setattr(site.services, "reload", killed)
+        with pytest.raises(SystemExit):
+            site.run(site.new, back=True)
+    assert site.folders.current == releases / "0.3.0"
+    assert site.run(site.new, back=True) == DONE
+    assert site.running() == {"0.3.0"}
+    assert site.folders.previous == releases / "0.2.0"
+
+
+def test_only_what_runs_is_restarted(site):
+    site.services.stopped = {WEB}
+    assert site.run(site.new) == DONE
+    # The web still has the old code here, as it was not started.
+    assert site.running() == {"0.1.0", "0.2.0"}
+    assert any("The web is stopped, so nothing" in line for line in site.said)
+    site.services.stopped = {WEB, "gpuportal-worker"}
+    assert site.run(site.new, back=True) == DONE
+    assert site.services.mark.read_text() == "0.2.0"
+    assert any("The portal is stopped, so nothing" in line for line in site.said)
+    (site.folders.folder / "0.2.0/deploy/fail-migrate--noinput").write_text("no")
+    assert site.run(site.folders.folder / "0.2.0") == DECIDE
+    assert site.said[-1].endswith(" leads to 0.1.0, and nothing of it runs.")
+
+
+def test_packages_of_a_portal_are_kept_and_dropped_ones_are_no_problem(site):
+    site.new.joinpath("requirements-saml.txt").write_text("xmlsec==2\nnew-one==1\n")
+    site.link.joinpath("requirements-saml.txt").write_text("xmlsec==1\n")
+    site.link.joinpath("requirements.txt").write_text("Dropped_one[x]==1\n")
+    packages = site.link / ".venv/lib/python3.11/site-packages"
+    for name in ("dropped_one", "xmlsec", "own"):
+        (packages / f"{name}-1.0.dist-info").mkdir(parents=True)
+    python = site.new / ".venv-python"
+    python.write_text('#!/bin/sh\necho "pip $*" >>"$TEST_LOG"\n')
+    python.chmod(0o755)
+    setup = site.new / "deploy" / "setup.sh"
+    keep = "mkdir -p .venv/bin && cp .venv-python .venv/bin/python\n"
+    setup.write_text(setup.read_text() + keep)
+    assert site.run(site.new, check=True) == DONE
+    pip, check = site.commands()
+    assert pip == "pip -m pip install -q --no-input -r requirements-saml.txt"
+    # The small pip installs nothing, so xmlsec would be lost if no list named it.
+    assert check.endswith(f" --installed {site.link} --lost own")
 
 
 def test_a_table_in_use_is_waited_for_a_few_times(site, tmp_path, monkeypatch):
@@ -298,6 +402,19 @@ def test_a_table_in_use_is_waited_for_a_few_times(site, tmp_path, monkeypatch):
     assert site.said[-1].endswith("lock timeout. 0.1.0 still runs.")
 
 
+def test_the_scripts_of_the_old_release_are_collected_again(site):
+    (site.new / "deploy/fail-check--deploy").write_text("no secret")
+    assert site.run(site.new) == DECIDE
+    # It was found before anything was changed.
+    assert [line for line in site.commands() if "migrate" in line] == []
+    placed = site.folders.folder / "0.2.0"
+    (placed / "deploy/fail-check--deploy").unlink()
+    (placed / "deploy/fail-collectstatic--noinput").write_text("no room")
+    assert site.run(placed) == DECIDE
+    collected = [line[:19] for line in site.commands() if "collectstatic" in line]
+    assert collected == ["0.2.0 collectstatic", "0.1.0 collectstatic"]
+
+
 def test_bad_sources_and_a_second_upgrade_are_refused_in_one_line(site, tmp_path):
     other = tmp_path / "other"
     shutil.copytree(site.new, other)
@@ -307,7 +424,14 @@ def test_bad_sources_and_a_second_upgrade_are_refused_in_one_line(site, tmp_path
     outside = tmp_path / "outside.tar.gz"
     with tarfile.open(outside, "w:gz") as archive:
         archive.add(site.new / "manage.py", "gpuportal/../../../evil")
-    for source in (tmp_path / "none", text, other, outside, tmp_path):
+    linked = pack(site.new, tmp_path / "linked.tar.gz")
+    (site.new / "link").symlink_to("../../etc")
+    pack(site.new, linked)
+    (site.new / "link").unlink()
+    odd = tmp_path / "odd"
+    shutil.copytree(site.new, odd)
+    os.mkfifo(odd / "pipe")
+    for source in (tmp_path / "none", text, other, outside, linked, odd, tmp_path):
         assert site.run(source) == UNUSABLE, source
         assert site.said[-1].startswith("upgrade: ")
         assert site.said[-1].endswith(". Nothing was changed.")
@@ -318,12 +442,56 @@ def test_bad_sources_and_a_second_upgrade_are_refused_in_one_line(site, tmp_path
     with take_lock(site.folders.folder / ".lock"):
         assert site.run(site.new) == UNUSABLE
     assert site.said == ["upgrade: another upgrade is under way."]
+    (site.new / "manage.py").chmod(0o666)
+    (site.new / "deploy").chmod(0o700)
     # The same version with other files is not taken for the one that is there.
     assert site.run(site.new, prepare=True) == DONE
+    placed = site.folders.folder / "0.2.0"
+    assert (placed / "manage.py").stat().st_mode & 0o777 == 0o644
+    assert (placed / "deploy").stat().st_mode & 0o777 == 0o755
     (site.new / "web.py").write_text("")
     assert site.run(site.new, prepare=True) == UNUSABLE
     assert "with other files" in site.said[-1]
     assert site.running() == {"0.1.0"}
+
+
+def test_what_an_upgrade_began_ends_with_it_or_keeps_its_lock(tmp_path):
+    def run(text: str, **options: object) -> str:
+        words = ["sh", "-c", text, str(tmp_path / "ended")]
+        chosen = {"seconds": None, "lock": None} | options
+        return run_command(words, dict(os.environ), **chosen).stdout
+
+    lock = take_lock(tmp_path / "lock")
+    left = run("sleep 3600 >/dev/null 2>&1 & echo $!", lock=lock.fileno())
+    lock.close()
+    with pytest.raises(AlreadyRunning):
+        take_lock(tmp_path / "lock")
+    os.kill(int(left), signal.SIGKILL)
+
+    def released() -> bool:
+        with suppress(AlreadyRunning):
+            take_lock(tmp_path / "lock").close()
+            return True
+        return False
+
+    until(released)
+
+    def interrupted(*_args: object) -> None:
+        raise ZeroDivisionError
+
+    before = signal.signal(signal.SIGTERM, interrupted)
+    try:
+        patient = "trap 'echo $$ >\"$0\"; exit' TERM; {}; while :; do sleep 0.05; done"
+        with pytest.raises(ZeroDivisionError):
+            run(patient.format("kill -TERM $PPID"))
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    # It was asked to end, and waited for.
+    ended = int((tmp_path / "ended").read_text())
+    with pytest.raises(ProcessLookupError):
+        os.kill(ended, 0)
+    with pytest.raises(subprocess.TimeoutExpired):
+        run("sleep 3600", seconds=0.0)
 
 
 def test_a_checkout_is_taken_by_its_commit(site, tmp_path):
@@ -364,8 +532,8 @@ def test_the_path_leads_to_a_release_at_every_moment(tmp_path):
     home = folders.current
     assert (link.is_symlink(), home) == (True, tmp_path / "releases" / "0.1.0")
     for _ in range(50):
-        folders.flip(other)
-        folders.flip(home)
+        folders.flip(other, previous=home)
+        folders.flip(home, previous=other)
     over.set()
     watcher.join()
     assert lost == []
@@ -377,6 +545,34 @@ def test_the_path_leads_to_a_release_at_every_moment(tmp_path):
     link.unlink()
     with pytest.raises(ReleaseUnusable, match="no portal is installed"):
         _ = folders.current
+
+
+@pytest.mark.parametrize("calls", [0, 1, 2])
+def test_a_folder_that_was_adopted_half_way_is_adopted_the_next_time(
+    calls, tmp_path, monkeypatch
+):
+    link = write_release(tmp_path / "portal", "0.1.0")
+    folders = ReleaseFolders(link, tmp_path / "releases")
+    exchange, left = release_folders._exchange, iter(range(calls))
+
+    def killed(one: Path, other: Path) -> None:
+        if next(left, None) is None:
+            raise SystemExit("killed")
+        exchange(one, other)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(release_folders, "_exchange", killed)
+        if calls == 2:
+            patch.setattr(
+                Path, "unlink", lambda path, **named: named or killed(path, path)
+            )
+        with pytest.raises(SystemExit):
+            folders.adopt()
+    assert (link / "manage.py").exists()
+    folders.adopt()
+    assert folders.current == tmp_path / "releases" / "0.1.0"
+    assert not folders.current.is_symlink()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["portal", "releases"]
 
 
 def test_systemd_is_told_what_an_admin_would_type(tmp_path, monkeypatch):
@@ -426,8 +622,9 @@ def test_the_command_of_an_admin_says_in_one_line_what_is_wrong(tmp_path):
         [*words, "--help"], env=environ, cwd=tmp_path, capture_output=True
     )
     assert (shown.returncode, b"--back" in shown.stdout) == (0, True)
-    odd = subprocess.run([*words, "--odd"], env=environ, capture_output=True)
-    assert odd.returncode == UNUSABLE
+    for odd in (["--odd"], ["--back", "--prepare"], ["--back", "/tmp"]):
+        done = subprocess.run([*words, *odd], env=environ, capture_output=True)
+        assert (done.returncode, done.stdout) == (UNUSABLE, b"")
     # systemd is not in this PATH, and only root may upgrade.
     for name in ("sh", "readlink", "dirname"):
         (tmp_path / name).symlink_to(str(shutil.which(name)))
