@@ -22,10 +22,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 
 from gpuportal.supervisor.kernel import AlreadyRunning, take_lock
 from gpuportal.upgrade.release_folders import ReleaseFolders, ReleaseUnusable
@@ -513,35 +514,54 @@ def run_command(
     Raises:
         subprocess.TimeoutExpired: it took longer.
     """
-    # An interruption between its start and the wait would leave it.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTIONS)
+    started: list[subprocess.Popen[str]] = []
     try:
-        process = subprocess.Popen(
-            words,
-            cwd=cwd,
-            env=environ,
-            stdin=subprocess.DEVNULL,
-            stdout=None if shown else subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            pass_fds=() if lock is None else (lock,),
-            preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, before),
-        )
-        with process:
+        # An interruption between its start and the wait would leave it.
+        with _held_back(INTERRUPTIONS):
+            process = subprocess.Popen(
+                words,
+                cwd=cwd,
+                env=environ,
+                stdin=subprocess.DEVNULL,
+                stdout=None if shown else subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                pass_fds=() if lock is None else (lock,),
+            )
+            started.append(process)
+        out, err = process.communicate(timeout=seconds)
+    except BaseException:
+        for process in started:
+            # SIGKILL would end runuser and leave what runs under it.
+            process.terminate()
             try:
-                signal.pthread_sigmask(signal.SIG_SETMASK, before)
-                out, err = process.communicate(timeout=seconds)
-            except BaseException:
-                # SIGKILL would end runuser and leave what runs under it.
-                process.terminate()
-                try:
-                    process.communicate(timeout=END_SECONDS)
-                except subprocess.TimeoutExpired:
-                    process.kill()
-                raise
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+                process.communicate(timeout=END_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        raise
     return subprocess.CompletedProcess(words, process.returncode, out or "", err)
+
+
+@contextmanager
+def _held_back(signals: Iterable[signal.Signals]) -> Iterator[None]:
+    """Hold signals back until the end. The first one that came is then raised.
+
+    A blocked signal would go to another thread, and interrupt this one all the same.
+    """
+    came: list[int] = []
+
+    def hold(number: int, _frame: FrameType | None) -> None:
+        came.append(number)
+
+    before = {one: signal.signal(one, hold) for one in signals}
+    try:
+        yield
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, signal.SIG_DFL if handler is None else handler)
+        if came:
+            signal.raise_signal(came[0])
 
 
 def _python(release: Path) -> str:
