@@ -112,7 +112,7 @@ CASES = (
     _train("llama-3-8b", 1, 2048, "bf16", task="infer"),
     _train("llama-3-8b", 32, 2048, "bf16", task="infer"),
     _train("qwen2.5-32b", 8, 1024, "bf16", task="infer"),
-)  # fmt: skip
+)
 
 
 # --- what the planner says --------------------------------------------------------

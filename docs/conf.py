@@ -33,13 +33,13 @@ _OWN_LINK = re.compile(r"\]\(#")
 
 
 def _name_own_page(_app: Sphinx, name: str, source: list[str]) -> None:
-    """Let a link to an anchor of its own page name the page, as other links do."""
+    """Add the page to links to anchors of the same page, as other links have it."""
     page = name.rpartition("/")[2]
     source[0] = _OWN_LINK.sub(f"]({page}.md#", source[0])
 
 
 def _note_anchors(app: Sphinx, document: nodes.document) -> None:
-    """Tell Sphinx of the anchors that pages write in HTML, so that links find them."""
+    """Register the anchors that pages have as HTML with Sphinx, so links find them."""
     name = app.env.docname
     labels = app.env.domains.standard_domain.anonlabels
     for raw in document.findall(nodes.raw):

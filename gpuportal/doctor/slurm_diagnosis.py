@@ -44,7 +44,7 @@ class SlurmReading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmBooking:
-    """What Slurm holds for bookings, and who submits jobs (SLURM_BOOK)."""
+    """Slurm's reservations for bookings, and its agent (SLURM_BOOK)."""
 
     held: int = 0
     """Reservations that it holds now."""

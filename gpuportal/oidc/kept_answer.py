@@ -1,4 +1,4 @@
-"""What an identity provider said about itself, kept for a while."""
+"""The last configuration or metadata of an identity provider, in memory."""
 
 import math
 import threading

@@ -49,8 +49,8 @@ def keep(
     """Store it in the browser. It replaces an earlier one.
 
     Args:
-        by_form: the provider comes back with a form of its own site. Browsers send a
-            cookie with it only if that is said, and only over https.
+        by_form: the provider answers with a form, which its site sends. Browsers add a
+            cookie to it only with SameSite=None, and only over https.
     """
     response.set_cookie(
         _name(),

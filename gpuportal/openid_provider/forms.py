@@ -1,4 +1,4 @@
-"""What an operator enters for a service."""
+"""The forms that register and change a service."""
 
 from typing import Any
 

@@ -53,7 +53,9 @@ CLIENT_ID = re.compile(r"[A-Za-z0-9_-]{1,40}")
 CHALLENGE = re.compile(r"[A-Za-z0-9_-]{43}")
 """A SHA-256 digest in base64url without padding (RFC 7636, section 4.2)."""
 PRINTABLE = re.compile(r"[ !#-\[\]-~]*")
-"""What a description of an error may have (RFC 6749, section 4.1.2.1)."""
+"""The characters that the description of an error may have (RFC 6749, section
+4.1.2.1).
+"""
 DESCRIBED = ("response_type", "grant_type", "redirect_uri", "client_id", "scope")
 """Parameters that Authlib puts into such descriptions, or that find rows."""
 

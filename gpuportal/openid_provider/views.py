@@ -290,7 +290,7 @@ def _leave(
 
 
 def _refused(request: HttpRequest, error: OAuth2Error) -> HttpResponse:
-    """Tell the service, or the person if it is not certain where the service is."""
+    """Refuse to the service, or to the person if its address is not certain."""
     error.state = request.GET.get("state")
     status, _body, headers = error()
     location = dict(headers).get("Location")

@@ -31,7 +31,7 @@ NAMES = {"saml": "urn:oasis:names:tc:SAML:2.0:assertion"}
 
 @dataclass(frozen=True)
 class Assertion:
-    """What a valid assertion says about a person."""
+    """The identity and the attributes of a person in a valid assertion."""
 
     assertion_id: str
     expires_at: datetime

@@ -1,4 +1,4 @@
-"""What a SAML provider says about itself: its address and its certificates.
+"""The metadata of a SAML provider: its address and its certificates.
 
 The metadata are trusted because an operator named their file or https address. The
 address is called without redirects, and a federation's list of all providers is too

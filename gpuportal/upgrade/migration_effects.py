@@ -1,4 +1,4 @@
-"""What a migration does to processes of the release before it, which still run.
+"""The effects of a migration on processes of the release before it, which still run.
 
 An upgrade migrates first and restarts afterwards. So a migration may add (*expand*).
 What takes something away from the running release is a *contract* step: it comes in a
@@ -62,7 +62,7 @@ class MigrationEffect:
     table: str
     """Table whose rows count; "": not known."""
     text: str
-    """What happens, after the name of the migration."""
+    """The effect in words, which follow the name of the migration."""
 
 
 def contract_since(migration: Migration) -> str:

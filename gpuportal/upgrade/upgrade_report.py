@@ -1,4 +1,4 @@
-"""What an upgrade will do, as lines of a report. Plain Python: the facts are given."""
+"""The report on an upgrade before it is made. Plain Python: the facts are given."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ FAILURES = (StepFailed, ServiceFailed, ReleaseUnusable, OSError, LookupError)
 
 @dataclass
 class UpgradeOptions:
-    """What the admin chose."""
+    """The options of an upgrade."""
 
     check: bool = False
     prepare: bool = False

@@ -34,7 +34,7 @@ ENDED = frozenset(
 )
 """States of a job that is over (squeue(1))."""
 LOST = frozenset({"BOOT_FAIL", "NODE_FAIL", "PREEMPTED"})
-"""States of a job that is over through no fault of its own."""
+"""States of a job that Slurm ended and that did not fail itself."""
 MARGIN_SECONDS = 60.0
 _REASONS = {
     "BeginTime": "its reservation has not begun",
@@ -88,7 +88,7 @@ def batch_script(argv: Sequence[str], env: Mapping[str, str], folder: str) -> st
             "unset SLURM_EXPORT_ENV",
             *exports,
             "umask 077",
-            # Slurm signals this shell. The program has a process group of its own.
+            # Slurm signals this shell. The program is in another process group.
             "trap 'stop=1; test -z \"$child\" || kill -TERM -$child' TERM",
             f"setsid {program} &",
             "child=$!",

@@ -1,4 +1,4 @@
-"""What the shim and the keeper do about a Job that Slurm runs. They may be root."""
+"""The steps of the shim and the keeper for a Job of Slurm. They may be root."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ BYTES_PER_WIDTH = 5.0
 products, the rest for the operators between them.
 """
 CUT_BYTES_PER_WIDTH = 1 / 3
-"""What each further tensor rank adds: its products are narrower on one side."""
+"""Bytes that each further tensor rank adds: its products are narrower on one side."""
 PLAIN_INNER = 4
 """Inner width of a plain block, times its width."""
 UNKNOWN_WIDTH = 1024.0

@@ -1,4 +1,4 @@
-"""What a service may ask for, where people go back to, and what it learns of them."""
+"""The rules of services: scopes, redirect addresses, and claims about people."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def sign_in_too_old(
 
 @dataclass(frozen=True)
 class OpenidPerson:
-    """What the portal knows of a person and may give to services."""
+    """The facts about a person that services may get."""
 
     subject: str
     username: str

@@ -42,7 +42,7 @@ Row = TypeVar("Row", OpenidCode, OpenidToken)
 
 @dataclass(frozen=True)
 class ClientFields:
-    """What an operator enters for a service."""
+    """The fields of a service that an operator enters."""
 
     name: str
     redirect_uris: Sequence[str]

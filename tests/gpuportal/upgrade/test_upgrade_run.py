@@ -1,6 +1,6 @@
 """An upgrade with real processes: small releases, a real web, a worker that runs.
 
-The service manager is one of its own. systemd's is tried by deploy/rehearse.
+The tests have another service manager. deploy/rehearse runs systemd.
 """
 
 import os

@@ -94,7 +94,7 @@ class Web:
         self.listener.close()
 
     def ask(self, path: str = "/") -> str:
-        """Send a form on a connection of its own, as a proxy does."""
+        """Send a form on a new connection, as a proxy does."""
         client = http.client.HTTPConnection("127.0.0.1", self.port, timeout=90)
         try:
             client.request("POST", path, b"x" * 1000, {"Connection": "close"})
@@ -106,7 +106,7 @@ class Web:
 
 
 class Load:
-    """Requests, 50 a second, until it is left; each in a thread of its own."""
+    """50 requests a second until the block ends, each in a separate thread."""
 
     def __init__(self, web: Web) -> None:
         self.web, self.answers = web, Counter()

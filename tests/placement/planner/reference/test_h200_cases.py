@@ -21,14 +21,14 @@ DATA = Path(__file__).parents[3] / "data" / "memory" / "measured_h200.json"
 MEASURED = json.loads(DATA.read_text())
 ROWS, JOBS = MEASURED["cases"], MEASURED["jobs"]
 FURTHER_OFF = {"bert-large": 0.04, "vit-large": 0.01}
-"""Reached as well by the symbolic form, so the closed form loses nothing there."""
+"""The symbolic form has the same errors, so the closed form loses nothing there."""
 
 
 @pytest.mark.parametrize("row", ROWS, ids=[row["case"] for row in ROWS])
 def test_tensors_and_the_driver_s_figure_are_met_on_a_real_card(row):
     workload = Workload.from_json(Workload().to_json() | row["workload"])
     made = estimate(well_known_spec(row["model"]), workload, Sharding())
-    # A loop of its own called GPT-2 with its cache. Recipes do not.
+    # The measured loop called GPT-2 with its cache. Recipes do not.
     cache = row.get("cache_bytes", 0)
     off = (made.peak_bytes + WORKSPACE_BYTES) / (row["peak_bytes"] - cache) - 1
     assert abs(off) < FURTHER_OFF.get(row["model"], 0.005)
