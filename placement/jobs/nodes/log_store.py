@@ -78,7 +78,7 @@ class LogMatch:
 
 
 @dataclass(frozen=True)
-class LogNumbers:
+class CurveRows:
     """The numbers in a log as far as it has been read for them."""
 
     rows: list[dict[str, float]]
@@ -314,7 +314,7 @@ def last_lines(job: Job, count: int, *, part: int = 0) -> list[str]:
     return [clean(line) for line in job.last_lines][-count:]
 
 
-def numbers(job: Job, most: int = PAGE_BYTES) -> LogNumbers:
+def numbers(job: Job, most: int = PAGE_BYTES) -> CurveRows:
     """Read on for numbers, and return those that have been read.
 
     Earlier results are stored beside the log, so only the new part of a long log is
@@ -326,7 +326,7 @@ def numbers(job: Job, most: int = PAGE_BYTES) -> LogNumbers:
     """
     path = path_of(job)
     if not path.is_file():
-        return LogNumbers([], 0, 0)
+        return CurveRows([], 0, 0)
     kept = path.with_suffix(".numbers.json")
     state = _read_state(kept)
     total = size(job)
@@ -336,7 +336,7 @@ def numbers(job: Job, most: int = PAGE_BYTES) -> LogNumbers:
             try:
                 fcntl.flock(turn, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                return LogNumbers(state["rows"], 0, left)
+                return CurveRows(state["rows"], 0, left)
             # Another process may have read on before this one had its turn.
             state = _read_state(kept)
             if state["offset"] > total:
@@ -349,7 +349,7 @@ def numbers(job: Job, most: int = PAGE_BYTES) -> LogNumbers:
                 with contextlib.suppress(FileNotFoundError):
                     os.utime(kept, (0, 0))
             new = state["offset"] - before
-    return LogNumbers(state["rows"], new, left)
+    return CurveRows(state["rows"], new, left)
 
 
 def has_unread_numbers(job: Job) -> bool:

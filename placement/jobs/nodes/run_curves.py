@@ -38,7 +38,7 @@ RETRY = timedelta(minutes=10)
 logger = logging.getLogger(__name__)
 
 
-def numbers(job: Job, most: int = log_store.PAGE_BYTES) -> log_store.LogNumbers:
+def numbers(job: Job, most: int = log_store.PAGE_BYTES) -> log_store.CurveRows:
     """Return the numbers of a Job by step, thinned for a chart.
 
     Those of the log come first. A tag that the log has too is left to the log.

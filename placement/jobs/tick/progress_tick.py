@@ -1,8 +1,11 @@
 """The tick that follows running Jobs.
 
-1. read the progress of each running Job, and send it to its pages 2. read the numbers
-of logs that have grown 3. delete results and logs past the site's retention 4. read the
-curves of event files that have arrived
+It does four things:
+
+1. read the progress of each running Job, and send it to its pages
+2. read the numbers of logs that have grown
+3. delete results and logs past the site's retention
+4. read the curves of event files that have arrived
 
 Safe to run twice and concurrently. One bad row never blocks the rest.
 """
