@@ -22,6 +22,8 @@ MOST_NAMES = 3
 IMPORT_OLD_SECONDS = 3 * 3600
 """Usage is imported every hour."""
 AGENT_OLD_SECONDS = 60.0
+SHORTEST_JOB_AGE = 60
+"""Seconds of MinJobAge. Slurm is asked every 15 s, and may be late."""
 WORKERS = "systemctl status gpuportal-worker gpuportal-beat"
 
 
@@ -268,7 +270,21 @@ def _booking(facts: SlurmFacts, found: SlurmBooking) -> Iterator[Diagnosis]:
         )
     else:
         yield well("booking", f"reservations of the portal in Slurm: {found.held}")
+    yield from _short_memory(facts)
     yield _agent(found)
+
+
+def _short_memory(facts: SlurmFacts) -> Iterator[Diagnosis]:
+    """Report that Slurm forgets ended jobs before the portal has seen them."""
+    seconds = facts.config.get("MinJobAge", "").split()[:1]
+    if seconds and seconds[0].isdecimal() and int(seconds[0]) < SHORTEST_JOB_AGE:
+        yield Diagnosis(
+            "short jobs",
+            CheckState.NOTE,
+            f"MinJobAge is {seconds[0]} s, so a short job may not check its holder in",
+            f"Set MinJobAge={SHORTEST_JOB_AGE} or more in slurm.conf. The default is "
+            "300.",
+        )
 
 
 def _strange(names: tuple[str, ...]) -> Diagnosis:

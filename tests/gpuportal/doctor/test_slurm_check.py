@@ -90,6 +90,12 @@ class TestReport:
             (books(), "jobs", "ok", "login"),
             (books(agent=""), "jobs", "note", "sbatch"),
             (books(agent_age_seconds=None), "jobs", "problem", "does not report"),
+            (
+                replace(books(), config=GOOD.config | {"MinJobAge": "5 sec"}),
+                "short jobs",
+                "note",
+                "5 s",
+            ),
             (books(agent_isolates=False), "jobs", "problem", "other Unix users"),
             (
                 replace(GOOD, version=SlurmVersion(22, 5, 8)),

@@ -272,6 +272,74 @@ def test_the_time_of_the_first_look_is_kept_while_slurm_answers(
     assert kept[tasks.WATCHED] == first
 
 
+OWN, OTHERS = "3|RUNNING|alice|(null)|gp1", "4|RUNNING|bob|(null)|gp1"
+
+
+def test_a_hold_that_slurm_lost_is_made_again_beside_the_holders_job(
+    lab, slurm, node_gpus, alice
+) -> None:
+    made = lab.book(alice, node_gpus, NOW, 3)
+    name = f"gp_lab1_{made.pk}"
+    slurm.holds.clear()
+    slurm.queue = [OWN]
+    assert reconcile(LATER) == {"reserve": 1}
+    assert slurm.holds[name]["Flags"] == "MAGNETIC,PURGE_COMP=00:15:00,IGNORE_JOBS"
+    assert slurm.queue == [f"3|RUNNING|alice|{name}|gp1"]
+    assert reconcile(at(9, 1)) == {"checked_in": 1, "change": 1}
+    # A newer Slurm may leave the job beside the reservation.
+    slurm.queue = [OWN]
+    assert engines.engine_of("slurm").observe(now=at(9, 2)).running == {name: 1}
+    made.refresh_from_db()
+    assert made.state == State.ACTIVE
+
+
+def test_a_hold_that_slurm_lost_is_refunded_if_others_stay_on_the_node(
+    lab, slurm, node_gpus, alice
+) -> None:
+    made = lab.book(alice, node_gpus, NOW, 3)
+    slurm.holds.clear()
+    slurm.queue = [OWN, OTHERS]
+    assert reconcile(LATER) == {"declined": 1}
+    assert reconcile(at(9, 1)) == {"refunded": 1}
+    made.refresh_from_db()
+    assert made.state == State.REFUNDED
+
+
+def test_a_refusal_of_a_moment_refunds_nothing(lab, slurm, node_gpus, alice) -> None:
+    made = lab.book(alice, node_gpus, NOW, 3)
+    slurm.holds.clear()
+    slurm.refuse["create"] = "Requested node configuration is not available"
+    assert reconcile(LATER) == {"declined": 1}
+    slurm.refuse.clear()
+    assert reconcile(at(9, 1)) == {"reserve": 1}
+    made.refresh_from_db()
+    assert (made.state, len(slurm.holds)) == (State.ACTIVE, 1)
+
+
+def test_a_new_booking_waits_for_the_jobs_of_its_own_user_too(
+    lab, slurm, node_gpus, alice
+) -> None:
+    slurm.queue = [OWN]
+    with pytest.raises(EngineRefused, match="A job of Slurm runs on gp1"):
+        lab.book(alice, node_gpus, NOW, 3)
+
+
+@pytest.mark.parametrize("state", ["COMPLETED", "FAILED", "TIMEOUT"])
+def test_a_job_that_ended_between_two_looks_checks_in(
+    lab, slurm, node_gpus, alice, state
+) -> None:
+    made = lab.book(alice, node_gpus, NOW, 3)
+    name = f"gp_lab1_{made.pk}"
+    # This one was cancelled before it had a node.
+    slurm.queue = [f"3|CANCELLED|alice|{name}|"]
+    assert reconcile(LATER) == {}
+    slurm.queue = [f"3|{state}|alice|{name}|gp1"]
+    assert reconcile(at(9, 1)) == {"checked_in": 1, "change": 1}
+    # It does not delay the end.
+    release(reservation_id=made.pk, user=alice, now=at(10))
+    assert reconcile(at(10, 1)) == {"release": 1}
+
+
 @pytest.mark.parametrize(("since", "strike"), [(NOW, True), (at(9, 1), False)])
 def test_a_purged_reservation_is_a_no_show_if_slurm_was_watched(
     lab, slurm, node_gpus, alice, since, strike
