@@ -17,9 +17,10 @@ from reservations.models import EngineHold, LedgerEntry, Membership, Reservation
 from reservations.presence.engine_reconciliation import reconcile
 from reservations.rules.lifecycle import Kind, State
 from reservations.series.recurrence import Repeat, Rule
-from reservations.series.service import checked_wish, rehearse
+from reservations.series.series_days import SeriesWish
+from reservations.series.service import AGAIN, checked_wish, create, extend, rehearse
 from tests.reservations.conftest import NOW, at
-from tests.reservations.engines.replayed_slurm import BUSY, OVERLAP
+from tests.reservations.engines.replayed_slurm import BUSY, OVERLAP, ReplayedSlurm
 
 LATER = NOW + timedelta(seconds=15)
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -220,18 +221,70 @@ def test_a_controller_that_hangs_is_asked_once(
     slurm.hangs = True
     assert reconcile(LATER) == {"engine_away": 1}
     assert slurm.commands[3:] == [f"create gp_lab1_{made[0].pk}"]
+    wish = daily(alice, node_gpus)
+    slurm.commands.clear()
+    _made, days = create(wish, now=LATER)
+    assert [type(day.refusal) for day in days] == [EngineRefused] * 4
+    assert [day.state for day in days] == ["later"] * 4
+    assert len(slurm.commands) == 1
+
+
+def daily(alice, node_gpus) -> SeriesWish:
     rule = Rule(Repeat.DAILY, date(2026, 3, 3), time(9), "UTC", 3600, times=4)
-    wish = checked_wish(
+    return checked_wish(
         user=alice,
         membership=None,
         gpu_ids=[gpu.pk for gpu in node_gpus],
         rule=rule,
-        now=LATER,
+        now=NOW,
     )
-    slurm.commands.clear()
-    days = rehearse(wish, now=LATER)
-    assert [type(day.refusal) for day in days] == [EngineRefused] * 4
-    assert len(slurm.commands) == 1
+
+
+def test_the_preview_of_a_series_changes_nothing_in_slurm(
+    lab, slurm, node_gpus, alice
+) -> None:
+    slurm.holds["theirs"] = {
+        "StartTime": "2026-03-04T08:00:00",
+        "EndTime": "2026-03-04T10:00:00",
+        "Users": "root",
+        "Nodes": "gp1",
+        "Flags": "MAINT",
+    }
+    days = rehearse(daily(alice, node_gpus), now=NOW)
+    assert [day.state for day in days] == ["booked", "refused", "booked", "booked"]
+    assert isinstance(days[1].refusal, EngineRefused)
+    assert days[1].refusal.cause == "taken"
+    assert (slurm.commands, list(slurm.holds)) == ([], ["theirs"])
+    slurm.away = True
+    days = rehearse(daily(alice, node_gpus), now=NOW)
+    assert [day.state for day in days] == ["later"] * 4
+
+
+def test_all_days_of_a_series_have_one_time_for_slurm(
+    lab, slurm, node_gpus, alice
+) -> None:
+    slurm.seconds = 4.5
+    wish = daily(alice, node_gpus)
+    made, days = create(wish, now=NOW)
+    # The next command would end after 9 s of the 8 s.
+    assert [day.state for day in days] == ["booked", "later", "later", "later"]
+    assert len(slurm.commands) == 2
+    slurm.seconds = slurm.spent_seconds = 0
+    assert extend(NOW + AGAIN, lab.policy) == {
+        "series_booked": 3,
+        "series_conflicts": 0,
+    }
+    assert len(slurm.holds) == made.occurrences.filter(state="booked").count() == 4
+
+
+def test_a_cluster_that_is_away_is_not_asked_under_locks(
+    lab, slurm, node_gpus, alice, monkeypatch
+) -> None:
+    slurm.away = True
+    asked = mock.Mock(side_effect=AssertionError)
+    monkeypatch.setattr(ReplayedSlurm, "create_reservation", asked)
+    _made, days = create(daily(alice, node_gpus), now=NOW)
+    assert [day.state for day in days] == ["later"] * 4
 
 
 def test_what_slurm_holds_is_looked_after_when_nothing_can_be_booked(
