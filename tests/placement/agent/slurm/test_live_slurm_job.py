@@ -12,10 +12,8 @@ from placement.agent.slurm import slurm_client
 from placement.protocol.commands import SlurmPlace
 from placement.protocol.job_lifecycle import CANNOT_START
 from tests.placement.nodes import ended, log_text, script_order, start, until
-from tests.telemetry.slurm.conftest import _cluster, cluster
 from tests.telemetry.slurm.slurm_processes import SlurmProcesses
 
-__all__ = ["_cluster", "cluster"]
 PLACE = SlurmPlace(node="gp1", reservation="gp_lab1_17")
 
 
@@ -96,23 +94,6 @@ def test_a_stop_is_term_a_grace_and_a_cancel(node, serve, held) -> None:
     assert (status["stopped"], status["reason"]) == (True, "the reservation's end")
     assert status["ended_at"] < times["deadline_at"] - 30
     held.wait_until(lambda: states(held) == [])
-
-
-def test_controller_and_slurmd_are_killed_while_a_job_runs(node, serve, held) -> None:
-    web = serve("echo on\nwhile [ ! -e go ]; do sleep 1; done\necho done\n")
-    folder = run(node, web)
-    until(lambda: "on" in log_text(folder))
-    held.wait_for_saved_jobs()
-    held.kill("slurmctld")
-    until(lambda: "does not answer" in log_text(folder))
-    held.kill("gp1")
-    held.start_slurmctld()
-    until(lambda: "answers again" in log_text(folder))
-    held.start_slurmd("gp1")
-    (folder.work / "go").touch()
-    status = ended(folder)
-    assert (status["event"], status["exit_code"]) == ("exited", 0)
-    assert log_text(folder).splitlines()[-1] == "done"
 
 
 def test_a_shim_that_is_killed_leaves_no_job(node, serve, held) -> None:
