@@ -54,6 +54,11 @@ RUNS_ASK_SECONDS = 15.0
 PATIENCE_SECONDS = 10.0
 """After the end of a job, until its files are visible on the agent's host."""
 PIECE_BYTES = 64 * 1024
+UNSEEN_FOLDER = (
+    "{node} could not write into {folder}. That folder has to be on a file system that "
+    "this host and the nodes of Slurm see under the same path. The admin finds more in "
+    "docs/slurm.md#run"
+)
 MOST_SUBMISSIONS = 3
 """A controller that dies may forget a job that it has just accepted."""
 
@@ -178,6 +183,11 @@ class SlurmLeader:
         self._copy_log()
         state = self.seen.state if self.seen and not self.forgotten else ""
         self._say(f"Slurm ended the job: {state or 'it no longer knows it'}")
+        reason = self.seen.reason if self.seen and not self.forgotten else ""
+        if reason == "JobLaunchFailure" and not (self.folder / LOG).exists():
+            # As of slurmstepd: "Could not open stdout file".
+            self._say(UNSEEN_FOLDER.format(node=self._node(), folder=self.work))
+            return CANNOT_START
         if state in LOST or self.forgotten:
             (self.folder / LOST_FILE).touch()
         if state == "COMPLETED":
@@ -193,6 +203,10 @@ class SlurmLeader:
             while piece := file.read(PIECE_BYTES):
                 self.copied += len(piece)
                 _write(piece)
+
+    def _node(self) -> str:
+        assert self.order.slurm is not None
+        return self.order.slurm.node
 
     def _left_seconds(self) -> float:
         order = self.order

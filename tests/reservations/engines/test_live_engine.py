@@ -110,9 +110,13 @@ def test_a_job_checks_in_and_delays_the_release(
 ) -> None:
     made = desk.book("gp1", timezone.now(), desk.after(1))
     hold = f"gp_lab1_{made.pk}"
+    short = ("--parsable", "--output=/dev/null", "--wrap=true")
+    cluster.run("sbatch", f"--reservation={hold}", *short)
+    cluster.wait_until(lambda: cluster.run("squeue", "--noheader") == "")
+    # It has ended before anybody looked.
+    assert reconcile(soon()) == {"checked_in": 1, "change": 1}
     job = cluster.submit(f"--reservation={hold}", "--time=20")
     cluster.wait_until(lambda: "RUNNING" in cluster.run("squeue", "-ho", "%T"))
-    assert reconcile(soon()) == {"checked_in": 1, "change": 1}
     assert reconcile(soon()) == {}
 
     release(reservation_id=made.pk, user=desk.user, now=timezone.now())

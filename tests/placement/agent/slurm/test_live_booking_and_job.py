@@ -34,7 +34,8 @@ def test_a_booking_its_jobs_their_logs_a_stop_and_the_charge(
     assert made.checked_in_at is not None
     jobs.stop(job_id=second.pk, user=portal.user, now=timezone.now())
     portal.until(second, Job.State.STOPPED)
-    assert portal.cluster.run("squeue", "--noheader") == ""
+    # It may be completing.
+    until(lambda: portal.cluster.run("squeue", "--noheader") == "")
 
     release(reservation_id=made.pk, user=portal.user, now=timezone.now())
     assert portal.reconcile() == {"release": 1}

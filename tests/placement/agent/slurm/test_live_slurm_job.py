@@ -106,6 +106,23 @@ def test_a_shim_that_is_killed_leaves_no_job(node, serve, held) -> None:
     held.wait_until(lambda: states(held) == [])
 
 
+def test_a_node_that_does_not_see_the_folder_is_told_in_the_log(
+    node, serve, held
+) -> None:
+    drain = ("scontrol", "update", "NodeName=gp1")
+    held.run(*drain, "State=DRAIN", "Reason=fans")
+    folder = run(node, serve("echo never\n"))
+    held.wait_until(lambda: any("PENDING" in one for one in states(held)))
+    # The agent and the node are one host here, so the folder has to be away for both.
+    hidden = folder.work.rename(folder.path / "hidden")
+    held.run(*drain, "State=RESUME")
+    held.wait_until(lambda: states(held) == [])
+    hidden.rename(folder.work)
+    status = ended(folder)
+    assert "gp1 could not write into " in log_text(folder)
+    assert status["exit_code"] == CANNOT_START
+
+
 def test_a_refused_submission_is_told_in_the_log(node, serve, held) -> None:
     web = serve("echo never\n")
     folder = run(node, web, slurm=replace(PLACE, reservation="gp_lab1_99"))

@@ -246,6 +246,17 @@ def test_a_job_that_waits_says_why_and_one_whose_node_fails_is_lost(
     assert (tmp_path / FOLDER / LOST_FILE).exists()
 
 
+def test_a_folder_that_the_node_does_not_see_is_told(slurm, tmp_path, capfd):
+    slurm.states = [None, state("FAILED", "JobLaunchFailure")]
+    code, said = follow(tmp_path, capfd)
+    assert code == CANNOT_START
+    assert f"gpuportal: gp1 could not write into {tmp_path}. That folder has" in said
+    # One that has written and failed is another matter.
+    (tmp_path / FOLDER / "log").write_text("no memory\n")
+    code, said = follow(tmp_path, capfd)
+    assert (code, "could not write" in said) == (1, False)
+
+
 def test_a_refused_submission_is_not_repeated(slurm, tmp_path, capfd):
     slurm.states, slurm.refuse = [None], True
     code, said = follow(tmp_path, capfd)
