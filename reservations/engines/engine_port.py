@@ -122,6 +122,14 @@ class ReservationEngine(Protocol):
             EngineDeclined: as in `reserve`. The hold is unchanged.
         """
 
+    def check_rights(self) -> None:
+        """Check that the portal may see and change its holds, so that a hold that
+        `observe` does not show is gone.
+
+        Raises:
+            EngineDeclined: ``DENIED``.
+        """
+
     def release(self, name: str) -> None:
         """Give the nodes back. A hold that is gone is no error.
 
@@ -152,6 +160,9 @@ class PortalEngine:
 
     def change(self, hold: HoldInfo, *, seen: HoldInfo, now: datetime) -> None:
         """Do nothing: the Allocations hold the GPUs."""
+
+    def check_rights(self) -> None:
+        """Do nothing: the portal may do everything."""
 
     def release(self, name: str) -> None:
         """Do nothing: the Allocations hold the GPUs."""

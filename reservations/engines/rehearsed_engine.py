@@ -49,6 +49,9 @@ class RehearsedEngine:
         """Refuse what `reserve` refuses."""
         self.reserve(hold, now=now)
 
+    def check_rights(self) -> None:
+        """Do nothing: what was not seen is not changed."""
+
     def release(self, name: str) -> None:
         """Refuse the release of a hold in which jobs run."""
         if self.view is None or self.view.running.get(name):

@@ -74,7 +74,7 @@ class SlurmEngine:
                 if seen and view.running.get(hold.name) and seen.users != hold.users:
                     seen = None
             if seen is None:
-                raise _declined(refusal) from refusal
+                raise self._declined(refusal) from refusal
             self.change(hold, seen=seen, now=now)
         except SlurmFailure as error:
             raise EngineAway(str(error)) from error
@@ -92,11 +92,11 @@ class SlurmEngine:
         try:
             jobs = _jobs_on(hold, self.commands.placed_jobs())
             if not jobs or any(job.user not in hold.users for job in jobs):
-                raise _declined(refusal) from refusal
+                raise self._declined(refusal) from refusal
             flags = f"{fields['Flags']},IGNORE_JOBS"
             self.commands.create_reservation(hold.name, fields | {"Flags": flags})
         except SlurmRefusal as again:
-            raise _declined(again) from again
+            raise self._declined(again) from again
         except SlurmFailure as error:
             raise EngineAway(str(error)) from error
         for job in jobs:
@@ -113,7 +113,17 @@ class SlurmEngine:
             if fields:
                 self.commands.update_reservation(hold.name, fields)
         except SlurmRefusal as refusal:
-            raise _declined(refusal) from refusal
+            raise self._declined(refusal) from refusal
+        except SlurmFailure as error:
+            raise EngineAway(str(error)) from error
+
+    def check_rights(self) -> None:
+        """Check that the portal's user is an operator. PrivateData of slurm.conf hides
+        reservations from others."""
+        try:
+            if not self.commands.may_reserve():
+                why = "the portal's user has no right to reserve"
+                raise EngineDeclined(why, EngineAnswer.DENIED)
         except SlurmFailure as error:
             raise EngineAway(str(error)) from error
 
@@ -123,7 +133,7 @@ class SlurmEngine:
             self.commands.delete_reservation(name)
         except SlurmRefusal as refusal:
             if refusal.answer is not SlurmAnswer.UNKNOWN:
-                raise _declined(refusal) from refusal
+                raise self._declined(refusal) from refusal
         except SlurmFailure as error:
             raise EngineAway(str(error)) from error
 
@@ -152,6 +162,20 @@ class SlurmEngine:
             used=frozenset(name for _job, name in told if name),
             others=tuple(hold_of(one) for one in found if not self._is_ours(one)),
         )
+
+    def _declined(self, refusal: SlurmRefusal) -> EngineFailure:
+        """Return a refusal as the port has it.
+
+        Slurm says "Invalid user id" of an unknown user, and to a portal that may not
+        reserve.
+        """
+        answer = _ANSWERS.get(refusal.answer, EngineAnswer.OTHER)
+        try:
+            if answer is EngineAnswer.NO_USER and not self.commands.may_reserve():
+                answer = EngineAnswer.DENIED
+        except SlurmFailure as error:
+            return EngineAway(str(error))
+        return EngineDeclined(str(refusal), answer)
 
     def _is_ours(self, found: SlurmReservation) -> bool:
         return reservation_of(self.site, found.name) is not None
@@ -226,11 +250,6 @@ def _hold_name_of(job: PlacedJob, holds: Iterable[HoldInfo], *, now: datetime) -
         if inside and hold.start <= now < hold.end:
             return hold.name
     return ""
-
-
-def _declined(refusal: SlurmRefusal) -> EngineFailure:
-    answer = _ANSWERS.get(refusal.answer, EngineAnswer.OTHER)
-    return EngineDeclined(str(refusal), answer)
 
 
 def _time(at: datetime) -> str:

@@ -137,6 +137,7 @@ def _carry_out(
 ) -> None:
     wanted = facts.wanted
     if step in (Step.NO_SHOW, Step.UNUSED) and wanted is not None:
+        engine.check_rights()
         absent = wanted.start + timedelta(seconds=wanted.idle_seconds)
         if row.state == State.ACTIVE and absent < row.end:
             reason = sentence("nobody came")
@@ -203,6 +204,9 @@ def _is_lost(step: Step, answer: EngineAnswer, state: State, *, again: bool) -> 
     Args:
         again: the request before was refused for the same reason.
     """
+    if answer is EngineAnswer.DENIED:
+        # Slurm may hold it still, and hide it from the portal.
+        return False
     taken = answer in (EngineAnswer.TAKEN, EngineAnswer.BUSY)
     if step is Step.RESERVE:
         return answer is EngineAnswer.TAKEN or (

@@ -45,6 +45,8 @@ PING_SECONDS = 5.0
 MOST_LINE_BYTES = 64 * 2**10
 SACCT_SECONDS = 120.0
 """slurmdbd may read a month of jobs."""
+NO_RESERVATION = "gpuportal_check"
+"""Nothing makes a reservation of this name."""
 SCONTROL_JSON = (23, 2)
 """From this version on `scontrol` prints JSON."""
 
@@ -210,6 +212,21 @@ class SlurmCommands:
         """Change the named fields of a reservation. Raises what
         `create_reservation` raises."""
         self._change("update", f"ReservationName={name}", "", fields)
+
+    def may_reserve(self) -> bool:
+        """Return whether Slurm lets this user make reservations.
+
+        It asks for a change of one that does not exist, so nothing is changed. Slurm
+        looks at the right first.
+
+        Raises:
+            SlurmFailure: no controller answers.
+        """
+        try:
+            self.update_reservation(NO_RESERVATION, {"Duration": "1"})
+        except SlurmRefusal as refusal:
+            return refusal.answer is SlurmAnswer.UNKNOWN
+        return True
 
     def delete_reservation(self, name: str) -> None:
         """Delete a reservation. Raises what `create_reservation` raises."""

@@ -24,7 +24,8 @@ class SlurmAnswer(StrEnum):
     UNKNOWN = "unknown"
     """There is no reservation of that name."""
     NO_USER = "no-user"
-    """A Unix user does not exist where the controller runs."""
+    """A Unix user does not exist where the controller runs. Slurm 22.05 says the same
+    if the portal's user may not reserve."""
     NO_NODE = "no-node"
     DENIED = "denied"
     """The portal's user may not reserve."""

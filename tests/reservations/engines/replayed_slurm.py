@@ -14,6 +14,8 @@ VERSION = b"slurm-wlm 22.05.8\n"
 OVERLAP = "Requested reservation overlaps with another reservation"
 IN_USE = "Requested reservation is in use"
 BUSY = "Requested nodes are busy"
+NO_RIGHT = "Invalid user id"
+"""Of an operator's command by another user. It is also said of an unknown user."""
 INVALID = "Requested reservation is invalid"
 
 
@@ -32,6 +34,8 @@ class SlurmState:
     refuse: dict[str, str] = field(default_factory=dict)
     """The sentence with which a verb is refused."""
     away: bool = False
+    denied: bool = False
+    """The portal's user is no operator, and PrivateData hides reservations from it."""
     hangs: bool = False
     """It answers a ping, and no command that changes something."""
     seconds: float = 0.0
@@ -87,6 +91,8 @@ class ReplayedSlurm(SlurmCommands):
         until = time.monotonic() + self.state.spent_seconds
         if self.deadline is not None and until > self.deadline:
             raise SlurmSilent("scontrol: no time is left to ask")
+        if self.state.denied:
+            raise self._error(verb, NO_RIGHT)
         if verb in self.state.refuse:
             raise self._error(verb, self.state.refuse[verb])
         yield
@@ -120,7 +126,7 @@ class ReplayedSlurm(SlurmCommands):
 
     def _listing(self) -> bytes:
         lines = []
-        for name, told in self.state.holds.items():
+        for name, told in ({} if self.state.denied else self.state.holds).items():
             start, end = (_seconds(told[f"{edge}Time"]) for edge in ("Start", "End"))
             lines.append(
                 f"ReservationName={name} StartTime={start} EndTime={end} "

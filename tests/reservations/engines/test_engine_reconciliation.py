@@ -20,7 +20,12 @@ from reservations.series.recurrence import Repeat, Rule
 from reservations.series.series_days import SeriesWish
 from reservations.series.service import AGAIN, checked_wish, create, extend, rehearse
 from tests.reservations.conftest import NOW, at
-from tests.reservations.engines.replayed_slurm import BUSY, OVERLAP, ReplayedSlurm
+from tests.reservations.engines.replayed_slurm import (
+    BUSY,
+    NO_RIGHT,
+    OVERLAP,
+    ReplayedSlurm,
+)
 
 LATER = NOW + timedelta(seconds=15)
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -95,8 +100,8 @@ def test_a_person_without_a_unix_user_and_a_silent_cluster_are_refused(
     [
         (OVERLAP, "Slurm has reserved gp1 for another purpose in this time."),
         (BUSY, "A job of Slurm runs on gp1"),
-        ("Invalid user id", "Slurm does not know the Unix user"),
         ("Access/permission denied", "Slurm does not let the portal reserve"),
+        (NO_RIGHT, "Slurm does not know the Unix user"),
         ("Something new", "Slurm refuses it: .*Something new"),
     ],
 )
@@ -375,6 +380,23 @@ def test_a_new_booking_waits_for_the_jobs_of_its_own_user_too(
     slurm.queue = [OWN]
     with pytest.raises(EngineRefused, match="A job of Slurm runs on gp1"):
         lab.book(alice, node_gpus, NOW, 3)
+
+
+def test_a_portal_that_loses_its_right_refunds_and_releases_nothing(
+    lab, slurm, node_gpus, alice
+) -> None:
+    made = lab.book(alice, node_gpus, NOW, 3)
+    slurm.denied = True
+    assert reconcile(LATER) == {"declined": 1}
+    assert reconcile(at(9, 1)) == {"declined": 1}
+    # Its reservation is hidden, so nobody knows whether the holder has come.
+    assert reconcile(at(9, 20), watched_since=NOW) == {"declined": 1}
+    with pytest.raises(EngineRefused, match="Slurm does not let the portal reserve"):
+        lab.book(alice, node_gpus, at(15), 1)
+    slurm.denied = False
+    assert reconcile(at(9, 21)) == {}
+    made.refresh_from_db()
+    assert (made.state, len(slurm.holds)) == (State.ACTIVE, 1)
 
 
 @pytest.mark.parametrize("state", ["COMPLETED", "FAILED", "TIMEOUT"])
