@@ -243,9 +243,9 @@ def cpu_over(pid: int, seconds: float) -> float:
     return (cpu_seconds(pid) - before) / seconds
 
 
-def wait_for_port(port: int) -> None:
+def wait_for_port(port: int, seconds: float = 30) -> None:
     """Wait until the web process listens."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + seconds
     while True:
         try:
             socket.create_connection(("127.0.0.1", port), 1).close()

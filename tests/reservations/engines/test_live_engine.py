@@ -21,6 +21,14 @@ from tests.telemetry.slurm.slurm_processes import SlurmProcesses
 __all__ = ["_cluster", "cluster"]
 
 
+STRANGE = {
+    "LC_ALL": "de_DE.UTF-8",
+    "SLURM_TIME_FORMAT": "relative",
+    "SQUEUE_FORMAT": "%all",
+    "TZ": "America/New_York",
+}
+
+
 class Desk:
     """Books nodes of the cluster for one person, by the real clock."""
 
@@ -45,8 +53,11 @@ class Desk:
 
 
 @pytest.fixture
-def desk(lab, alice, cluster: SlurmProcesses, settings) -> Desk:
-    """Show the cluster on the board. Alice is the user who runs it."""
+def desk(lab, alice, cluster: SlurmProcesses, settings, monkeypatch) -> Desk:
+    """Show the cluster on the board. Alice is the user who runs it. The variables with
+    which a user changes what Slurm prints are set."""
+    for name, value in STRANGE.items():
+        monkeypatch.setenv(name, value)
     settings.SLURM_CLUSTER, settings.SLURM_BOOK = "lab", True
     settings.SLURM_SITE = "lab1"
     settings.SLURM_CONF = str(cluster.conf)

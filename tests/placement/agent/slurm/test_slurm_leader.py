@@ -232,16 +232,17 @@ def test_a_refused_question_is_told_once(slurm, tmp_path, capfd):
     assert said.count("Slurm refuses a question: Invalid user id") == 1
 
 
+@pytest.mark.parametrize("word", ["NODE_FAIL", "PREEMPTED"])
 def test_a_job_that_waits_says_why_and_one_whose_node_fails_is_lost(
-    slurm, tmp_path, capfd
+    slurm, tmp_path, capfd, word
 ):
     why = "ReqNodeNotAvail, UnavailableNodes:gp1"
     away = SlurmUnavailable("the controller of Slurm does not answer")
-    slurm.states = [None, state("PENDING", why), away, state("NODE_FAIL")]
+    slurm.states = [None, state("PENDING", why), away, state(word)]
     code, said = follow(tmp_path, capfd)
     assert "gpuportal: waits in Slurm: the node is not available\n" in said
     assert "does not answer. The portal tries again" in said
-    assert "Slurm ended the job: NODE_FAIL" in said
+    assert f"Slurm ended the job: {word}" in said
     assert code == 1
     assert (tmp_path / FOLDER / LOST_FILE).exists()
 
