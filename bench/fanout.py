@@ -129,6 +129,7 @@ async def one_client(
         compression="deflate" if options.compress else None,
         max_size=None,
         ping_interval=None,
+        open_timeout=None,
     ) as link:
         tally["open"] += 1
         async for message in link:

@@ -1,6 +1,6 @@
 """Measure the load of open boards on Slurm's controller, and the age of its facts.
 
-    python bench/slurm_board.py [--viewers 200] [--seconds 120]
+    python bench/slurm/slurm_board.py [--viewers 200] [--seconds 120]
 
 A live Slurm (slurmctld, two slurmd), and a portal beside it: web, ingest, worker and
 beat. Its nodes can be booked, so the portal reads Slurm for the board and compares its
@@ -19,7 +19,7 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from bench.fanout import PAGES_PER_PERSON, wait_for_port
 from bench.rig.cluster import make_cluster, process, setup, valkey

@@ -1,6 +1,6 @@
 """Measure the import of Slurm's usage, and check that a second import changes nothing.
 
-    python bench/slurm_import.py [--jobs 100000] [--days 31]
+    python bench/slurm/import_cost.py [--jobs 100000] [--days 31]
 
 A command in the place of sacct prints the jobs that ran between two times.
 `manage.py slurm import` runs twice on SQLite. The times are CPU seconds of the command,
@@ -18,7 +18,7 @@ import tempfile
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from bench.rig.cluster import ROOT, setup
 
