@@ -24,7 +24,12 @@ from tests.placement.nodes import until
 from tests.telemetry.slurm.deadly_commands import DeadlyCommands
 
 assert current_app.main == gpuportal.celery.app.main
-pytestmark = [pytest.mark.once, pytest.mark.django_db(transaction=True)]
+pytestmark = [
+    pytest.mark.once,
+    pytest.mark.django_db(transaction=True),
+    # The controller stores its state every five seconds, and is waited for often.
+    pytest.mark.timeout(600),
+]
 LOOP = "#!/bin/sh\necho begun\nwhile [ ! -e go ]; do sleep 0.2; done\necho over\n"
 
 
