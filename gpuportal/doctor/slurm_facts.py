@@ -22,7 +22,7 @@ MOST_SHARED = 20
 
 
 def slurm_facts(now: datetime) -> SlurmFacts:
-    """Ask Slurm once, with requests that only read.
+    """Ask Slurm once, with requests that change nothing.
 
     Raises:
         SlurmFailure: Slurm's commands are missing, or cannot be run.
@@ -34,7 +34,6 @@ def slurm_facts(now: datetime) -> SlurmFacts:
         "cluster": settings.SLURM_CLUSTER,
         "version": version,
         "user": user,
-        "is_root": os.geteuid() == 0,
         "reading": _reading(now),
         "booking": _booking(now),
         "shared_users": _shared_users(),
@@ -45,6 +44,7 @@ def slurm_facts(now: datetime) -> SlurmFacts:
         nodes = commands.nodes(version)
         commands.jobs()
         strange = _strange_holds(commands.reservations(version))
+        may_reserve = commands.may_reserve()
     except SlurmFailure as error:
         return SlurmFacts(**common, failure=str(error))
     kinds: Counter[str] = Counter()
@@ -57,6 +57,7 @@ def slurm_facts(now: datetime) -> SlurmFacts:
         strange_holds=strange,
         gpus=dict(kinds),
         gpu_nodes=sum(any(one.count for one in node.gpus) for node in nodes),
+        may_reserve=may_reserve,
         admin_level=_admin_level(commands, config, user),
     )
 

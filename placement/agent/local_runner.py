@@ -161,7 +161,8 @@ class LocalRunner:
         nonce = folder.read("order").get("nonce")
         if not nonce:
             return 0
-        slurm_job.cancel(parse_order(str(folder.read("order").get("payload", ""))))
+        order = parse_order(str(folder.read("order").get("payload", "")))
+        slurm_job.cancel(order, folder)
         if isolation_of(self.node) is Isolation.ENFORCED:
             # This also finds processes that removed the mark from their environment.
             systemd_unit.kill(folder.job, folder.attempt, folder.key)

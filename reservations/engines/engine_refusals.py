@@ -53,6 +53,11 @@ class EngineRefused(Refusal):
     why: str = ""
     """In the words of the engine."""
 
+    @property
+    def passes(self) -> bool:
+        """Whether the same request may be granted in some minutes."""
+        return self.cause in ("away", "leaving")
+
     def text(self, zone: tzinfo = UTC) -> str:
         template = _WORDS.get(self.cause, _WORDS[EngineAnswer.OTHER])
         return sentence(template, nodes=self.nodes, why=self.why)

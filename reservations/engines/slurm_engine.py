@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import time
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -16,11 +19,13 @@ from reservations.engines.engine_port import (
     HoldInfo,
 )
 from reservations.rules.engine_names import reservation_of
+from telemetry.slurm.placed_jobs import PlacedJob
 from telemetry.slurm.slurm_commands import SlurmCommands
 from telemetry.slurm.slurm_output import SlurmFailure
 from telemetry.slurm.slurm_records import SlurmReservation
 from telemetry.slurm.slurm_refusals import SlurmAnswer, SlurmRefusal
 
+log = logging.getLogger(__name__)
 FLAG = "MAGNETIC"
 """Jobs of its users run in the reservation without naming it."""
 _ANSWERS = {
@@ -49,14 +54,18 @@ class SlurmEngine:
         deadline = time.monotonic() + seconds
         return replace(self, commands=replace(self.commands, deadline=deadline))
 
-    def reserve(self, hold: HoldInfo, *, now: datetime) -> None:
+    def reserve(self, hold: HoldInfo, *, now: datetime, lost: bool = False) -> None:
         """Create a reservation, or change the one that has the name.
 
         One in which jobs of other people run is not taken over.
         """
+        fields = creation_fields(hold, now=now)
         try:
-            self.commands.create_reservation(hold.name, creation_fields(hold, now=now))
+            self.commands.create_reservation(hold.name, fields)
         except SlurmRefusal as refusal:
+            if lost and refusal.answer is SlurmAnswer.BUSY:
+                self._reserve_around(hold, fields, refusal)
+                return
             # An earlier request may have been carried out although its answer was lost.
             seen = None
             if refusal.answer in (SlurmAnswer.DUPLICATE, SlurmAnswer.OVERLAP):
@@ -65,10 +74,37 @@ class SlurmEngine:
                 if seen and view.running.get(hold.name) and seen.users != hold.users:
                     seen = None
             if seen is None:
-                raise _declined(refusal) from refusal
+                raise self._declined(refusal) from refusal
             self.change(hold, seen=seen, now=now)
         except SlurmFailure as error:
             raise EngineAway(str(error)) from error
+
+    def _reserve_around(
+        self, hold: HoldInfo, fields: dict[str, str], refusal: SlurmRefusal
+    ) -> None:
+        """Create a reservation beside jobs of its users, and let them count to it.
+
+        They ran in the reservation that Slurm has lost, so they are not in the way.
+
+        Raises:
+            EngineDeclined: other people's jobs run there, or none that is shown.
+        """
+        try:
+            jobs = _jobs_on(hold, self.commands.placed_jobs())
+            if not jobs or any(job.user not in hold.users for job in jobs):
+                raise self._declined(refusal) from refusal
+            flags = f"{fields['Flags']},IGNORE_JOBS"
+            self.commands.create_reservation(hold.name, fields | {"Flags": flags})
+        except SlurmRefusal as again:
+            raise self._declined(again) from again
+        except SlurmFailure as error:
+            raise EngineAway(str(error)) from error
+        for job in jobs:
+            try:
+                self.commands.move_job(job.job_id, hold.name)
+            except SlurmFailure as error:
+                # `observe` counts it all the same.
+                log.warning("job %s stays beside %s: %s", job.job_id, hold.name, error)
 
     def change(self, hold: HoldInfo, *, seen: HoldInfo, now: datetime) -> None:
         """Change the fields that differ, all by one command."""
@@ -77,7 +113,17 @@ class SlurmEngine:
             if fields:
                 self.commands.update_reservation(hold.name, fields)
         except SlurmRefusal as refusal:
-            raise _declined(refusal) from refusal
+            raise self._declined(refusal) from refusal
+        except SlurmFailure as error:
+            raise EngineAway(str(error)) from error
+
+    def check_rights(self) -> None:
+        """Check that the portal's user is an operator. PrivateData of slurm.conf hides
+        reservations from others."""
+        try:
+            if not self.commands.may_reserve():
+                why = "the portal's user has no right to reserve"
+                raise EngineDeclined(why, EngineAnswer.DENIED)
         except SlurmFailure as error:
             raise EngineAway(str(error)) from error
 
@@ -87,7 +133,7 @@ class SlurmEngine:
             self.commands.delete_reservation(name)
         except SlurmRefusal as refusal:
             if refusal.answer is not SlurmAnswer.UNKNOWN:
-                raise _declined(refusal) from refusal
+                raise self._declined(refusal) from refusal
         except SlurmFailure as error:
             raise EngineAway(str(error)) from error
 
@@ -104,15 +150,35 @@ class SlurmEngine:
             self.commands.ping()
             version = self.commands.version()
             found = self.commands.reservations(version)
-            running = self.commands.jobs_by_reservation()
+            jobs = self.commands.placed_jobs()
         except SlurmFailure as error:
             raise EngineAway(str(error)) from error
-        ours = [one for one in found if reservation_of(self.site, one.name) is not None]
+        holds = {one.name: hold_of(one) for one in found if self._is_ours(one)}
+        told = [(job, _hold_name_of(job, holds.values(), now=now)) for job in jobs]
         return EngineView(
             at=now,
-            holds={one.name: hold_of(one) for one in ours},
-            running=running,
+            holds=holds,
+            running=Counter(name for job, name in told if name and job.runs),
+            used=frozenset(name for _job, name in told if name),
+            others=tuple(hold_of(one) for one in found if not self._is_ours(one)),
         )
+
+    def _declined(self, refusal: SlurmRefusal) -> EngineFailure:
+        """Return a refusal as the port has it.
+
+        Slurm says "Invalid user id" of an unknown user, and to a portal that may not
+        reserve.
+        """
+        answer = _ANSWERS.get(refusal.answer, EngineAnswer.OTHER)
+        try:
+            if answer is EngineAnswer.NO_USER and not self.commands.may_reserve():
+                answer = EngineAnswer.DENIED
+        except SlurmFailure as error:
+            return EngineAway(str(error))
+        return EngineDeclined(str(refusal), answer)
+
+    def _is_ours(self, found: SlurmReservation) -> bool:
+        return reservation_of(self.site, found.name) is not None
 
 
 def creation_fields(hold: HoldInfo, *, now: datetime) -> dict[str, str]:
@@ -165,9 +231,25 @@ def hold_of(found: SlurmReservation) -> HoldInfo:
     )
 
 
-def _declined(refusal: SlurmRefusal) -> EngineFailure:
-    answer = _ANSWERS.get(refusal.answer, EngineAnswer.OTHER)
-    return EngineDeclined(str(refusal), answer)
+def _jobs_on(hold: HoldInfo, jobs: Iterable[PlacedJob]) -> list[PlacedJob]:
+    """Return the jobs that run on a node of a hold."""
+    nodes = set(hold.nodes)
+    return [job for job in jobs if job.runs and nodes & set(job.nodes)]
+
+
+def _hold_name_of(job: PlacedJob, holds: Iterable[HoldInfo], *, now: datetime) -> str:
+    """Return the name of the hold to which a job counts; "": to none.
+
+    After Slurm has lost a reservation, its jobs have none, and run on beside the new
+    one.
+    """
+    if job.reservation:
+        return job.reservation
+    for hold in holds:
+        inside = job.runs and job.user in hold.users and set(job.nodes) <= {*hold.nodes}
+        if inside and hold.start <= now < hold.end:
+            return hold.name
+    return ""
 
 
 def _time(at: datetime) -> str:

@@ -1,5 +1,6 @@
 """A Slurm that replays its transcripts: the sentences that 22.05 prints."""
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,6 +14,8 @@ VERSION = b"slurm-wlm 22.05.8\n"
 OVERLAP = "Requested reservation overlaps with another reservation"
 IN_USE = "Requested reservation is in use"
 BUSY = "Requested nodes are busy"
+NO_RIGHT = "Invalid user id"
+"""Of an operator's command by another user. It is also said of an unknown user."""
 INVALID = "Requested reservation is invalid"
 
 
@@ -24,13 +27,20 @@ class SlurmState:
     """Fields of `scontrol` by the name of the reservation."""
     jobs: dict[str, int] = field(default_factory=dict)
     """Number of jobs by the name of the reservation."""
+    queue: list[str] = field(default_factory=list)
+    """More lines of `squeue`: number, state, Unix user, reservation and node."""
     commands: list[str] = field(default_factory=list)
     """The commands that change something."""
     refuse: dict[str, str] = field(default_factory=dict)
     """The sentence with which a verb is refused."""
     away: bool = False
+    denied: bool = False
+    """The portal's user is no operator, and PrivateData hides reservations from it."""
     hangs: bool = False
     """It answers a ping, and no command that changes something."""
+    seconds: float = 0.0
+    """So long each command takes that changes something."""
+    spent_seconds: float = 0.0
     lose_answer: bool = False
     """The next command is carried out, and its answer is lost."""
 
@@ -59,6 +69,14 @@ class ReplayedSlurm(SlurmCommands):
         if "show" in arguments:
             return self._listing()
         told = dict(word.partition("=")[::2] for word in words if "=" in word)
+        if "JobId" in told:
+            state.queue = [
+                line.replace("(null)", told["Reservation"])
+                if line.startswith(f"{told['JobId']}|")
+                else line
+                for line in state.queue
+            ]
+            return b""
         name = told.pop("ReservationName")
         state.commands.append(f"{verb} {name}")
         with self._answer(verb):
@@ -69,6 +87,12 @@ class ReplayedSlurm(SlurmCommands):
     def _answer(self, verb: str) -> Iterator[None]:
         if self.state.hangs:
             raise SlurmSilent("scontrol: no answer in 8 s")
+        self.state.spent_seconds += self.state.seconds
+        until = time.monotonic() + self.state.spent_seconds
+        if self.deadline is not None and until > self.deadline:
+            raise SlurmSilent("scontrol: no time is left to ask")
+        if self.state.denied:
+            raise self._error(verb, NO_RIGHT)
         if verb in self.state.refuse:
             raise self._error(verb, self.state.refuse[verb])
         yield
@@ -81,6 +105,9 @@ class ReplayedSlurm(SlurmCommands):
         if verb == "create":
             if name in holds:
                 raise self._error(verb, "Duplicate reservation name")
+            runs = any("|RUNNING|" in line for line in self.state.queue)
+            if runs and "IGNORE_JOBS" not in told["Flags"]:
+                raise self._error(verb, BUSY)
             holds[name] = told
         elif name not in holds:
             raise self._error(verb, INVALID)
@@ -99,7 +126,7 @@ class ReplayedSlurm(SlurmCommands):
 
     def _listing(self) -> bytes:
         lines = []
-        for name, told in self.state.holds.items():
+        for name, told in ({} if self.state.denied else self.state.holds).items():
             start, end = (_seconds(told[f"{edge}Time"]) for edge in ("Start", "End"))
             lines.append(
                 f"ReservationName={name} StartTime={start} EndTime={end} "
@@ -110,7 +137,10 @@ class ReplayedSlurm(SlurmCommands):
 
     def _queue(self) -> bytes:
         names = [name for name, n in self.state.jobs.items() for _ in range(n)]
-        return "\n".join(["(null)", *names]).encode()
+        lines = [f"{n}|RUNNING|alice|{name}|gp1" for n, name in enumerate(names, 100)]
+        return "\n".join(
+            ["9|PENDING|alice|(null)|", *self.state.queue, *lines]
+        ).encode()
 
 
 def _seconds(text: str) -> int:
