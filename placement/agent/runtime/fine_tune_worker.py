@@ -490,12 +490,13 @@ class FineTuneTrainer(OwnTrainer):
     def _save_adapters(self, state: Mapping[str, Any], draft: Path) -> None:
         """Write the adapters, or the model with the adapters in its weights."""
         base = self.settings["model"]
+        model = self.parts[0] if self.staged is None else self.staged.outline
         if self.settings["lora_output"] == "adapters":
-            save_adapters(self.parts[0], state, draft, base)
+            save_adapters(model, state, draft, base)
             return
         adapters = draft.with_suffix(".adapters")
         shutil.rmtree(adapters, ignore_errors=True)
-        save_adapters(self.parts[0], state, adapters, base)
+        save_adapters(model, state, adapters, base)
         base_model = loaded_model(self.folder, replace(self.how, weights=FULL))
         save_merged(base_model, adapters, draft)
         shutil.rmtree(adapters)

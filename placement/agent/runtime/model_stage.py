@@ -14,7 +14,7 @@ up their gradients, so both take the same steps.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -201,7 +201,9 @@ class StageOfRank:
         }
         self.first, self.last = stage == 0, stage == how.stages - 1
         self.numbers = how.pieces_of(stage)
-        self.parts = [whole, *(_with_same_weights(whole) for _ in self.numbers[1:])]
+        self.outline = _copy_with(whole, lambda tensor: tensor.to("meta"))
+        """The whole model without its weights. PEFT saves adapters by its modules."""
+        self.parts = [whole, *(_copy_with(whole, _same) for _ in self.numbers[1:])]
         self.bases: list[Any] = [part.get_submodule(inner) for part in self.parts]
         for number, piece in zip(self.numbers, self.bases, strict=True):
             keep_layers(piece, how.bounds[number], how.bounds[number + 1])
@@ -295,10 +297,26 @@ class StageOfRank:
         return found
 
 
-def _with_same_weights(model: nn.Module) -> nn.Module:
-    """Return a copy of a model's modules that has the same parameters and buffers."""
-    kept = {id(one): one for one in (*model.parameters(), *model.buffers())}
-    return copy.deepcopy(model, kept)
+def _copy_with(
+    model: nn.Module, change: Callable[[torch.Tensor], torch.Tensor]
+) -> nn.Module:
+    """Return a copy of a model's modules with other parameters and buffers.
+
+    Args:
+        model: it stays as it is.
+        change: returns the tensor of the copy for a tensor of the model.
+    """
+    others: dict[int, Any] = {id(one): change(one) for one in model.buffers()}
+    for one in model.parameters():
+        other = change(one)
+        if other is not one:
+            other = nn.Parameter(other.detach(), requires_grad=one.requires_grad)
+        others[id(one)] = other
+    return copy.deepcopy(model, others)
+
+
+def _same(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
 
 
 def names_of(model: nn.Module) -> dict[nn.Module, str]:
