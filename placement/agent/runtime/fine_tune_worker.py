@@ -260,7 +260,7 @@ class FineTuneTrainer(OwnTrainer):
                     cut_by_family(piece, mesh, along=along, tied=tied)
             if how.shares_out:
                 share_out(model, how, ranks.sharing, blocks=blocks)
-            elif how.weights == FULL:
+            elif how.weights == FULL and how.tensor_degree == 1:
                 for part in parts:
                     part.to(ranks.device)
             return parts

@@ -41,7 +41,9 @@ The others are for attention with a latent (MLA) and for sinks.
 def cut_by_family(
     model: Any, mesh: DeviceMesh, *, along: bool = False, tied: bool | None = None
 ) -> None:
-    """Cut a model in place. Every rank needs the same whole weights. Nothing is sent.
+    """Cut a model in place, and move its parts to the mesh's device.
+
+    Every rank needs the same whole weights. Nothing is sent.
 
     Args:
         model: a language model of transformers with its weights, or a piece of it. It
@@ -60,11 +62,24 @@ def cut_by_family(
     _check_sizes(model, styles, mesh.size())
     summed = [name for name, style in styles.items() if style == SUMMED]
     _apply(model, mesh, {n: s for n, s in styles.items() if s != SUMMED})
+    # Before hooks and ties: in torch 2.13 Module.to drops the hooks of a DTensor, also if
+    # it is on the device already.
+    model.to(mesh.device_type)
+    table = model.get_input_embeddings()
+    weight = getattr(table, "weight", None)
     if tied and is_whole:
-        model.get_output_embeddings().weight = model.get_input_embeddings().weight
+        model.get_output_embeddings().weight = weight
+    elif tied and isinstance(weight, DTensor) and weight.requires_grad:
+        weight.register_hook(partial(_cut_like, weight.placements))
     if along:
         summed += _cut_sequences(model, styles, mesh)
     _add_gradient_sums(model, summed, mesh)
+
+
+def _cut_like(placements: Any, grad: torch.Tensor) -> torch.Tensor:
+    """Return a gradient cut like its weight. That of a table alone is whole."""
+    assert isinstance(grad, DTensor)
+    return grad.redistribute(placements=placements)
 
 
 def packed_names(model: Any) -> frozenset[str]:

@@ -410,29 +410,6 @@ def test_four_ranks_cut_layers_and_sequences_and_share_the_moments_of_copies(
     assert sum(parts) / 4 == pytest.approx(planned, rel=0.005)
 
 
-def test_experts_cut_over_two_ranks_go_on_whole_and_transformers_loads_them(
-    models, fork_server, tmp_path
-):
-    one, two = tmp_path / "one", tmp_path / "two"
-    settings = settings_for(
-        models, "mixtral", batch=8, learning_rate_schedule="constant", warmup_pct=0
-    )
-    rows, _ = trained(fork_server, one, settings, 1, recipe="pre-train")
-    plan = plan_for("tensor", 2)
-    plan["launch"] |= {"precision": "fp32"}
-    begun, _ = trained(
-        fork_server, two, settings | {"steps": 4}, 2, plan=plan, recipe="pre-train"
-    )
-    found = loaded(fork_server, two)
-    assert found["loss"] == pytest.approx(curves(begun)[1][3], abs=ROUNDING)
-    rest, text = trained(fork_server, two, settings, 1, recipe="pre-train")
-    assert "resuming after step 3, saved by 2 process(es), tensor" in text
-    check_same(rest, rows)
-    found, same = loaded(fork_server, two), loaded(fork_server, one)
-    for name, total in same["weights"].items():
-        assert found["weights"][name] == pytest.approx(total, abs=1e-3), name
-
-
 def plan_of(models, family, strategy, nodes=1):
     """Return the planner's own Plan for a tiny model on nodes of two GPUs, as JSON."""
     config = json.loads((models / family / "config.json").read_text())
@@ -488,6 +465,34 @@ def test_killed_stages_with_a_tied_table_go_on_and_learn_what_one_process_learns
         )
         planned = planned_state(models, sharding, "gpt2")
         assert rows[-2][f"state_bytes_{rank}"] == pytest.approx(planned, rel=0.001)
+
+
+def test_experts_cut_in_stages_with_a_tied_table_go_on_whole_and_transformers_loads_them(
+    models, fork_server, tmp_path
+):
+    one, two = tmp_path / "one", tmp_path / "two"
+    settings = settings_for(
+        models, "mixtral", batch=8, learning_rate_schedule="constant", warmup_pct=0
+    )
+    rows, _ = trained(fork_server, one, settings, 1, recipe="pre-train")
+    plan = plan_of(models, "mixtral", "hybrid", nodes=2)
+    launch = plan["launch"]
+    assert (launch["tensor_degree"], launch["pipeline_degree"]) == (2, 2)
+    assert launch["microbatches"] == 8
+    begun, _ = trained(
+        fork_server,
+        two,
+        settings | {"steps": 4, "batch": 1},
+        4,
+        plan=plan,
+        recipe="pre-train",
+    )
+    found = loaded(fork_server, two)
+    assert found["loss"] == pytest.approx(curves(begun)[1][3], abs=ROUNDING)
+    rest, text = trained(fork_server, two, settings, 1, recipe="pre-train")
+    assert "resuming after step 3, saved by 4 process(es), hybrid" in text
+    check_same(rest, rows)
+    check_same_model(fork_server, two, one)
 
 
 def test_two_pieces_on_each_rank_with_a_tied_table_learn_what_one_process_learns(
