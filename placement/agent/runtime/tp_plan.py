@@ -62,8 +62,8 @@ def cut_by_family(
     _check_sizes(model, styles, mesh.size())
     summed = [name for name, style in styles.items() if style == SUMMED]
     _apply(model, mesh, {n: s for n, s in styles.items() if s != SUMMED})
-    # Before hooks and ties: in torch 2.13 Module.to drops the hooks of a DTensor, also if
-    # it is on the device already.
+    # Before hooks and ties: in torch 2.13 Module.to drops the hooks of a DTensor, even
+    # of one that is on the device already.
     model.to(mesh.device_type)
     table = model.get_input_embeddings()
     weight = getattr(table, "weight", None)

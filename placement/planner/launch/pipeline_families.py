@@ -9,11 +9,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from placement.planner.launch.tensor_families import TENSOR_FAMILIES
+from placement.planner.values.strategies import GPIPE, INTERLEAVED, PIPELINE
 from telemetry.protocol.sentences import sentence
 
 PIPELINE_FAMILIES = TENSOR_FAMILIES | {"gpt2"}
 """Values of ``model_type``. Gradients of each were compared with those of one process.
 """
+SCHEDULES = (PIPELINE.schedule, GPIPE.schedule, INTERLEAVED.schedule)
 
 
 def why_not_family(family: str) -> str:
@@ -39,6 +41,13 @@ def why_not_stages(launch: Mapping[str, Any]) -> str:
     >>> why_not_stages({"schedule": "1f1b", "zero_stage": 1})
     ''
     """
+    schedule = str(launch.get("schedule"))
+    if schedule not in SCHEDULES:
+        return sentence(
+            "the recipe runs stages with 1F1B, GPipe or interleaved 1F1B, not "
+            "{schedule}",
+            schedule=schedule[:40],
+        )
     if int(launch.get("zero_stage", 0)) >= 2:
         return sentence(
             "the recipe cannot cut this model into stages and also share out its "

@@ -3,8 +3,9 @@
     python -m tests.placement.agent.runtime.tensor_families_child FILE STAGES
 
 Each family is compared with the same model in one process, over two microbatches, and
-once more in two stages. Rank 0 writes FILE: family -> results. Before, one process writes STAGES: the comparison of
-`stage_families`. The ranks are forked from it, so the families are imported once.
+once more in two stages. Rank 0 writes FILE: family -> results. Before, one process
+writes STAGES: the comparison of `stage_families`. The ranks are forked from it, so the
+families are imported once.
 """
 
 import json

@@ -467,7 +467,7 @@ def test_killed_stages_with_a_tied_table_go_on_and_learn_what_one_process_learns
         assert rows[-2][f"state_bytes_{rank}"] == pytest.approx(planned, rel=0.001)
 
 
-def test_experts_cut_in_stages_with_a_tied_table_go_on_whole_and_transformers_loads_them(
+def test_experts_cut_in_stages_with_a_tied_table_go_on_whole_and_are_loaded(
     models, fork_server, tmp_path
 ):
     one, two = tmp_path / "one", tmp_path / "two"

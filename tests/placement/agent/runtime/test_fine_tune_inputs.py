@@ -26,7 +26,7 @@ from placement.planner.launch.execution import (
 )
 from placement.planner.launch.recipes import checked_settings
 from placement.planner.model.well_known import well_known_spec
-from placement.planner.values.errors import LaunchInvalid
+from placement.planner.values.errors import LaunchInvalid, PlanInvalid
 from placement.planner.values.plan import Plan
 from tests.placement import nodes
 from tests.placement.agent.runtime.test_recipes import plan_for
@@ -204,10 +204,12 @@ def test_the_job_ends_with_the_fields_before_torch_is_imported(given, tmp_path):
 def test_a_plan_that_the_model_cannot_follow_is_refused_with_those_that_it_can():
     long = {"seq": 512}
     turns = Plan.from_json(plan_for("interleaved", 2))
-    with pytest.raises(NotRunnable, match=r"not interleaved$"):
-        execution_of_pretrained(turns, long)
-    with pytest.raises(NotRunnable, match=r"interleaved; choose a plan of: .*FSDP"):
-        execution_on_node(turns, long)
+    assert len(execution_of_pretrained(turns, long).pieces_of(0)) > 1
+    shared = replace(turns, launch=turns.launch | {"zero_stage": 2})
+    with pytest.raises(NotRunnable, match=r"its gradients$"):
+        execution_of_pretrained(shared, long)
+    with pytest.raises(NotRunnable, match=r"gradients; choose a plan of: .*FSDP"):
+        execution_on_node(shared, long)
     plan = Plan.from_json(plan_for("fsdp", 2))
     assert execution_of_pretrained(plan, long).zero_stage == 3
     cut = Plan.from_json(plan_for("tensor", 2))
@@ -240,16 +242,23 @@ def test_stages_of_a_model_are_run_unless_a_part_of_the_plan_prevents_it():
     with pytest.raises(NotRunnable, match="of the family bloom into stages"):
         execution_of_pretrained(staged, long, spec | {"family": "bloom"})
     for changes, words in (
-        ({"tensor_degree": 2}, "or its layers into parts, not both"),
+        ({"tensor_degree": 2}, "no tensor-parallel plan of the family gpt2"),
         ({"zero_stage": 3}, "also share out its gradients"),
         ({"schedule": "zigzag"}, "not zigzag"),
     ):
         changed = replace(staged, launch=staged.launch | changes)
         with pytest.raises(NotRunnable, match=words):
             execution_of_pretrained(changed, long, spec)
+    both = replace(staged, launch=staged.launch | {"tensor_degree": 2})
+    llama = spec | {"family": "llama"}
+    with pytest.raises(PlanInvalid, match="2 ranks do not fill 2 stages x 1 copies x"):
+        execution_of_pretrained(both, long, llama)
+    llama["shape"] = spec["shape"] | {"kv_heads": 3}
+    with pytest.raises(NotRunnable, match="2 must divide the 12 heads and the 3 key"):
+        execution_of_pretrained(both, long, llama)
     ends = replace(staged, launch=staged.launch | {"bounds": [0, 13, 14]})
     assert execution_of_pretrained(ends, long, spec).bounds == (0, 13, 14)
-    with pytest.raises(NotRunnable, match="stage 2 has no block, so no adapters"):
+    with pytest.raises(NotRunnable, match="piece 2 of the model has no block"):
         execution_of_pretrained(ends, long | {"lora_rank": 4}, spec)
 
 
