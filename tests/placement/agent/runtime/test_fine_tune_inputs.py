@@ -24,7 +24,7 @@ from placement.planner.launch.execution import (
     execution_of_pretrained,
     execution_on_node,
 )
-from placement.planner.launch.recipes import checked_settings
+from placement.planner.launch.recipes import checked_settings, with_planned_sizes
 from placement.planner.model.well_known import well_known_spec
 from placement.planner.values.errors import LaunchInvalid, PlanInvalid
 from placement.planner.values.plan import Plan
@@ -67,7 +67,7 @@ def refused(settings, environ=None):
         ({"model": "/m", "data": "rows.txt"}, "data", "absolute path"),
         ({"model": "/m", "data": "/rows.pkl"}, "data", ".jsonl, .parquet"),
         ({"data": "/a.txt", "model": "/m", "column": " "}, "column", "name the column"),
-        ({"data": "/a.txt", "model": "/m", "seq": 4}, "seq", "8 to 131,072"),
+        ({"data": "/a.txt", "model": "/m", "seq": 4}, "seq", "8 to 4,194,304"),
         ({"data": "/a.txt", "model": "/m", "learning_rate": 0}, "learning_rate", "1"),
         ({"data": "/a.txt", "model": "/m", "epochs": 0}, "epochs", "0.001"),
         ({"data": "/a.txt", "model": "/m", "steps": 1.5}, "steps", "whole number"),
@@ -279,6 +279,38 @@ def test_settings_of_adapters_and_schedules_are_refused_by_the_field(
     with pytest.raises(LaunchInvalid) as error:
         checked_settings("fine-tune", given | changes)
     assert words in error.value.fields[f"recipe_settings.{field}"]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "sent", "fields"),
+    [
+        ((200_000, 2048), {}, {}),
+        ((4, 1), {}, {"plan": "has 4 as seq, and the recipe takes 8 to 4,194,304"}),
+        ((4, 1), {"seq": 16}, {}),
+        ((4, 1), {"seq": 5}, {"recipe_settings.seq": "must be 8 to 4,194,304"}),
+        (
+            (4, 1),
+            {"epochs": 0},
+            {
+                "recipe_settings.epochs": "must be 0.001 to 1,000",
+                "plan": "has 4 as seq, and the recipe takes 8 to 4,194,304",
+            },
+        ),
+    ],
+)
+def test_a_size_of_the_plan_beyond_a_limit_is_named_as_the_plans(sizes, sent, fields):
+    plan = {
+        "workload": {"sequence_length": sizes[0]},
+        "launch": {"microbatch": sizes[1]},
+    }
+    files = {"model": "/m", "data": "/a.txt"}
+    problems = {}
+    try:
+        found = with_planned_sizes("fine-tune", plan, files | sent)
+        assert (found["seq"], found["batch"]) == (sent.get("seq", sizes[0]), sizes[1])
+    except LaunchInvalid as error:
+        problems = error.fields
+    assert problems == fields
 
 
 def test_a_pre_training_reads_no_weights_and_has_no_adapters(given):
