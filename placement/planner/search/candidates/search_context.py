@@ -1,11 +1,13 @@
 """One search among some Gpus: cached needs of ranks, and the construction of Plans."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from placement.planner.memory.estimate import (
+    CONTEXT_BYTES,
     Estimate,
+    context_of,
     estimate_from_costs,
     interval,
     rank_costs,
@@ -68,6 +70,7 @@ from placement.planner.values.objective import Objective
 from placement.planner.values.plan import Plan, Shard
 from placement.planner.values.strategies import DDP, TITLES
 from placement.planner.values.workload import Workload
+from telemetry.protocol.gpu_cards import card_of
 from telemetry.protocol.sentences import sentence
 
 CLASS_ROUNDING_BYTES = 64 * 2**20
@@ -137,6 +140,16 @@ class SearchContext:
     _room: HostRoom | None = None
     _near: list[tuple[GpuOffer, ...]] | None = None
     _fast: list[tuple[GpuOffer, ...]] | None = None
+    _context: tuple[tuple[GpuOffer, ...], int] | None = None
+
+    @property
+    def context_bytes(self) -> int:
+        """Return the bytes of the largest CUDA context on the cards offered."""
+        if self._context is None or self._context[0] is not self.offers:
+            names = {offer.name for offer in self.offers}
+            most = max((context_of(card_of(name)) for name in names), default=0)
+            self._context = self.offers, max(CONTEXT_BYTES, most)
+        return self._context[1]
 
     @property
     def most_gpus(self) -> int:
@@ -359,12 +372,15 @@ class SearchContext:
             self.cost_key(setting, sharding),
             setting.workload.optimizer_loop,
             (DDP.key, sharding.offload_optimizer) if alike else sharding,
+            self.context_bytes,
         )
         known = self.caches.needs.get(key)
         if known is None:
             costs = self.costs(setting, sharding)
             peak = rank_phases(costs, setting.workload, sharding).peak_bytes
-            low, likely, _ = interval(peak, setting.workload)
+            low, likely, _ = interval(
+                peak, setting.workload, context_bytes=self.context_bytes
+            )
             known = self.caches.needs[key] = (low, likely)
         return known[0] if self.tight else self._corrected_bytes(sharding, *known)
 
@@ -408,16 +424,20 @@ class SearchContext:
             gradients = optimizer = 0.0
         if workload.offload_parameters:
             parameters = 0.0
-        low, likely, _ = interval(parameters + gradients + optimizer, workload)
+        states = parameters + gradients + optimizer
+        low, likely, _ = interval(states, workload, context_bytes=self.context_bytes)
         return low if self.tight else self._corrected_bytes(sharding, low, likely)
 
-    def estimate(self, setting: Setting, sharding: Sharding) -> Estimate:
-        """Return the whole Estimate of a rank."""
+    def estimate(
+        self, setting: Setting, sharding: Sharding, context_bytes: int
+    ) -> Estimate:
+        """Return the whole Estimate of a rank. `context_bytes`: on its card."""
         return estimate_from_costs(
             self.spec_of(setting),
             setting.workload,
             sharding,
             self.costs(setting, sharding),
+            context_bytes,
         )
 
     def shard(
@@ -466,13 +486,21 @@ class SearchContext:
         title: str = "",
     ) -> Plan:
         """Return a Plan made of its ranks."""
-        kinds = dict.fromkeys(seat.sharding for seat in seats)
-        made = {one: self.estimate(setting, one) for one in kinds}
         offers = [seat.offer for seat in seats]
+        outside = {name: context_of(card_of(name)) for name in {o.name for o in offers}}
+        kinds = dict.fromkeys(
+            (seat.sharding, outside[seat.offer.name]) for seat in seats
+        )
+        made = {one: self.estimate(setting, *one) for one in kinds}
         learned = self.learned.step(offer.gpu_class for offer in offers)
         prior_seconds, time = time.total_seconds, time.times(learned.ratio)
         shards = tuple(
-            self.shard(rank, seat, made[seat.sharding], learned.ratio)
+            self.shard(
+                rank,
+                seat,
+                made[seat.sharding, outside[seat.offer.name]],
+                learned.ratio,
+            )
             for rank, seat in enumerate(seats)
         )
         needs = needs_by_node(
@@ -493,7 +521,7 @@ class SearchContext:
             node=offers[0].node,
             nodes=tuple(dict.fromkeys(offer.node for offer in offers)),
             workload=setting.workload,
-            remedies=self._remedies(setting, kinds, made),
+            remedies=self._remedies(setting, made),
             shards=shards,
             fit="comfortable" if comfortable else "tight",
             step_seconds=total,
@@ -556,10 +584,9 @@ class SearchContext:
     def _remedies(
         self,
         setting: Setting,
-        kinds: dict[Sharding, None],
-        made: dict[Sharding, Estimate],
+        made: Mapping[tuple[Sharding, int], Estimate],
     ) -> tuple[str, ...]:
-        largest = max(kinds, key=lambda one: made[one].likely_bytes)
+        largest, _ = max(made, key=lambda one: made[one].likely_bytes)
         return explain(
             self.asked,
             setting,
