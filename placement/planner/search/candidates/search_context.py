@@ -24,9 +24,11 @@ from placement.planner.search.candidates.explanation import (
     launch_of,
     learned_notes,
     notes_of,
+    pass_notes,
 )
 from placement.planner.search.card_support import batch_norm_notes
 from placement.planner.search.decode_time import (
+    LOOP_BLOCK_SECONDS,
     DecodeTime,
     is_generated,
     rank_seconds,
@@ -47,6 +49,7 @@ from placement.planner.search.link_bandwidth import (
     neighbourhoods,
     slowest_link,
 )
+from placement.planner.search.memory_passes import memory_bandwidth, passed_bytes
 from placement.planner.search.memory_savings import (
     AllowedRemedies,
     PlanLimits,
@@ -533,6 +536,7 @@ class SearchContext:
             decode_tokens_per_second=decode.tokens_per_second if decode else 0.0,
             notes=(
                 *notes_of(setting, offers, made.values(), comfortable=comfortable),
+                *pass_notes(self._pass_seconds(setting, seats), total),
                 *host_notes(needs, offers),
                 *learned_notes(learned, shards),
                 *batch_norm_notes(self.spec, setting.workload),
@@ -553,6 +557,21 @@ class SearchContext:
             launch=launch_of(
                 strategy, setting, [(s.offer, s.sharding) for s in seats], launch
             ),
+        )
+
+    def _pass_seconds(self, setting: Setting, seats: Sequence[RankPlacement]) -> float:
+        """Return the longest time of a rank's passes over its memory."""
+        kinds = {(one.sharding, one.offer.name): one for one in seats}.values()
+        return max(
+            passed_bytes(
+                stage_layers(self.costs(setting, one.sharding), one.sharding),
+                self.spec,
+                setting.workload,
+                one.sharding,
+                tokens=self.tokens(setting, one.sharding),
+            )
+            / memory_bandwidth(one.offer)
+            for one in kinds
         )
 
     def _decode(
@@ -579,7 +598,9 @@ class SearchContext:
             )
             stages[seat.stage] = max(taken, stages.get(seat.stage, 0.0))
         spent = sum(stages.values()) * slower
-        return DecodeTime(spent, workload.batch / spent) if spent else None
+        blocks = sum(one.kind not in ("embedding", "head") for one in spec.layers)
+        loop = blocks * LOOP_BLOCK_SECONDS
+        return DecodeTime(spent, workload.batch / spent, loop) if spent else None
 
     def _remedies(
         self,
