@@ -9,7 +9,7 @@ the likely ones.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from placement.planner.memory.estimate import estimate
+from placement.planner.memory.estimate import context_of, estimate
 from placement.planner.model.spec import ModelSpec
 from placement.planner.search.memory_savings import STEPPED_BY_HOST, Setting
 from placement.planner.search.planner import quantizer_of
@@ -73,7 +73,8 @@ def ladder(spec: ModelSpec, workload: Workload, gpu: GpuOffer) -> Ladder:
 
     def need(setting: Setting) -> int:
         model = quantize(spec, setting.weights) if quantize else spec
-        return estimate(model, setting.workload).likely_bytes
+        made = estimate(model, setting.workload, context_bytes=context_of(gpu.card))
+        return made.likely_bytes
 
     first = at = need(Setting(workload))
     rungs: list[Rung] = []

@@ -177,7 +177,8 @@ def problem_of(
         gpipe=gpipe,
         gpipe_if_few=True,
         trains=workload.trains,
-        fixed_bytes=outside_bytes(workload) * max(1.0, learned) + extra_bytes,
+        fixed_bytes=outside_bytes(workload, context.context_bytes) * max(1.0, learned)
+        + extra_bytes,
         scale=1.0 if bare else max(1.0, LIKELY_RATIO * learned),
     )
 
