@@ -542,4 +542,5 @@ def _notes(spec: ModelSpec, usable: Sequence[GpuOffer]) -> tuple[str, ...]:
                 "used."
             )
         )
+        notes += spec.notes
     return tuple(notes)
