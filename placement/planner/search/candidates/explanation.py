@@ -216,6 +216,7 @@ def launch_of(
         "offload": workload.offload,
         "offload_parameters": workload.offload_parameters,
         "weights": setting.weights,
+        "prefill_tokens": workload.prefill_tokens,
         "tensor_degree": width,
         "pipeline_degree": first.pipeline_degree,
         "data_degree": first.data_degree,

@@ -14,6 +14,7 @@ from placement.planner.memory.estimate import (
     tape_workload,
 )
 from placement.planner.memory.layer_costs import LayerCost, Replays
+from placement.planner.memory.layer_tapes import reads_in_chunks
 from placement.planner.memory.parameter_states import widths
 from placement.planner.memory.step_phases import rank_phases, stage_layers
 from placement.planner.model.sharding import Sharding
@@ -206,6 +207,7 @@ class SearchContext:
             quantizable=self.quantize is not None,
             host_fits=fits,
             parameters=parameters,
+            chunks=reads_in_chunks(self.spec),
         )
 
     def offloaded(self, workload: Workload) -> OffloadedState:
