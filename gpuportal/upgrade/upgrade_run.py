@@ -430,7 +430,9 @@ class UpgradeRun:
         if not found.returncode:
             return ""
         bad = [line for line in found.stdout.splitlines() if "problem" in line[:8]]
-        return " ".join(" ".join(bad or [_last_line(found)]).split()).rstrip(".")
+        first = " ".join((bad or [_last_line(found)])[0].split()).rstrip(".")
+        more = f" ({len(bad) - 1} more, see --back --check)" if len(bad) > 1 else ""
+        return first.partition(". Fix: ")[0] + more
 
     def _stay(self, why: str, lost: str) -> None:
         """Say why there is no way back. What was not restarted yet gets the new code.
