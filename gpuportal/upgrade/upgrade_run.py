@@ -57,7 +57,10 @@ INTERRUPTIONS = (signal.SIGINT, signal.SIGTERM)
 TRIES = 3
 PAUSE_SECONDS = 5.0
 BACKUP_COMMAND = Path("gpuportal/management/commands/backup.py")
-OPTIONAL_LISTS = ("requirements-ldap.txt", "requirements-saml.txt")
+OPTIONAL_LISTS = (
+    *("requirements-ldap.txt", "requirements-saml.txt"),
+    "requirements-otel.txt",
+)
 """Further packages that a portal may have, beside the list of its set-up."""
 
 
