@@ -25,7 +25,7 @@ from gpuportal.http.origin import SameOrigin  # noqa: E402
 from gpuportal.http.serve_door import ServeDoor  # noqa: E402
 from gpuportal.http.socket_language import SocketLanguage  # noqa: E402
 from gpuportal.http.workspace_door import WorkspaceDoor  # noqa: E402
-from gpuportal.logs import trace_export  # noqa: E402
+from gpuportal.logs import request_spans, trace_export  # noqa: E402
 from gpuportal.logs.request_scope import RequestScope  # noqa: E402
 from gpuportal.routing import websocket_urlpatterns  # noqa: E402
 
@@ -45,7 +45,7 @@ doors = WorkspaceDoor(
     )
 )
 application = RequestScope(
-    trace_export.traced(doors) if trace_export.start_export("web") else doors
+    request_spans.traced(doors) if trace_export.start_export("web") else doors
 )
 gc.freeze()
 gc.enable()

@@ -14,8 +14,6 @@ from telemetry import paths, request_id
 
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 REQUEST_ATTRIBUTE = "gpuportal.request_id"
-LEFT_OUT = "healthz,readyz,metrics"
-"""Paths that monitoring asks for every few seconds."""
 
 logger = logging.getLogger(__name__)
 
@@ -70,20 +68,6 @@ def start_export(service: str) -> bool:
     return True
 
 
-def traced(application: Any) -> Any:
-    """Return an ASGI application that makes a span of each request and websocket."""
-    from opentelemetry.instrumentation.asgi import OpenTelemetryMiddleware
-    from opentelemetry.util.http import parse_excluded_urls
-
-    return OpenTelemetryMiddleware(
-        application,
-        excluded_urls=parse_excluded_urls(LEFT_OUT),
-        default_span_details=_span_of,
-        server_request_hook=lambda span, _scope: _note_on(span),
-        exclude_spans=["receive", "send"],
-    )
-
-
 def trace_id() -> str:
     """Return the id of the present trace, 32 hexadecimal digits; "": there is none."""
     trace = sys.modules.get("opentelemetry.trace")
@@ -93,24 +77,13 @@ def trace_id() -> str:
     return format(context.trace_id, "032x") if context.is_valid else ""
 
 
-def _span_of(scope: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return name and attributes of a span: the route, and no number of a row."""
-    from django.urls import Resolver404, resolve
-
-    method = str(scope.get("method", "websocket"))
-    try:
-        route = resolve(scope.get("path", "")).route
-    except Resolver404:
-        return method, {}
-    return f"{method} /{route}", {"http.route": f"/{route}"}
-
-
 def _note_request(**_kwargs: object) -> None:
     from opentelemetry import trace
 
-    _note_on(trace.get_current_span())
+    note_on(trace.get_current_span())
 
 
-def _note_on(span: Any) -> None:
+def note_on(span: Any) -> None:
+    """Write the id of the present request on a span."""
     if span is not None and span.is_recording():
         span.set_attribute(REQUEST_ATTRIBUTE, request_id.current())
