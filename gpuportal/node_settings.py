@@ -14,7 +14,7 @@ from pathlib import Path
 from gpuportal.broker import BrokerUrlInvalid, is_unencrypted, verified_url
 from gpuportal.logs.log_format import FORMATS
 from telemetry import paths
-from telemetry.protocol.node_token import TokenFiles
+from telemetry.token_files import TokenFiles
 
 BACKENDS = ("auto", "nvml", "simulated")
 ISOLATIONS = ("auto", "watched", "enforced")

@@ -22,7 +22,7 @@ from telemetry.agent.host_capacity import host_capacity
 from telemetry.agent.probe import machine
 from telemetry.protocol.codec import encode
 from telemetry.protocol.errors import ProbeUnavailable
-from telemetry.protocol.node_token import TokenFiles
+from telemetry.token_files import TokenFiles
 
 SECONDS = 5.0
 UNIT = "gpuportal-node"

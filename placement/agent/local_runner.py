@@ -29,7 +29,7 @@ from telemetry import request_id
 from telemetry.agent.isolation import isolation_of
 from telemetry.proc_stat import process_table
 from telemetry.protocol.hardware import Isolation
-from telemetry.protocol.node_token import TokenFiles
+from telemetry.token_files import TokenFiles
 
 logger = logging.getLogger(__name__)
 SHIM_VARIABLES = (

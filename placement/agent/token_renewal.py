@@ -26,11 +26,8 @@ from placement.agent.portal_channel import ChannelDown, ChannelRefused, request
 from placement.protocol.events import ChannelFact, ChannelState
 from telemetry.agent.process_owners import boot_id
 from telemetry.protocol.node_proof import NodeProof, public_key_of, sealed_proof
-from telemetry.protocol.node_token import (
-    RENEW_AFTER_SECONDS,
-    TokenFiles,
-    token_hash,
-)
+from telemetry.protocol.node_token import RENEW_AFTER_SECONDS, token_hash
+from telemetry.token_files import TokenFiles
 
 KEY_FILE = "node_key"
 """Beside the token. `deploy/join.sh` makes it when the machine joins."""

@@ -19,7 +19,7 @@ class OrderRefused(CodedError):
         super().__init__(detail)
 
 
-class ProofRefused(CodedError):
+class NodeProofRefused(CodedError):
     """A machine that proves itself as a node gets no token."""
 
     code = "proof-refused"

@@ -16,7 +16,7 @@ from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_POST, require_safe
 
 from placement.jobs.nodes.node_channel import body_of, length_of, refused
-from placement.protocol.node_refusals import ProofRefused
+from placement.protocol.node_refusals import NodeProofRefused
 from telemetry.inventory.short_tokens import proving_machine, renew_short_token
 from telemetry.protocol.codec import Malformed
 from telemetry.protocol.node_proof import MOST_PROOF_BYTES, ProofFault, read_proof
@@ -66,5 +66,5 @@ def token(request: HttpRequest) -> HttpResponse:
         return refused("signed-out", "no such node, or not its token")
     if isinstance(found, ProofFault):
         other = proving_machine(proof.node)
-        return problem_response(ProofRefused(found, node=proof.node, other=other))
+        return problem_response(NodeProofRefused(found, node=proof.node, other=other))
     return JsonResponse({"number": found, "seconds": LIFE_SECONDS})

@@ -26,7 +26,8 @@ from telemetry.inventory.node_identity import identity_warnings
 from telemetry.inventory.short_tokens import LIFE, OVERLAP, node_with_token
 from telemetry.models import Node, NodeIdentity
 from telemetry.protocol.node_proof import NodeProof, public_key_of, sealed_proof
-from telemetry.protocol.node_token import RENEW_AFTER_SECONDS, TokenFiles, token_hash
+from telemetry.protocol.node_token import RENEW_AFTER_SECONDS, token_hash
+from telemetry.token_files import TokenFiles
 from tests.factories import make_node
 from tests.gpuportal.doctor.test_diagnosis import NODE, PORTAL
 from tests.placement import nodes
