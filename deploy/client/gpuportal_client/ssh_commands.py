@@ -47,29 +47,42 @@ def tunnel(args):
     node = urllib.parse.urlencode({"node": found[2]} if found[2] else {})
     line = Socket(portal(), f"/ws/ssh/{found[1]}/{'?' if node else ''}{node}")
     line.line.settimeout(None)
-    # A thread reads what is typed, because select takes no pipe on every system, and
-    # only this one uses the connection: an encrypted one is not for two.
-    here, there = socket.socketpair()
-    reading = threading.Thread(target=_copy_input, args=(there,), daemon=True)
-    reading.start()
+    # Only this thread uses the connection: an encrypted one is not for two.
+    here, read = _input(0)
     typed, over = [here], False
     while not over:
         ready = [line.line] if line.waits() else []
         if not ready:
             ready, _, _ = select.select([line.line, *typed], [], [])
         if here in ready:
-            data = here.recv(PIECE_BYTES)
+            data = read(PIECE_BYTES)
             line.send(BINARY if data else TEXT, data or b"end")
             typed = typed if data else []
         if line.line in ready:
             over = any([_passed_on(line, *one) for one in line.messages()])
 
 
-def _copy_input(there):
-    """Pass on standard input until its end."""
-    with there:
-        while data := os.read(0, PIECE_BYTES):
-            there.sendall(data)
+def _input(descriptor):
+    """Return what select can wait for, and the function that reads from it."""
+    if os.name != "nt":
+        return descriptor, lambda size: os.read(descriptor, size)
+    here = _copied(descriptor)
+    return here, here.recv
+
+
+def _copied(descriptor):
+    """Return a socket with what comes from a descriptor. Windows' select takes no
+    other.
+    """
+    here, there = socket.socketpair()
+
+    def copy():
+        with there:
+            while data := os.read(descriptor, PIECE_BYTES):
+                there.sendall(data)
+
+    threading.Thread(target=copy, daemon=True).start()
+    return here
 
 
 def _passed_on(line, kind, data):
