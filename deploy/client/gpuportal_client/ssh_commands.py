@@ -33,10 +33,6 @@ KEPT_SECONDS = 7 * 86_400
 """How long files about a host stay after its last certificate."""
 PIECE_BYTES = 60 * 1024
 """As much as the portal passes on in one piece."""
-BULK_BYTES = 64 * 1024
-GATHER_SECONDS = 0.002
-"""Pause between two messages while a copy comes, because ssh asks for each 32 KiB. It
-comes after a message and only once for `BULK_BYTES`: no keystroke of a shell waits."""
 RESTARTS = (1001, 1012)
 """Codes with which a server that stops closes a connection (RFC 6455, IANA)."""
 LOST = 4502
@@ -81,23 +77,17 @@ def _carry(args):
     line.line.settimeout(None)
     # Only this thread uses the connection: an encrypted one is not for two.
     here, read = _input(0)
-    typed, over, came, pause_until = [here], False, 0, 0.0
+    typed, over = [here], False
     while not over:
         ready = [line.line] if line.waits() else []
         if not ready:
-            left = pause_until - time.monotonic()
-            waiting = [line.line] if left > 0 else [line.line, *typed]
-            ready, _, _ = select.select(waiting, [], [], left if left > 0 else None)
+            ready, _, _ = select.select([line.line, *typed], [], [])
         if here in ready:
             data = read(PIECE_BYTES)
             line.send(BINARY if data else TEXT, data or b"end")
             typed = typed if data else []
-            if came >= BULK_BYTES:
-                came, pause_until = 0, time.monotonic() + GATHER_SECONDS
         if line.line in ready:
-            found = line.messages()
-            came += sum(len(data) for _, data in found)
-            over = any([_passed_on(line, *one) for one in found])
+            over = any([_passed_on(line, *one) for one in line.messages()])
 
 
 def _input(descriptor):

@@ -316,6 +316,28 @@ def test_websockets_keep_their_subprotocol_and_refuse_other_origins(lab, alice):
     assert status(cookie, host=lab.host(OTHER)) == 403
 
 
+def test_a_restart_of_the_portal_closes_sockets_and_keeps_the_visit(
+    lab, live_web, redis_client, alice
+):
+    """The page connects again, and the program and its kernels have not noticed."""
+    cookie = lab.enter(alice)
+    with lab.socket(cookie, subprotocols=["v1"]) as line:
+        before = redis_client.get(NODE + "node1")
+        live_web.stop()
+        with pytest.raises(ConnectionClosed) as closed:
+            line.recv(PATIENCE_SECONDS)
+        assert closed.value.rcvd.code == 1012
+    live_web.start()
+    until(
+        lambda: redis_client.get(NODE + "node1") not in (None, before),
+        what="the node's next websocket",
+    )
+    assert lab.ask(cookie=cookie)[0] == 200
+    with lab.socket(cookie, subprotocols=["v1"]) as line:
+        line.send("after")
+        assert line.recv(PATIENCE_SECONDS) == "after"
+
+
 def test_pages_of_other_origins_can_only_link_here(lab, alice):
     cookie = lab.enter(alice)
 
