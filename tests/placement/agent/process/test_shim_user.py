@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -196,6 +197,15 @@ except BlockingIOError:
 """
 
 
+def _owned_by(uid):
+    """Return the processes of a Unix user."""
+    found = []
+    for pid in Path("/proc").glob("[0-9]*"):
+        with suppress(FileNotFoundError):
+            found += [pid] if pid.stat().st_uid == uid else []
+    return found
+
+
 def test_a_fork_bomb_stops_at_the_limit_and_goes_with_its_job(node, serve):
     limits = nodes.make_order().limits
     uid = UID + 1  # the other tests' processes do not count
@@ -203,12 +213,7 @@ def test_a_fork_bomb_stops_at_the_limit_and_goes_with_its_job(node, serve):
     assert ended(folder)["exit_code"] == 0, folder.log.read_text()
     *words, made = folder.log.read_text().split()
     assert words == ["refused", "after"] and 40 <= int(made) < 50
-    left = [
-        pid.name
-        for pid in Path("/proc").glob("[0-9]*")
-        if pid.exists() and pid.stat().st_uid == uid
-    ]
-    assert left == []
+    until(lambda: not _owned_by(uid), what="the end of its processes")
 
 
 def test_a_closed_folder_above_is_explained(node, serve):
