@@ -317,6 +317,7 @@ def test_websockets_keep_their_subprotocol_and_refuse_other_origins(lab, alice):
     assert status(cookie, host=lab.host(OTHER)) == 403
 
 
+@pytest.mark.once
 def test_a_restart_of_the_portal_closes_sockets_and_keeps_the_visit(
     lab, live_web, redis_client, alice, monkeypatch
 ):
