@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -132,6 +132,16 @@ def with_children(pid: int) -> list[int]:
     return [pid, *map(int, listed.split())]
 
 
+def tunnel_of(host: str) -> int:
+    """Return the process of ``gp tunnel`` of an open connection."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            words = (folder / "cmdline").read_bytes().split(b"\0")
+            if words[-4:] == [str(CLIENT).encode(), b"tunnel", host.encode(), b""]:
+                return int(folder.name)
+    raise SystemExit(f"there is no tunnel to {host}")
+
+
 def rss_mib(pid: int) -> float:
     """Return the resident memory of a process and its children."""
     return sum(
@@ -215,18 +225,22 @@ def measure(args: argparse.Namespace, folder: Path) -> None:
         source.write_bytes(os.urandom(2**20) * args.megabytes)
         broker = int(client.info("server")["process_id"])
         parts = {"portal": server.pid, "node's streams": node.pid, "broker": broker}
-        spent = dict.fromkeys(parts, 0.0)
         with (
             direct.connected(folder / "direct.socket"),
             portal[0].connected(folder / "portal.socket"),
         ):
-            for direction in ("to the node", "from the node"):
+            copying = parts | {"gp tunnel": tunnel_of(portal[0].host)}
+            spent = {
+                direction: dict.fromkeys(copying, 0.0)
+                for direction in ("to the node", "from the node")
+            }
+            for direction, seconds in spent.items():
                 for _ in range(args.copies):
                     direct.copy(direction, source, target)
-                    before = {name: cpu_of(pid) for name, pid in parts.items()}
+                    before = {name: cpu_of(pid) for name, pid in copying.items()}
                     portal[0].copy(direction, source, target)
-                    for name, pid in parts.items():
-                        spent[name] += cpu_of(pid) - before[name]
+                    for name, pid in copying.items():
+                        seconds[name] += cpu_of(pid) - before[name]
         for way in ways:
             print(way.line(), flush=True)
         for direction, rates in portal[0].rates.items():
@@ -234,9 +248,12 @@ def measure(args: argparse.Namespace, folder: Path) -> None:
                 direct.rates[direction]
             )
             print(f"scp {direction} through the portal: {ratio:.2f} of direct")
-        mb = 2 * args.copies * args.megabytes * 2**20 / 1e6
-        shares = (f"{name} {value / mb * 1e3:.1f}" for name, value in spent.items())
-        print(f"CPU ms for each MB copied: {', '.join(shares)}")
+        mb = args.copies * args.megabytes * 2**20 / 1e6
+        for direction, seconds in spent.items():
+            shares = (
+                f"{name} {value / mb * 1e3:.1f}" for name, value in seconds.items()
+            )
+            print(f"CPU ms for each MB {direction}: {', '.join(shares)}")
         used = {name: rss_mib(pid) for name, pid in parts.items()}
         for number in range(args.sessions):
             stack.enter_context(portal[number // OF_USER].session())

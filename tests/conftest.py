@@ -425,46 +425,71 @@ def browser_type_launch_args(
     }
 
 
+class LiveWeb:
+    """The whole site on a port, websockets included, in a thread."""
+
+    def __init__(self) -> None:
+        self.listener = socket.socket()
+        self.listener.bind(("127.0.0.1", 0))
+        self.listener.listen()
+        self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
+
+    def start(self) -> None:
+        """Serve from the port, which stays open until `close`."""
+        import uvicorn
+        from channels.routing import ProtocolTypeRouter
+
+        from gpuportal.asgi import application
+        from gpuportal.http.workspace_door import WorkspaceDoor
+        from tests.static_door import StaticDoor
+
+        parts = application.application.portal.application_mapping
+        served = WorkspaceDoor(
+            ProtocolTypeRouter(
+                {
+                    "http": StaticDoor(parts["http"]),
+                    "websocket": parts["websocket"],
+                }
+            )
+        )
+        self.server = uvicorn.Server(
+            uvicorn.Config(
+                served,
+                log_level="warning",
+                lifespan="off",
+                timeout_graceful_shutdown=2,
+            )
+        )
+        # The server closes the socket that it gets.
+        given = {"sockets": [self.listener.dup()]}
+        self.thread = threading.Thread(
+            target=self.server.run, kwargs=given, daemon=True
+        )
+        self.thread.start()
+        deadline = time.monotonic() + 60
+        while not self.server.started:
+            if time.monotonic() > deadline or not self.thread.is_alive():
+                raise RuntimeError("the test's web server did not start")
+            time.sleep(0.01)
+
+    def stop(self) -> None:
+        """End as at a restart: open websockets are closed with code 1012."""
+        self.server.should_exit = True
+        self.thread.join(60)
+        assert not self.thread.is_alive(), "the test's web server did not stop"
+
+
 @pytest.fixture
-def live_asgi(transactional_db) -> Iterator[str]:
-    """Serve the whole site, websockets included, and yield its address."""
-    import uvicorn
-    from channels.routing import ProtocolTypeRouter
+def live_web(transactional_db) -> Iterator[LiveWeb]:
+    """Serve the whole site, and yield the server."""
+    web = LiveWeb()
+    web.start()
+    yield web
+    web.stop()
+    web.listener.close()
 
-    from gpuportal.asgi import application
-    from gpuportal.http.workspace_door import WorkspaceDoor
-    from tests.static_door import StaticDoor
 
-    parts = application.application.portal.application_mapping
-    served = WorkspaceDoor(
-        ProtocolTypeRouter(
-            {
-                "http": StaticDoor(parts["http"]),
-                "websocket": parts["websocket"],
-            }
-        )
-    )
-    listener = socket.socket()
-    listener.bind(("127.0.0.1", 0))
-    server = uvicorn.Server(
-        uvicorn.Config(
-            served,
-            log_level="warning",
-            lifespan="off",
-            timeout_graceful_shutdown=2,
-        )
-    )
-    thread = threading.Thread(
-        target=server.run, kwargs={"sockets": [listener]}, daemon=True
-    )
-    thread.start()
-    deadline = time.monotonic() + 60
-    while not server.started:
-        if time.monotonic() > deadline or not thread.is_alive():
-            raise RuntimeError("the test's web server did not start")
-        time.sleep(0.01)
-    yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-    server.should_exit = True
-    thread.join(60)
-    listener.close()
-    assert not thread.is_alive(), "the test's web server did not stop"
+@pytest.fixture
+def live_asgi(live_web: LiveWeb) -> str:
+    """Serve the whole site, and return its address."""
+    return live_web.url

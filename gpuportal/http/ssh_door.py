@@ -191,11 +191,13 @@ async def _pass_on(message: Mapping[str, Any], stream: ByteStream) -> None:
             "bad-request", sentence("Only bytes and “end” can be sent here.")
         )
     try:
-        async with asyncio.timeout(STALL_SECONDS):
-            if data:
+        if not data:
+            stream.finish()
+        elif stream.takes_now(len(data)):
+            await stream.write(data)
+        else:
+            async with asyncio.timeout(STALL_SECONDS):
                 await stream.write(data)
-            else:
-                stream.finish()
     except StreamRefused:
         return
     except TimeoutError:

@@ -3,6 +3,7 @@
 A node's websocket is held by one web process, and a user's by another. Keys:
 
     stream.node.<node>       the newest websocket of a node           (expires in 15 s)
+    stream.seen.<node>       it had one a moment ago                  (expires in 30 s)
     stream.down.<socket>     list of frames for that websocket        (expires in 60 s)
     stream.up.<process>      list of frames for one web process       (expires in 60 s)
     stream.alive.<either>    it still reads its list                  (expires in 15 s)
@@ -16,6 +17,7 @@ of a stream go the same way, so they keep their order.
 
 import asyncio
 import contextlib
+import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -24,13 +26,20 @@ from weakref import WeakKeyDictionary
 from placement.protocol.stream_frames import Frame, pack_frame
 
 NODE = "stream.node."
+SEEN = "stream.seen."
 DOWN = "stream.down."
 UP = "stream.up."
 ALIVE = "stream.alive."
 SEATS = "stream.seats."
 ALIVE_SECONDS = 15
+SEEN_SECONDS = 30
 LIST_SECONDS = 60
 WAIT_SECONDS = 5
+RETURN_SECONDS = 10.0
+"""How long a stream waits for a node that was there a moment ago. After a restart of
+the portal nodes connect again within about 7 s.
+"""
+LOOK_SECONDS = 0.2
 MOST_AT_ONCE = 64
 """Frames that are taken from a list at once."""
 Readers = dict[str, Callable[[Frame], None]]
@@ -101,6 +110,22 @@ async def frames_of(client: Any, key: str) -> AsyncIterator[bytes]:
 async def stay_alive(client: Any, name: str) -> None:
     """Mark a list as read, for the next `ALIVE_SECONDS`."""
     await client.set(ALIVE + name, "1", ex=ALIVE_SECONDS)
+
+
+async def note_node(client: Any, node: str, socket: str) -> None:
+    """Note a node's newest websocket, for the next `ALIVE_SECONDS`."""
+    await client.set(NODE + node, socket, ex=ALIVE_SECONDS)
+    await client.set(SEEN + node, "1", ex=SEEN_SECONDS)
+
+
+async def socket_of(client: Any, node: str) -> str | None:
+    """Return a node's newest websocket. Wait for a node that has just lost its own."""
+    until = time.monotonic() + RETURN_SECONDS
+    while (found := await client.get(NODE + node)) is None:
+        if time.monotonic() > until or not await client.exists(SEEN + node):
+            return None
+        await asyncio.sleep(LOOK_SECONDS)
+    return str(found.decode())
 
 
 _FORGET = """

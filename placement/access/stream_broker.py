@@ -21,7 +21,6 @@ from placement.access.access_target import AccessTarget
 from placement.access.frame_lists import (
     ALIVE_SECONDS,
     DOWN,
-    NODE,
     SEATS,
     UP,
     WAIT_SECONDS,
@@ -30,6 +29,7 @@ from placement.access.frame_lists import (
     frames_of,
     leave,
     read_here,
+    socket_of,
     stay_alive,
 )
 from placement.jobs.nodes.node_socket import OUTAGES
@@ -117,8 +117,8 @@ class StreamBroker:
         name = secrets.token_hex(16)
         seats = f"{SEATS}{service}.{target.user_pk}"
         try:
-            found = await self.redis.get(NODE + target.node)
-            if found is None:
+            socket = await socket_of(self.redis, target.node)
+            if socket is None:
                 raise StreamRefused(
                     "no-streams",
                     sentence(
@@ -137,7 +137,6 @@ class StreamBroker:
                 )
         except OUTAGES as error:
             raise _outage(error) from None
-        socket = found.decode()
         down = DOWN + socket
 
         def send(frames: list[Frame]) -> None:

@@ -16,7 +16,6 @@ import redis.asyncio
 from django.conf import settings
 
 from placement.access.frame_lists import (
-    ALIVE_SECONDS,
     DOWN,
     NODE,
     UP,
@@ -27,6 +26,7 @@ from placement.access.frame_lists import (
     forget_reader,
     frames_of,
     leave,
+    note_node,
     read_here,
     stay_alive,
 )
@@ -90,7 +90,7 @@ class _Relay:
         try:
             await stay_alive(self.redis, self.id)
             # The newest websocket of a node gets its new streams.
-            await self.redis.set(NODE + self.socket.node, self.id, ex=ALIVE_SECONDS)
+            await note_node(self.redis, self.socket.node, self.id)
             await self.socket.run(
                 self._receive_frames(),
                 self._send_far_frames(),
@@ -113,7 +113,7 @@ class _Relay:
         while True:
             await stay_alive(self.redis, self.id)
             if await self.redis.get(key) in (None, self.id.encode()):
-                await self.redis.set(key, self.id, ex=ALIVE_SECONDS)
+                await note_node(self.redis, self.socket.node, self.id)
             gone = await dead(
                 self.redis, {passing.reply for passing in self.streams.values()}
             )

@@ -67,9 +67,12 @@ class ByteStream:
         """
         self._accept()
         start = 0
+        await self._wait_for_credit(1)
+        # Whole pieces: crumbs of credit would make many small frames.
+        piece_bytes = min(PIECE_BYTES, max(1, self._state.other_window_bytes // 2))
         while start < len(data):
-            await self._wait_for_credit(1)
-            size_bytes = min(self._state.credit_bytes, PIECE_BYTES)
+            size_bytes = min(len(data) - start, piece_bytes)
+            await self._wait_for_credit(size_bytes)
             self._state.write(data[start : start + size_bytes])
             start += size_bytes
             self._flush()

@@ -18,8 +18,10 @@ from placement.protocol.stream_frames import (
     WindowFrame,
 )
 
-RETURN_SHARE = 4
-"""Credit is given back in steps of at least this part of a window."""
+RETURN_SHARE = 2
+"""Credit is given back in steps of at least a window divided by this. The sender can
+then always wait for half a window.
+"""
 
 
 class StreamViolation(Exception):
@@ -48,6 +50,8 @@ class StreamEnd:
         self.outgoing: deque[Frame] = deque()
         self.credit_bytes = 0
         """Bytes that may be sent now."""
+        self.other_window_bytes = 0
+        """First credit of the other end: how much it lets this one send at once."""
         self.ended: CloseFrame | None = None
         """The close that ended both directions at once, by whichever end."""
         self.sent_all = False
@@ -134,6 +138,7 @@ class StreamEnd:
             self._receive_data(frame)
         elif isinstance(frame, WindowFrame):
             self.credit_bytes += frame.credit
+            self.other_window_bytes = self.other_window_bytes or frame.credit
             if self.credit_bytes > WINDOW_BYTES:
                 raise StreamViolation("more credit than a window")
         elif isinstance(frame, CloseFrame):

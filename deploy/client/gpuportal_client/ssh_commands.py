@@ -9,6 +9,7 @@ import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import urllib.parse
@@ -34,12 +35,39 @@ PIECE_BYTES = 60 * 1024
 """As much as the portal passes on in one piece."""
 RESTARTS = (1001, 1012)
 """Codes with which a server that stops closes a connection (RFC 6455, IANA)."""
+LOST = 4502
+"""Code of the portal: the connection to the node is lost."""
+LOST_FILE = "GPUPORTAL_LOST_FILE"
+"""Variable with the file in which `tunnel` leaves word that the connection is lost."""
+IN_TMUX = ("tmux", "new-session", "-A", "-s", "gp")
+"""Opens the user's session "gp", which is made at the first time."""
+NO_COMMAND = 127
+AGAIN_SECONDS = 120
+"""How long `ssh` tries to connect again."""
+LASTED_SECONDS = 10
+"""A connection that lasted longer was open. The next loss is a new one."""
+PAUSE_SECONDS = 2
+LEAVE_SCREEN = "\x1b[?1049l\x1b[?25h"
+"""Brings a terminal back from a full screen that was cut off."""
 WARNING = b"warning: "
 """Begins a message of the portal that is for the user's eyes."""
 
 
 def tunnel(args):
     """Connect standard input and output to the ssh server of a host's node."""
+    try:
+        _carry(args)
+    except Refused as refusal:
+        file = os.environ.get(LOST_FILE)
+        if not file or refusal.status != 3:
+            raise
+        # The command `ssh` prints it, when ssh has given the terminal back.
+        Path(file).write_text(str(refusal), encoding="utf-8")
+        sys.exit(refusal.status)
+
+
+def _carry(args):
+    """Carry one connection until either end closes it."""
     found = HOST.fullmatch(args.host)
     if not found:
         words = f"{args.host!r} is not a host such as r17.gpuportal"
@@ -47,29 +75,42 @@ def tunnel(args):
     node = urllib.parse.urlencode({"node": found[2]} if found[2] else {})
     line = Socket(portal(), f"/ws/ssh/{found[1]}/{'?' if node else ''}{node}")
     line.line.settimeout(None)
-    # A thread reads what is typed, because select takes no pipe on every system, and
-    # only this one uses the connection: an encrypted one is not for two.
-    here, there = socket.socketpair()
-    reading = threading.Thread(target=_copy_input, args=(there,), daemon=True)
-    reading.start()
+    # Only this thread uses the connection: an encrypted one is not for two.
+    here, read = _input(0)
     typed, over = [here], False
     while not over:
         ready = [line.line] if line.waits() else []
         if not ready:
             ready, _, _ = select.select([line.line, *typed], [], [])
         if here in ready:
-            data = here.recv(PIECE_BYTES)
+            data = read(PIECE_BYTES)
             line.send(BINARY if data else TEXT, data or b"end")
             typed = typed if data else []
         if line.line in ready:
             over = any([_passed_on(line, *one) for one in line.messages()])
 
 
-def _copy_input(there):
-    """Pass on standard input until its end."""
-    with there:
-        while data := os.read(0, PIECE_BYTES):
-            there.sendall(data)
+def _input(descriptor):
+    """Return what select can wait for, and the function that reads from it."""
+    if os.name != "nt":
+        return descriptor, lambda size: os.read(descriptor, size)
+    here = _copied(descriptor)
+    return here, here.recv
+
+
+def _copied(descriptor):
+    """Return a socket with what comes from a descriptor. Windows' select takes no
+    other.
+    """
+    here, there = socket.socketpair()
+
+    def copy():
+        with there:
+            while data := os.read(descriptor, PIECE_BYTES):
+                there.sendall(data)
+
+    threading.Thread(target=copy, daemon=True).start()
+    return here
 
 
 def _passed_on(line, kind, data):
@@ -88,11 +129,9 @@ def _passed_on(line, kind, data):
         if code != 1000:
             words = data[2:].decode(errors="replace") or f"it gave the code {code}"
             if code in RESTARTS:
-                words = (
-                    "the portal restarts. Connect again in a moment. What runs in tmux "
-                    "goes on."
-                )
-            raise Refused(f"the connection has ended: {words}")
+                words = "the portal restarts. What runs in tmux goes on."
+            status = 3 if code in (*RESTARTS, LOST) else 1
+            raise Refused(f"the connection has ended: {words}", status)
         return True
     return False
 
@@ -215,10 +254,55 @@ def ssh(args):
     """Open a shell on a reservation's node, or run what follows --."""
     node = f".{args.node}" if args.node else ""
     host = f"r{args.reservation}{node}.gpuportal"
+    if args.tmux and args.arguments:
+        raise Refused("--tmux opens a shell: leave out what follows --", 2)
+    again = f"{program()} ssh {shlex.join(_words(args))}"
+    with tempfile.TemporaryDirectory() as folder:
+        lost, give_up = Path(folder) / "lost", None
+        while True:
+            began = time.monotonic()
+            status = _connected(args, host, lost, quiet=give_up is not None)
+            if status != 255 or not lost.exists():
+                break
+            why = lost.read_text(encoding="utf-8")
+            lost.unlink()
+            now = time.monotonic()
+            if now - began > LASTED_SECONDS:
+                give_up = None
+            if not args.tmux or (give_up is not None and now > give_up):
+                raise Refused(f"{why.rstrip('.')}. Go on with: {again}", 3)
+            if give_up is None:
+                give_up = now + AGAIN_SECONDS
+                left = LEAVE_SCREEN if sys.stdout.isatty() else ""
+                words = f"{why.rstrip('.')}. Connecting again ..."
+                print(f"{left}{program()}: {words}", file=sys.stderr)
+            time.sleep(PAUSE_SECONDS)
+    if args.tmux and status == NO_COMMAND:
+        raise Refused("the node has no tmux: leave out --tmux")
+    sys.exit(status if status >= 0 else 255)
+
+
+def _words(args):
+    """Return the words of the command line that connects again."""
+    node = ["--node", args.node] if args.node else []
+    user = ["--user", args.user] if args.user else []
+    words = [str(args.reservation), *node, *user, *(["--tmux"] if args.tmux else [])]
+    return [*words, "--", *args.arguments] if args.arguments else words
+
+
+def _connected(args, host, lost, quiet):
+    """Run ssh once. Return its exit status.
+
+    `lost` is the file for the reason of a lost connection.
+    """
     options = _options()
     try:
         facts = _certified(host)
     except Refused as refusal:
+        if quiet and refusal.status == 3:
+            # The portal is not back yet.
+            lost.write_text(str(refusal), encoding="utf-8")
+            return 255
         # Without an account in the portal: the user's own key or password on the node.
         if refusal.code != "ssh-no-account" or not args.user:
             raise
@@ -226,15 +310,15 @@ def ssh(args):
     else:
         alias = ("HostKeyAlias", facts["host_key_alias"])
         options += [*_certificate_options(host), alias]
-    words = ["ssh"]
+    words = ["ssh", *(["-q"] if quiet else []), *(["-t"] if args.tmux else [])]
     for name, value in options:
         words += ["-o", f"{name}={value}"]
-    words += ["-l", args.user or facts["user"], host, *args.arguments]
+    what = IN_TMUX if args.tmux else args.arguments
+    words += ["-l", args.user or facts["user"], host, *what]
     try:
-        status = subprocess.call(words)
+        return subprocess.call(words, env={**os.environ, LOST_FILE: str(lost)})
     except FileNotFoundError:
         raise Refused("there is no program ssh here", 2) from None
-    sys.exit(status if status >= 0 else 255)
 
 
 def keys(args):
@@ -289,7 +373,9 @@ def declare(word):
     """Add the commands of this module."""
     user = {"default": "", "help": "your name on the node (default: the one here)"}
     nodes = {"default": "", "help": "one of its nodes (default: the first)"}
-    word(ssh, "reservation", node=nodes, user=user)
+    words = "work in tmux there, and connect again if the connection is lost"
+    kept = {"action": "store_true", "help": words}
+    word(ssh, "reservation", node=nodes, user=user, tmux=kept)
     named = {"default": "", "help": "with add: name of the key"}
     stored = word(keys, name=named, json=JSON_OPTION)
     actions = ("list", "add", "remove")

@@ -66,7 +66,10 @@ class Socket:
         # One large number is much faster than byte after byte.
         wide = int.from_bytes((mask * (size // 4 + 1))[:size], "big")
         masked = (int.from_bytes(data, "big") ^ wide).to_bytes(size, "big")
-        self.line.sendall(head + mask + masked)
+        try:
+            self.line.sendall(head + mask + masked)
+        except OSError as error:
+            raise Refused(f"the connection has ended: {error}", 3) from None
 
     def messages(self):
         """Return the messages that have come: (kind, data). Never waits."""
@@ -76,6 +79,8 @@ class Socket:
         except (BlockingIOError, ssl.SSLWantReadError):
             # Of an encrypted connection: something came that is no data.
             return []
+        except OSError as error:
+            raise Refused(f"the connection has ended: {error}", 3) from None
         finally:
             self.line.settimeout(None)
         if not data:

@@ -18,6 +18,7 @@ import time
 from collections import deque
 from collections.abc import Mapping
 
+import uvloop
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import InvalidStatus, WebSocketException
 
@@ -73,7 +74,8 @@ class NodeStreams:
         """Serve until `stop` is set. An error is logged and does not end the loop."""
         while not stop.is_set():
             try:
-                asyncio.run(self._main(stop))
+                with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                    runner.run(self._main(stop))
             except Exception:
                 logger.exception("streams failed; they begin again")
                 stop.wait(1)

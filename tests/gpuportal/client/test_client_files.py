@@ -55,6 +55,22 @@ def test_the_client_imports_the_standard_library_only():
 
 
 @pytest.mark.pure
+def test_on_windows_a_thread_feeds_what_select_waits_for(main):
+    from gpuportal_client import ssh_commands
+
+    source, sink = os.pipe()
+    here = ssh_commands._copied(source)
+    os.write(sink, b"typed")
+    os.close(sink)
+    data = b""
+    while piece := here.recv(2):
+        data += piece
+    assert data == b"typed"
+    here.close()
+    os.close(source)
+
+
+@pytest.mark.pure
 def test_pip_installs_the_wheel_and_the_command_runs(tmp_path):
     """pipx makes an environment and calls pip in it. Neither needs the network."""
     wheel = client_files.folder() / client_files.wheel_name()

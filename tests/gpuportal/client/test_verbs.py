@@ -1,6 +1,7 @@
 """What the pages can do, from a shell: every command against the portal over HTTP."""
 
 import json
+import os
 import struct
 from datetime import timedelta
 
@@ -415,6 +416,72 @@ def test_a_warning_of_the_portal_is_printed_beside_the_connection(main, capfd):
     out, err = capfd.readouterr()
     assert out == "shell"
     assert err == "\r\ngp: reservation 17 ends in 10 min [2J\r\n"
+
+
+SSH = """#!/bin/sh
+echo "$*" >> "$LOG"
+[ "$(wc -l < "$LOG")" -gt "$LOSSES" ] && exit "$LAST"
+printf 'the connection has ended: the portal restarts.' > "$GPUPORTAL_LOST_FILE"
+exit 255
+"""
+
+
+@pytest.fixture
+def lossy_ssh(main, tmp_path, monkeypatch, capfd):
+    """Return a function that runs ``gp ssh`` with an ssh that loses connections."""
+    from gpuportal_client import ssh_commands
+
+    facts = {"user": "al", "host_key_alias": "node1.gpuportal"}
+    monkeypatch.setattr(ssh_commands, "_certified", lambda host: facts)
+    monkeypatch.setattr(ssh_commands, "PAUSE_SECONDS", 0)
+    program = tmp_path / "ssh"
+    program.write_text(SSH)
+    program.chmod(0o700)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+
+    def call(*words, losses, last=0):
+        log = tmp_path / "log"
+        log.write_text("")
+        for name, value in (("LOG", log), ("LOSSES", losses), ("LAST", last)):
+            monkeypatch.setenv(name, str(value))
+        try:
+            status = main(["ssh", *words])
+        except SystemExit as left:
+            status = left.code
+        return status, capfd.readouterr().err, log.read_text().splitlines()
+
+    return call
+
+
+def test_a_lost_shell_names_the_command_that_goes_on(lossy_ssh):
+    words = "gp: the connection has ended: the portal restarts. Go on with: gp ssh 17"
+    status, told, calls = lossy_ssh("17", "--user", "al", losses=1)
+    assert (status, told, len(calls)) == (3, f"{words} --user al\n", 1)
+    status, told, _ = lossy_ssh("17", "--", "ls", "a b", losses=1)
+    assert (status, told) == (3, f"{words} -- ls 'a b'\n")
+    assert lossy_ssh("17", "--", "false", losses=0, last=1)[:2] == (1, "")
+
+
+def test_a_shell_in_tmux_is_connected_again(lossy_ssh, monkeypatch):
+    from gpuportal_client import ssh_commands
+
+    status, told, calls = lossy_ssh("17", "--tmux", losses=3)
+    assert (status, len(calls)) == (0, 4)
+    assert told == (
+        "gp: the connection has ended: the portal restarts. Connecting again ...\n"
+    )
+    assert all(
+        one.endswith("-l al r17.gpuportal tmux new-session -A -s gp") for one in calls
+    )
+    assert lossy_ssh("17", "--tmux", losses=0, last=127)[:2] == (
+        1,
+        "gp: the node has no tmux: leave out --tmux\n",
+    )
+    assert lossy_ssh("17", "--tmux", "--", "ls", losses=0)[0] == 2
+    monkeypatch.setattr(ssh_commands, "AGAIN_SECONDS", -1)
+    status, told, calls = lossy_ssh("17", "--tmux", losses=9)
+    assert (status, len(calls)) == (3, 2)
+    assert told.endswith(" Go on with: gp ssh 17 --tmux\n")
 
 
 def test_text_of_other_people_cannot_steer_a_terminal(main):

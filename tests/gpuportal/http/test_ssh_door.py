@@ -77,10 +77,17 @@ def lab(tmp_path, live_asgi, redis_client, valkey_url, alice):
     return Lab()
 
 
+def of_portal(lab, shown):
+    return os.environ | {"GPUPORTAL_URL": lab.url, "GPUPORTAL_TOKEN": shown}
+
+
 def run(words, lab, shown, **options):
-    env = os.environ | {"GPUPORTAL_URL": lab.url, "GPUPORTAL_TOKEN": shown}
     return subprocess.run(
-        words, env=env, capture_output=True, timeout=PATIENCE_SECONDS, **options
+        words,
+        env=of_portal(lab, shown),
+        capture_output=True,
+        timeout=PATIENCE_SECONDS,
+        **options,
     )
 
 
@@ -106,6 +113,20 @@ def test_a_student_runs_ssh_and_scp_through_the_portal(lab, alice, tmp_path):
         assert run(["ssh", *words, host, "exit 7"], lab, shown).returncode == 7
         own = f"r{lab.made.pk}.node1.gpuportal"
         assert run(["ssh", *words, own, "true"], lab, shown).returncode == 0
+        held = subprocess.Popen(
+            ["ssh", *words, host, "cat"],
+            env=of_portal(lab, shown) | {"GPUPORTAL_LOST_FILE": str(tmp_path / "lost")},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+        )
+        held.stdin.write(b"x")
+        assert held.stdout.read(1) == b"x"
+    # The node is gone. "gp ssh" prints the reason, and may connect again.
+    _, told = held.communicate(timeout=PATIENCE_SECONDS)
+    assert held.returncode == 255 and b"gp.py" not in told
+    assert (tmp_path / "lost").read_text().startswith("the connection has ended: ")
 
 
 async def test_the_client_is_warned_where_the_node_cannot_do_it():

@@ -16,7 +16,8 @@ from websockets.sync.client import connect
 from gpuportal.http.workspace_banner import SCRIPT, TAG
 from gpuportal.http.workspace_door import _Exchange
 from gpuportal.http.workspace_headers import COOKIE, checked_request
-from placement.access.frame_lists import NODE
+from placement.access import frame_lists
+from placement.access.frame_lists import NODE, SEEN
 from placement.models import Job, Workspace, WorkspaceEntry
 from placement.protocol.stream_state import StreamPiece
 from reservations.models import Allocation, CoUser
@@ -314,6 +315,30 @@ def test_websockets_keep_their_subprotocol_and_refuse_other_origins(lab, alice):
     assert status(cookie, origin=lab.origin().replace("http", "https")) == 403
     assert status("wrong") == 403
     assert status(cookie, host=lab.host(OTHER)) == 403
+
+
+@pytest.mark.once
+def test_a_restart_of_the_portal_closes_sockets_and_keeps_the_visit(
+    lab, live_web, redis_client, alice, monkeypatch
+):
+    """The page connects again, and the program and its kernels have not noticed."""
+    for name in ("RETURN_SECONDS", "SEEN_SECONDS"):
+        monkeypatch.setattr(frame_lists, name, 600)
+    cookie = lab.enter(alice)
+    redis_client.set(SEEN + "node1", "1")
+    with lab.socket(cookie, subprotocols=["v1"]) as line:
+        live_web.stop()
+        with pytest.raises(ConnectionClosed) as closed:
+            line.recv(PATIENCE_SECONDS)
+        assert closed.value.rcvd.code == 1012
+    assert not redis_client.exists(NODE + "node1")
+    live_web.start()
+    # The node is not back yet. The request waits, because JupyterLab answers an error
+    # with a dialog.
+    assert lab.ask(cookie=cookie)[0] == 200
+    with lab.socket(cookie, subprotocols=["v1"]) as line:
+        line.send("after")
+        assert line.recv(PATIENCE_SECONDS) == "after"
 
 
 def test_pages_of_other_origins_can_only_link_here(lab, alice):

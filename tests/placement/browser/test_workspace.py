@@ -50,7 +50,7 @@ def lab(node, redis_client, live_asgi, alice, settings):
 
 
 def test_jupyter_runs_a_cell_and_its_page_reaches_nothing_of_the_portal(
-    page: Page, lab, live_asgi, alice, axe
+    page: Page, lab, live_web, live_asgi, alice, axe
 ):
     # The same site as the workspace, which is the harder case.
     portal = live_asgi.replace("127.0.0.1", "localhost")
@@ -83,6 +83,16 @@ def test_jupyter_runs_a_cell_and_its_page_reaches_nothing_of_the_portal(
     cell.press("Shift+Enter")
     expect(there.locator(".jp-OutputArea-output").first).to_have_text(
         "42 1", timeout=START_MS
+    )
+    # The portal restarts. The page comes back, and the kernel keeps its variables.
+    dialog = there.locator(".jp-Dialog").get_by_role("button", name="Close")
+    there.add_locator_handler(dialog, lambda button: button.click())
+    elsewhere(live_web.stop)
+    elsewhere(live_web.start)
+    cell.fill("print(os.environ['GPUPORTAL_GPU_COUNT'] * 3)")
+    cell.press("Shift+Enter")
+    expect(there.locator(".jp-OutputArea-output").first).to_have_text(
+        "111", timeout=START_MS
     )
     kernels, (folder,) = lab.keeper.kernels, lab.keeper._running()
     worked = until(

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -182,12 +183,37 @@ def test_shared_memory_goes_with_the_last_process_of_its_user(node, serve, marke
     assert list(left.parent.glob(f"{marker}*")) == []
 
 
-def test_the_number_of_processes_is_limited(node, serve):
+FORK_BOMB = """
+exec python3 -c '
+import os, time
+try:
+    for made in range(1000):
+        if os.fork() == 0:
+            time.sleep(300)
+            os._exit(0)
+except BlockingIOError:
+    print("refused after", made, flush=True)
+'
+"""
+
+
+def _owned_by(uid):
+    """Return the processes of a Unix user."""
+    found = []
+    for pid in Path("/proc").glob("[0-9]*"):
+        with suppress(FileNotFoundError):
+            found += [pid] if pid.stat().st_uid == uid else []
+    return found
+
+
+def test_a_fork_bomb_stops_at_the_limit_and_goes_with_its_job(node, serve):
     limits = nodes.make_order().limits
-    web = serve("grep 'Max processes' /proc/self/limits\n")
-    folder = run(node, web, limits=replace(limits, processes=100))
-    ended(folder)
-    assert folder.log.read_text().split()[2:4] == ["100", "100"]
+    uid = UID + 1  # the other tests' processes do not count
+    folder = run(node, serve(FORK_BOMB), uid, limits=replace(limits, processes=50))
+    assert ended(folder)["exit_code"] == 0, folder.log.read_text()
+    *words, made = folder.log.read_text().split()
+    assert words == ["refused", "after"] and 40 <= int(made) < 50
+    until(lambda: not _owned_by(uid), what="the end of its processes")
 
 
 def test_a_closed_folder_above_is_explained(node, serve):
