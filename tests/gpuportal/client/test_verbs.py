@@ -225,10 +225,12 @@ def test_the_waitlist(gp, lab):
 
 def test_a_booking_is_shared_offered_and_given(gp, lab, bob, alice):
     number = lab.now.pk
-    assert ok(gp("share", number, bob.username)).startswith(f"{bob} can use")
-    refused(gp("unshare", number, "nobody"), 2, f"shared with: {bob} ({bob.pk})")
-    assert "no longer" in ok(gp("unshare", number, str(bob)))
-    assert not CoUser.objects.sharing()
+    refused(gp("unshare", number, bob.username), 2, "is shared with: nobody")
+    for name in (bob.username, str(bob), bob.pk):
+        assert ok(gp("share", number, bob.username)).startswith(f"{bob} can use")
+        refused(gp("unshare", number, "nobody"), 2, f"shared with: {bob} (bob)")
+        assert "no longer" in ok(gp("unshare", number, name))
+        assert not CoUser.objects.sharing()
     refused(gp("share", number, "no such login"), 1, "")
     ok(gp("offer", number, "--to", bob.username, "--message", "I am done"))
     made = Offer.objects.get()
@@ -240,6 +242,14 @@ def test_a_booking_is_shared_offered_and_given(gp, lab, bob, alice):
     assert ok(gp("offers")) == "" and "declined" in ok(gp("offers", "--all"))
     assert ok(gp("ask", number, "Do you need it all day?")) == "sent\n"
     assert "all day" in ok(gp("notices", user=alice))
+
+
+def test_an_answer_without_an_expected_field_is_one_line(gp, monkeypatch):
+    from gpuportal_client.portal_api import Portal
+
+    for answer in ({}, [], None, {"series": [{}]}, {"series": 5}):
+        monkeypatch.setattr(Portal, "ask", lambda *_, _is=answer, **__: _is)
+        refused(gp("series"), 3, "is not as expected")
 
 
 def test_a_sweep_and_the_facts_of_a_job(gp, lab):
