@@ -142,6 +142,8 @@ def offers(args):
 
 def ask(args):
     """Send the holder of a reservation a message."""
+    if not args.message.strip():
+        raise Refused("write a message of one line or more", 2)
     body = {"message": args.message}
     portal().ask("POST", f"/reservations/{args.reservation}/ask", body)
     print("sent")
