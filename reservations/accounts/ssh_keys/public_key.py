@@ -137,15 +137,15 @@ def _check_kind(kind: str, line: str) -> None:
 def _is_cut(kind: str, blob: str) -> bool:
     """Return whether a text begins as the key of its type, and ends too early.
 
-    The decoded bytes begin with the type and its length (RFC 4253, section 6.6).
+    The bytes begin with the length of the type's name and the name (RFC 4253, section
+    6.6).
     """
     if not re.fullmatch(r"[A-Za-z0-9+/]*=*", blob):
         return False
-    text = blob.rstrip("=")
     begin = len(kind).to_bytes(4) + kind.encode()
-    # Characters after the last whole group of four may be missing, too.
-    decoded = base64.b64decode(text[: len(text) // 4 * 4])
-    return begin.startswith(decoded[: len(begin)])
+    # The characters that these bytes alone determine: 6 bits each.
+    fixed = base64.b64encode(begin).decode()[: len(begin) * 8 // 6]
+    return fixed.startswith(blob[: len(fixed)])
 
 
 def _unreadable() -> SshKeyRefused:
