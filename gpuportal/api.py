@@ -192,6 +192,11 @@ def _invalid(request: HttpRequest, error: ValidationError) -> HttpResponse:
     """Name each invalid field, with one sentence."""
     # A location is (source, parameter, field, ...) or (source, field).
     fields = field_sentences(error.errors, skip=2)
+    if any(
+        tuple(one["loc"][:1]) == ("body",) and len(one["loc"]) == 2
+        for one in error.errors
+    ):
+        fields = {"body": sentence("Send a JSON object.")}
     return problem_response(problems.fields_refusal(fields))
 
 

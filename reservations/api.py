@@ -22,7 +22,7 @@ from reservations.notifications.api import router as notices_router
 from reservations.presence.api import router as presence_router
 from reservations.reports.history_api import router as history_router
 from reservations.rules.calendar import CalendarFlexRisk
-from reservations.rules.errors import InThePast, TooLong
+from reservations.rules.errors import EndNotAfterStart, TooLong
 from reservations.series.api import router as series_router
 from reservations.sharing.api import router as people_router
 from reservations.store.booking_facts import site_policy
@@ -86,7 +86,7 @@ def calendar(
 ) -> EncodedAnswer[CalendarAnswer]:
     """List the GPUs, and their reservations between two instants."""
     if span.end <= span.start:
-        raise InThePast(end=span.end, now=span.start)
+        raise EndNotAfterStart(start=span.start, end=span.end)
     if span.end - span.start > LONGEST_VIEW:
         raise TooLong(
             asked_seconds=int((span.end - span.start).total_seconds()),

@@ -53,6 +53,11 @@ PROBLEM: dict[str, Any] = {
             "description": "Another time that would work.",
             "type": "object",
         },
+        "longest_end": {
+            "description": "The latest end that a running reservation could have.",
+            "type": "string",
+            "format": "date-time",
+        },
         "works_instead": {
             "description": "Some of the GPUs, at the same time, that would work.",
             "type": "object",

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 import redis
 from django.db import DataError, InterfaceError, OperationalError, ProgrammingError
 from django.http import HttpRequest
-from django.utils.translation import gettext_noop as noop
 
 from telemetry.protocol.coded_error import CodedError
 from telemetry.protocol.request_refusal import RequestRefused
@@ -58,14 +57,6 @@ def refusal_of(
     if request is None:
         return None
     return _unstorable_value(request, error) or _admin_refusal(request, error)
-
-
-PHRASES = (
-    *(noop("Bad Request"), noop("Forbidden"), noop("Not Found")),
-    *(noop("Method Not Allowed"), noop("Conflict"), noop("Unprocessable Entity")),
-    *(noop("Too Many Requests"), noop("Service Unavailable"), noop("Unauthorized")),
-)
-"""Titles of problems without their own title, for the translators."""
 
 
 def fields_refusal(fields: Mapping[str, str]) -> RequestRefused:

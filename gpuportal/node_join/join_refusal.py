@@ -70,6 +70,7 @@ class JoinRefused(CodedError):
     """A machine may not join with this token."""
 
     code = "join-refused"
+    title = sentence("This machine cannot join")
     status = HTTPStatus.FORBIDDEN
     fault: JoinFault
 

@@ -107,7 +107,7 @@ def _recipes(form: LaunchForm) -> list[dict[str, Any]]:
                 "about": recipe.about,
                 "needs_isolation": recipe.needs_isolation,
                 "inputs": inputs,
-                "wrong": any(i.errors for i in inputs),
+                "open": any(i.errors or i.setting.is_required for i in inputs),
             }
         )
     return found

@@ -9,7 +9,7 @@ from typing import Any
 
 from django import forms
 from django.utils import timezone
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext, gettext_lazy
 
 from placement.jobs.gap_fields import GapFields
 from placement.jobs.launch_checks import MOST_RETRIES
@@ -30,11 +30,11 @@ from placement.rules.job_refusals import StrategyNotRunnable
 from placement.rules.rebalance_policy import RestartMode
 from placement.rules.sweep import Sweep, read_sweep
 from telemetry.web.plain_forms import PlainForm
+from telemetry.web.translation import translated
 
 MOST_SCRIPT_CHARACTERS = 256 * 1024
 SCRIPT = "script"
 OF_SETTING = "recipe_settings."
-WRONG_SETTING = gettext_lazy("A setting of the recipe has a wrong value.")
 Choices = Sequence[tuple[int, str]]
 """(number, words) of the choices of a select."""
 MOST_DAYS_AHEAD = 366
@@ -179,7 +179,8 @@ class LaunchForm(GapFields):
                     key.removeprefix(OF_SETTING): text
                     for key, text in error.fields.items()
                 }
-                self.add_error(None, WRONG_SETTING)
+                for name in self.setting_errors:
+                    self.add_error(None, _wrong_setting(RECIPES[what], name))
         return data
 
     def add_problem(self, field: str, text: str) -> None:
@@ -188,7 +189,8 @@ class LaunchForm(GapFields):
         """
         if field.startswith(OF_SETTING):
             self.setting_errors[field.removeprefix(OF_SETTING)] = text
-            self.add_error(None, WRONG_SETTING)
+            recipe = RECIPES.get(str(self.data.get("what")))
+            self.add_error(None, _wrong_setting(recipe, field.removeprefix(OF_SETTING)))
         else:
             self.add_error(field if field in self.fields else None, text)
 
@@ -215,6 +217,13 @@ class LaunchForm(GapFields):
             )
             for setting in recipe.settings
         ]
+
+
+def _wrong_setting(recipe: Recipe | None, name: str) -> str:
+    """Return the sentence above the form that names an invalid setting."""
+    labels = {one.name: one.label for one in (recipe.settings if recipe else ())}
+    label = translated(labels.get(name, name))
+    return gettext("Correct the setting “%(label)s” of the recipe.") % {"label": label}
 
 
 def _number(text: str, setting: RecipeSetting) -> object:

@@ -31,7 +31,8 @@ class NewJob(Schema):
     backfill: GapWish | None = None
     """Instead of a reservation."""
     name: str
-    kind: str = Job.Kind.RECIPE.value
+    kind: str = ""
+    """recipe or script. "": script if there is a script and no recipe."""
     recipe: str = ""
     recipe_settings: dict[str, Any] = {}
     script: str = ""
@@ -83,7 +84,7 @@ class NewJob(Schema):
         return {
             "reservation_id": self.reservation,
             "name": self.name,
-            "kind": self.kind,
+            "kind": self._kind(),
             "recipe": self.recipe,
             "recipe_settings": self.recipe_settings,
             "script": self.script,
@@ -100,6 +101,13 @@ class NewJob(Schema):
             "may_move": self.may_move,
             "restart": self.restart,
         }
+
+    def _kind(self) -> str:
+        """Return the kind that is given, or that of the given program."""
+        if self.kind:
+            return self.kind
+        own = self.script and not self.recipe
+        return Job.Kind.SCRIPT.value if own else Job.Kind.RECIPE.value
 
 
 class WaitingJob(NewJob):

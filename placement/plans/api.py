@@ -104,7 +104,7 @@ class ModelSizes(TypedDict):
     family: str
     parameter_count: int
     layers: int
-    """Number of layers."""
+    """Number of blocks, as its paper counts them: without embedding and head."""
     trainable_count: int
     """Parameters that get a gradient."""
     stored_bytes: int
@@ -397,7 +397,7 @@ def _spec_facts(spec: ModelSpec, name: str) -> ModelSizes:
         "name": name,
         "family": spec.family,
         "parameter_count": spec.parameter_count,
-        "layers": len(spec.layers),
+        "layers": spec.block_count,
         "trainable_count": spec.trainable_count,
         "stored_bytes": spec.stored_bytes,
         "dtype": spec.dtype,

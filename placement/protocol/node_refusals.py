@@ -67,6 +67,7 @@ class LogConflict(CodedError):
     """A piece of a log does not begin at the end of the stored part."""
 
     code = "log-conflict"
+    title = sentence("The log does not continue here")
     status = HTTPStatus.CONFLICT
     words = sentence("the log has {size} bytes")
 
@@ -84,4 +85,5 @@ class LogTooLarge(CodedError):
     """The stored log would grow over its limit."""
 
     code = "log-too-large"
+    title = sentence("The log is too large")
     status = HTTPStatus.REQUEST_ENTITY_TOO_LARGE

@@ -153,7 +153,12 @@ def terminal_target(user: User, reservation_pk: int, now: datetime) -> VisitTarg
     """
     newest = (
         Workspace.objects.select_related("job__node")
-        .filter(app=TERMINAL, job__owner=user, job__reservation=reservation_pk)
+        .filter(
+            app=TERMINAL,
+            job__owner=user,
+            # Not job__reservation, which passes a number beyond the column's range on.
+            job__reservation__pk=reservation_pk,
+        )
         .order_by("-pk")
         .first()
     )

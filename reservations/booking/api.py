@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 from typing import Any, TypedDict
 
 from django.http import HttpRequest
+from django.utils import timezone
 from ninja import Query, Router, Status
 
 from reservations.booking import booking_change, booking_undo
@@ -14,6 +15,7 @@ from reservations.booking.overstay import set_overstay
 from reservations.booking.release import UNDO_SECONDS, undo_cancel
 from reservations.booking.slot_search import find_slots
 from reservations.models import Reservation, User
+from reservations.rules.errors import Refusal
 from reservations.rules.lifecycle import Kind
 from reservations.rules.policy import Policy
 from reservations.store.booking_facts import own_holdings, site_policy
@@ -34,6 +36,7 @@ from reservations.web.api_parts import (
 )
 from reservations.web.request_keys import repeatable
 from reservations.web.schemas import BookIn, ChangeIn, OverstayIn, ReasonIn, SlotsIn
+from telemetry.protocol.coded_error import error_parts
 from telemetry.web.answer_types import UtcInstant
 
 router = Router(tags=["calendar"])
@@ -73,6 +76,9 @@ class SlotList(TypedDict):
     slots: list[FreeSlot]
     full: LiveLimit | None
     """If the limit is reached. Then only slots that extend a reservation are found."""
+    refusal: dict[str, Any] | None
+    """If nothing was found: code, title, detail and numbers of the rule that refuses
+    the first time at which enough GPUs are free. Null: they are never free together."""
 
 
 def reservation_answer(
@@ -202,6 +208,7 @@ def slots(request: HttpRequest, wish: Query[SlotsIn]) -> SlotList:
     if membership is None:
         # A search works with any membership. A booking names the one that pays.
         membership = next(iter(payers(user)), None)
+    refused: list[Refusal] = []
     found = find_slots(
         user=user,
         membership=membership,
@@ -213,11 +220,17 @@ def slots(request: HttpRequest, wish: Query[SlotsIn]) -> SlotList:
         gpu_class=wish.gpu_class or None,
         now=now,
         limit=wish.limit,
+        refused=refused,
     )
     live, most = len(own_holdings(user.pk)), site_policy().live_reservations
     # At the limit, only slots that extend one of the User's reservations are found.
     full: LiveLimit | None = {"live": live, "most": most} if live >= most else None
-    return {"slots": [slot_json(slot) for slot in found], "full": full}
+    zone = timezone.get_current_timezone()
+    return {
+        "slots": [slot_json(slot) for slot in found],
+        "full": full,
+        "refusal": error_parts(refused[0], zone) if refused and not found else None,
+    }
 
 
 @router.post("/reservations/{int:reservation_id}/overstay")

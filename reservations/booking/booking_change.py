@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 
 from django.db import IntegrityError, transaction
 
@@ -14,6 +15,7 @@ from reservations.booking.counted_returns import (
 )
 from reservations.booking.refusals import keep_refusal
 from reservations.booking.service import (
+    add_longest_end,
     allocate,
     judge,
     overlap_refusal,
@@ -25,6 +27,7 @@ from reservations.notifications import live
 from reservations.rules.calendar import CalendarGpu
 from reservations.rules.decision import Decision
 from reservations.rules.errors import (
+    EndNotAfterStart,
     InThePast,
     NotChangeable,
     Refusal,
@@ -170,7 +173,11 @@ def _refused(
     now: datetime,
     policy: Policy,
 ) -> None:
-    """Add what would work instead if it has not begun. Store the refusal."""
+    """Add what would work instead. Store the refusal."""
+    if before.state == State.ACTIVE:
+        before.end = min(before.end, before.booked_end)
+        fits = partial(_may_end, before, now=now, policy=policy)
+        add_longest_end(refusal, before, window.end, fits, policy)
     if before.state == State.CONFIRMED:
         slot_search.add_next_slot(
             refusal,
@@ -184,6 +191,21 @@ def _refused(
         )
     start, end = window.start, window.end
     keep_refusal(before.membership, gpu_ids, start, end, refusal=refusal, now=now)
+
+
+def _may_end(
+    before: Reservation, end: datetime, *, now: datetime, policy: Policy
+) -> bool:
+    """Return whether a running Reservation would be granted another end now."""
+    locked = locks.read(before.membership, _gpu_ids(before))
+    held = allocations_of(before)
+    window = Window(before.start, end)
+    request = _request(before, locked, window, held, now=now, policy=policy)
+    try:
+        _judge_added_part(before, request, locked, policy, held)
+    except Refusal:
+        return False
+    return True
 
 
 def _gpu_ids(reservation: Reservation) -> list[int]:
@@ -207,7 +229,8 @@ def new_window(
     """Return the Window that a Reservation would have.
 
     Raises:
-        InThePast: it would end before it begins, or before now.
+        EndNotAfterStart: it would end before it begins.
+        InThePast: it would end before now.
         NotChangeable: the start of a running one would move.
     """
     begin = whole_second(start) if start is not None else row.start
@@ -221,8 +244,10 @@ def new_window(
         begin = row.start
     elif begin != row.start:
         begin = max(begin, now)
-    if over <= max(begin, now):
-        raise InThePast(end=over, now=max(begin, now))
+    if over <= begin:
+        raise EndNotAfterStart(start=begin, end=over)
+    if over <= now:
+        raise InThePast(end=over, now=now)
     return Window(begin, over)
 
 

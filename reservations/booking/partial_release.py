@@ -18,7 +18,7 @@ from reservations.engines import service as engines
 from reservations.models import Allocation, Reservation, User
 from reservations.notifications import live
 from reservations.rules.charges import late_charge_gpu_seconds, late_windows
-from reservations.rules.errors import NotChangeable, NotFound
+from reservations.rules.errors import NotChangeable, NotFound, NothingLeft
 from reservations.rules.lifecycle import State
 from reservations.rules.policy import Policy
 from reservations.rules.window import Window, grid_ceil, whole_second
@@ -136,6 +136,7 @@ def _remaining_gpus_and_end(
 
     Raises:
         NotChangeable, NotFound.
+        NothingLeft: all of it would be given back.
         WholeNodeNeeded: a node of Slurm would be kept in part.
     """
     if row.state not in State.live() or row.end <= at:
@@ -154,9 +155,7 @@ def _remaining_gpus_and_end(
     if last_seconds:
         end = grid_ceil(end - timedelta(seconds=last_seconds), policy.grid_seconds)
     if not kept or min(end, row.end) <= max(row.start, at):
-        raise NotChangeable(
-            state=row.state, act=sentence("given back in part: nothing is left")
-        )
+        raise NothingLeft(state=row.state, act=sentence("given back in part"))
     engines.check_whole_nodes(kept)
     return kept, min(end, row.end)
 

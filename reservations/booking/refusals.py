@@ -32,6 +32,7 @@ from telemetry.protocol.coded_error import json_ready
 NO_DEMAND = frozenset(
     {
         "in-the-past",
+        "end-not-after-start",
         "over-before-free",
         "off-grid",
         "no-gpus",

@@ -1,8 +1,9 @@
 """Book, and preview a booking."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 
 from django.db import IntegrityError, transaction
 
@@ -17,14 +18,20 @@ from reservations.notifications import live
 from reservations.rules.calendar import CalendarGpu
 from reservations.rules.decision import Decision, decide
 from reservations.rules.decision_record import inputs_of
-from reservations.rules.errors import GpuTaken, InThePast, MembershipNeeded, Refusal
+from reservations.rules.errors import (
+    EndNotAfterStart,
+    GpuTaken,
+    InThePast,
+    MembershipNeeded,
+    Refusal,
+)
 from reservations.rules.fairness.preemption import Displacer
 from reservations.rules.fairness.quota import Spend
-from reservations.rules.lifecycle import State
+from reservations.rules.lifecycle import Kind, State
 from reservations.rules.overstay_terms import notice_end, over_before_free
 from reservations.rules.policy import Policy
 from reservations.rules.request import Request
-from reservations.rules.window import Window, whole_second
+from reservations.rules.window import Window, latest_end, whole_second
 from reservations.store import ledger, locks, vouchers
 from reservations.store.access import may_change
 from reservations.store.booking_facts import returns_for, site_policy, strike_for
@@ -126,10 +133,13 @@ def request_of(
     """Return the request, with a start that is not in the past.
 
     Raises:
-        InThePast: the end is not after the start, or not after now.
+        EndNotAfterStart: nothing lies between them.
+        InThePast: the end is not after now.
     """
-    begin = max(whole_second(start), now)
     over = end.astimezone(now.tzinfo)
+    if over <= whole_second(start):
+        raise EndNotAfterStart(start=start, end=over)
+    begin = max(whole_second(start), now)
     if over <= begin:
         raise InThePast(end=over, now=begin)
     return Request(tuple(gpus), Window(begin, over), now)
@@ -148,7 +158,7 @@ def request_after_notice(
     Every start waits until a Job in a gap has left.
 
     Raises:
-        InThePast: it is over already.
+        EndNotAfterStart, InThePast: it has no time, or is over already.
         OverBeforeFree: it would be over by then.
     """
     request = request_of(locked.gpus, start, end, now=now)
@@ -359,49 +369,124 @@ def preview(
     before = _to_be_changed(user, ignoring)
     if before is not None:
         user, membership = before.user, before.membership
-    begin = start
-    pk, freed = (before.pk, before.cost_gpu_seconds) if before else (None, 0)
+    chosen: Membership | None = None
+    freed = before.cost_gpu_seconds if before else 0
     try:
         if voucher_id is not None and membership is None:
             membership = vouchers.owed_to(user, voucher_id)
         chosen = locks.choose_membership(user, membership)
-        locked = locks.read(chosen, gpu_ids)
-        locked, held = _as_held(locked, before)
-        if before is not None and before.state == State.ACTIVE:
-            # The part that has passed belongs to the same Window and quota.
-            begin = before.start
-            window = Window(begin, max(end, begin + timedelta(seconds=1)))
-            request = Request(locked.gpus, window, now)
-        else:
-            request = request_after_notice(locked, begin, end, now=now, policy=policy)
-            if before is not None and request.window.start == before.start:
-                request = replace(request, earliest=before.start)
-        request = _with_voucher(request, chosen, voucher_id, policy, lock=False)
-        decision = judge(
-            request,
-            locked,
-            policy=policy,
-            names=policy.names_visible,
-            ignoring=pk,
-            extra=given_back_late(before, request, policy, held) if before else (),
-            taking=True,
-            freed_gpu_seconds=freed,
-        )
-    except Refusal as refusal:
-        return Decision(None, 0, refusal=refusal)
-    if decision.refusal is not None:
-        slot_search.add_next_slot(
-            decision.refusal,
+        locked, held = _as_held(locks.read(chosen, gpu_ids), before)
+        judged = partial(
+            _judged,
             chosen,
-            gpu_ids,
-            begin,
-            end,
+            locked,
+            held,
+            before,
+            start,
+            voucher_id=voucher_id,
             now=now,
             policy=policy,
-            ignoring=pk,
         )
-        return replace(decision, next_slot=decision.refusal.next_slot)
-    return _with_ranks(decision, chosen, freed=freed, now=now, policy=policy)
+        decision = judged(end)
+    except Refusal as refusal:
+        decision = Decision(None, 0, refusal=refusal)
+    if decision.refusal is None:
+        assert chosen is not None
+        return _with_ranks(decision, chosen, freed=freed, now=now, policy=policy)
+    if chosen is None:
+        return decision
+    if before is not None and before.state == State.ACTIVE:
+        add_longest_end(
+            decision.refusal, before, end, partial(_grants, judged, before), policy
+        )
+        return decision
+    slot_search.add_next_slot(
+        decision.refusal,
+        chosen,
+        gpu_ids,
+        start,
+        end,
+        now=now,
+        policy=policy,
+        ignoring=before.pk if before else None,
+    )
+    return replace(decision, next_slot=decision.refusal.next_slot)
+
+
+def _judged(
+    membership: Membership,
+    locked: locks.LockedRows,
+    held: Sequence[Allocation],
+    before: Reservation | None,
+    start: datetime,
+    end: datetime,
+    *,
+    voucher_id: int | None,
+    now: datetime,
+    policy: Policy,
+) -> Decision:
+    """Judge a booking, or the change of ``before`` into it, without locks.
+
+    Raises:
+        Refusal: its time is not possible at all.
+    """
+    if before is not None and before.state == State.ACTIVE:
+        # The part that has passed belongs to the same Window and quota.
+        if end <= before.start:
+            raise EndNotAfterStart(start=before.start, end=end)
+        request = Request(locked.gpus, Window(before.start, end), now)
+    else:
+        request = request_after_notice(locked, start, end, now=now, policy=policy)
+        if before is not None and request.window.start == before.start:
+            request = replace(request, earliest=before.start)
+    request = _with_voucher(request, membership, voucher_id, policy, lock=False)
+    return judge(
+        request,
+        locked,
+        policy=policy,
+        names=policy.names_visible,
+        ignoring=before.pk if before else None,
+        extra=given_back_late(before, request, policy, held) if before else (),
+        taking=True,
+        freed_gpu_seconds=before.cost_gpu_seconds if before else 0,
+    )
+
+
+def _grants(
+    judged: Callable[[datetime], Decision], before: Reservation, end: datetime
+) -> bool:
+    """Return whether a running Reservation may have this end and keep its kind."""
+    try:
+        decision = judged(end)
+    except Refusal:
+        return False
+    same = before.kind != Kind.FIRM or decision.why_not_firm is None
+    return decision.refusal is None and same
+
+
+def add_longest_end(
+    refusal: Refusal,
+    row: Reservation,
+    end: datetime,
+    fits: Callable[[datetime], bool],
+    policy: Policy,
+) -> None:
+    """Add the latest end that a running Reservation may have to a refused extension.
+
+    Args:
+        end: the one that was refused.
+        fits: whether the Reservation may have another end.
+    """
+    if not refusal.curable or end <= row.end:
+        return
+    refusal.longest_end = latest_end(
+        fits,
+        after=row.end,
+        # No booking is longer. An absurd end costs no more questions than this one.
+        before=min(end, row.start + timedelta(seconds=policy.longest_seconds + 1)),
+        grid_seconds=policy.grid_seconds,
+        likely=refusal.start if isinstance(refusal, GpuTaken) else None,
+    )
 
 
 def _to_be_changed(user: User, pk: int | None) -> Reservation | None:

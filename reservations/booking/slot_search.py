@@ -24,6 +24,7 @@ from reservations.rules.errors import (
 )
 from reservations.rules.fairness.preemption import Displacer, fewest_displaced
 from reservations.rules.lifecycle import Kind
+from reservations.rules.never_fits import check_there
 from reservations.rules.overstay_terms import OverBeforeFree, notice_end
 from reservations.rules.policy import Policy
 from reservations.rules.request import Request, Snapshot
@@ -65,15 +66,18 @@ def find_slots(
     gpu_class: str | None = None,
     now: datetime,
     limit: int = 3,
+    refused: list[Refusal] | None = None,
 ) -> list[Slot]:
     """Return the first slots that ``book`` would grant this User.
 
     Args:
+        refused: gets the rules that refuse times at which enough Gpus are free, each
+            once.
         earliest: at or before ``now`` means at once.
         latest: last instant of the slot's end. Default and maximum: the horizon.
 
     Raises:
-        Refusal: no slot can fit, at any time (too long, too many Gpus).
+        Refusal: no slot can fit, at any time (too long, too many Gpus, no such Gpus).
         MembershipNeeded, NotAllowed.
     """
     now = whole_second(now)
@@ -89,17 +93,23 @@ def find_slots(
     chosen = locks.choose_membership(user, membership)
     wish = SlotWish(count, duration_seconds, min_memory_bytes, gpu_class)
     starred = favourite_gpus(user.pk)
-    return _search(
+    gpus = [replace(gpu, favourite=gpu.pk in starred) for gpu in calendar_gpus()]
+    found = _search(
         chosen,
         wish,
-        [replace(gpu, favourite=gpu.pk in starred) for gpu in calendar_gpus()],
+        gpus,
         earliest=max(earliest or now, now),
         latest_end=latest,
         now=now,
         policy=policy,
         limit=min(limit, MOST_SLOTS),
         taking=True,
+        refused=refused,
     )
+    if not found:
+        asking = {account.pk for account in account_path(chosen)}
+        check_there(wish, gpus, barred_pools(gpus, asking))
+    return found
 
 
 def _search(
@@ -114,10 +124,12 @@ def _search(
     limit: int,
     ignoring: int | None = None,
     taking: bool = False,
+    refused: list[Refusal] | None = None,
 ) -> list[Slot]:
     """Search the calendar, which is read once.
 
     Args:
+        refused: gets the rules that refuse times at which enough Gpus are free.
         taking: include slots that would displace flex. Slots offered after a refusal or
             a displacement never do.
 
@@ -151,7 +163,7 @@ def _search(
         facts.calendar,
         wish,
         search,
-        allowed=_allowed(facts, latest_end, now=now, taking=taking),
+        allowed=_allowed(facts, latest_end, now=now, taking=taking, seen=refused),
         taking=_taking(facts, wish) if facts.tree is not None else None,
         limit=limit,
     )
@@ -227,7 +239,12 @@ def _facts(
 
 
 def _allowed(
-    facts: Snapshot, latest_end: datetime | None, *, now: datetime, taking: bool
+    facts: Snapshot,
+    latest_end: datetime | None,
+    *,
+    now: datetime,
+    taking: bool,
+    seen: list[Refusal] | None = None,
 ) -> Callable[[Window, tuple[CalendarGpu, ...]], Kind | None]:
     """Return a function for the kind that the rules grant, cached for equal Gpus."""
     refused: set[tuple[object, ...]] = set()
@@ -237,6 +254,15 @@ def _allowed(
         if like in refused:
             return None
         decision: Decision = decide(Request(chosen, window, now), facts)
+        why = decision.refusal
+        # A GPU that is taken is no rule of the requester.
+        if (
+            seen is not None
+            and why is not None
+            and not isinstance(why, GpuTaken)
+            and why.code not in {one.code for one in seen}
+        ):
+            seen.append(why)
         if not taking and _same_for_alike(decision.refusal):
             refused.add(like)
         if latest_end is not None and window.end > latest_end:

@@ -32,6 +32,7 @@ class PeakTextInvalid(CodedError):
     """The text does not name hours of the week. The sentence names the wrong part."""
 
     code = "peak-hours-invalid"
+    title = sentence("These peak hours cannot be read")
     status = HTTPStatus.UNPROCESSABLE_ENTITY
 
 

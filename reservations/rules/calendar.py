@@ -60,11 +60,13 @@ class SlotWish:
 
         Nodes of another engine are booked as a whole, so no search takes their Gpus.
         """
-        return (
-            gpu.bookable
-            and not gpu.engine
-            and gpu.memory_total_bytes >= self.min_memory_bytes
-            and self.gpu_class in (None, gpu.gpu_class)
+        return gpu.bookable and not gpu.engine and self.suits(gpu)
+
+    def suits(self, gpu: CalendarGpu) -> bool:
+        """Return whether the Gpu is good enough, in service or not."""
+        return gpu.memory_total_bytes >= self.min_memory_bytes and self.gpu_class in (
+            None,
+            gpu.gpu_class,
         )
 
 

@@ -2,20 +2,22 @@
 
     CodedError
     ├── Refusal                the rules say no
-    │   ├── InThePast (overstay: OverBeforeFree), OffGrid, TooLong, BeyondHorizon
+    │   ├── InThePast (overstay: OverBeforeFree), EndNotAfterStart, OffGrid, TooLong
+    │   ├── BeyondHorizon
     │   ├── TooManyGpus, TooManyReservations, TooManyFlex
     │   ├── QuotaExceeded
     │   │   └── GroupQuotaExceeded
     │   ├── GpuTaken (displacement: FlexHeld), GpuNotBookable, NoGpus
     │   ├── MembershipNeeded
-    │   ├── StaleVersion, NotChangeable, UndoOver, CannotUndoBooking
+    │   ├── StaleVersion, NotChangeable (NothingLeft), UndoOver, CannotUndoBooking
     │   └── KeepUsed, ReasonNeeded
     ├── TooFast                too many requests in a minute
     ├── NotAllowed             the reader may not do this
     └── NotFound               unknown, or hidden from the reader
 
 ``next_slot`` is the next slot that would work, ``works_instead`` a part of the GPUs
-that would work at the same time.
+that would work at the same time, ``longest_end`` the latest end that a running booking
+could have.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from typing import ClassVar
 
 from reservations.rules.calendar import Slot
 from reservations.rules.figures import credits_text, steps_text, time_text
+from reservations.rules.lifecycle import State
 from reservations.rules.window import grid_ceil, grid_floor
 from telemetry.protocol.coded_error import CodedError, json_ready
 from telemetry.protocol.sentences import joined, known, sentence
@@ -46,12 +49,17 @@ class Refusal(CodedError):
     next_slot: Slot | None = field(default=None, init=False, repr=False)
     works_instead: Slot | None = field(default=None, init=False, repr=False)
     """Those of the requested Gpus that would be granted at the same time."""
+    longest_end: datetime | None = field(default=None, init=False, repr=False)
+    """Of a running Reservation that cannot be extended that far. None: no later end
+    than its present one would be granted."""
     judged_by: object = field(default=None, init=False, repr=False)
 
     @property
     def members(self) -> dict[str, object]:
-        """Return the numbers, and the slots that would work."""
+        """Return the numbers, and the slots and the end that would work."""
         found = super().members
+        if self.longest_end is not None:
+            found["longest_end"] = json_ready(self.longest_end)
         for name in ("next_slot", "works_instead"):
             slot: Slot | None = getattr(self, name)
             if slot is not None:
@@ -65,7 +73,7 @@ class Refusal(CodedError):
 
 @dataclass(eq=False)
 class InThePast(Refusal):
-    """The booking would end before it begins, or is over. ``now`` is the later one."""
+    """The booking would be over already."""
 
     code = "in-the-past"
     title = sentence("In the past")
@@ -79,6 +87,19 @@ class InThePast(Refusal):
             end=time_text(self.end, zone),
             now=time_text(self.now, zone),
         )
+
+
+@dataclass(eq=False)
+class EndNotAfterStart(Refusal):
+    """The booking would end before or when it begins."""
+
+    code = "end-not-after-start"
+    title = sentence("No time between start and end")
+    start: datetime
+    end: datetime
+
+    def text(self, zone: tzinfo = UTC) -> str:
+        return sentence("The end is not after the start.")
 
 
 @dataclass(eq=False)
@@ -416,6 +437,20 @@ class NotChangeable(Refusal):
             "A booking that is {state} cannot be {act}.",
             state=known(self.state),
             act=known(self.act),
+        )
+
+
+@dataclass(eq=False)
+class NothingLeft(NotChangeable):
+    """A return in part would return all of the booking."""
+
+    title = sentence("Nothing would be left")
+
+    def text(self, zone: tzinfo = UTC) -> str:
+        return (
+            sentence("That would return all of the booking. End it instead.")
+            if self.state == State.ACTIVE
+            else sentence("That would return all of the booking. Cancel it instead.")
         )
 
 

@@ -6,7 +6,7 @@ site's zone changes to summer time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -51,6 +51,47 @@ def grid_ceil(at: datetime, grid_seconds: int) -> datetime:
     """Return the first grid instant that is not before ``at``."""
     low = grid_floor(at, grid_seconds)
     return low if low == at else low + timedelta(seconds=grid_seconds)
+
+
+def latest_end(
+    fits: Callable[[datetime], bool],
+    *,
+    after: datetime,
+    before: datetime,
+    grid_seconds: int,
+    likely: datetime | None = None,
+) -> datetime | None:
+    """Return the latest end on the grid that fits, between two instants.
+
+    Each call of ``fits`` may read the database, so ``likely`` is tried first, and then
+    the range is halved. This assumes that every end before one that fits also fits. The
+    returned end fits even if that is not so.
+
+    Args:
+        fits: whether a Reservation with this end would be granted.
+        after: the present end. The returned one is later.
+        before: an end that does not fit. The returned one is earlier.
+        likely: where another Reservation begins, for example. An end after it does not
+            fit. None: unknown.
+
+    Returns:
+        None if none of them fits.
+    """
+    step = timedelta(seconds=grid_seconds)
+    base = grid_floor(after, grid_seconds)
+    top = before if likely is None else min(before, likely + timedelta(seconds=1))
+    low, high = 0, -(-int((top - base).total_seconds()) // grid_seconds) - 1
+    if high > 0 and likely is not None:
+        if fits(base + high * step):
+            return base + high * step
+        high -= 1
+    while low < high:
+        middle = (low + high + 1) // 2
+        if fits(base + middle * step):
+            low = middle
+        else:
+            high = middle - 1
+    return base + low * step if low else None
 
 
 @dataclass(frozen=True, slots=True, order=True)

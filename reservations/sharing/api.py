@@ -152,7 +152,12 @@ def share(
     made = co_use.share(
         reservation_id=reservation_id, user=user, username=who.user, now=now
     )
-    return Status(201, {"id": made.user.pk, "user": str(made.user)})
+    told: CalendarCoUser = {
+        "id": made.user.pk,
+        "user": str(made.user),
+        "login": made.user.username,
+    }
+    return Status(201, told)
 
 
 @router.delete("/reservations/{int:reservation_id}/co-users/{int:user_id}")

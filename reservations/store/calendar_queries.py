@@ -89,6 +89,7 @@ class CalendarCoUser(TypedDict):
     id: int
     user: str
     """Name."""
+    login: str
 
 
 class CalendarEntry(TypedDict):
@@ -359,7 +360,10 @@ def _with_own(
         one = extras.get(entry["id"])
         if one is not None:
             entry["shared"] = one.shared
-            entry["co_users"] = [{"id": pk, "user": name} for pk, name in one.co_users]
+            entry["co_users"] = [
+                {"id": pk, "user": name, "login": login}
+                for pk, name, login in one.co_users
+            ]
             entry["series"] = one.series_pk
     return found
 

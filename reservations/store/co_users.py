@@ -17,7 +17,7 @@ class OwnExtras:
 
     shared: bool = False
     """Whether another person shares it with the reader."""
-    co_users: tuple[tuple[int, str], ...] = ()
+    co_users: tuple[tuple[int, str, str], ...] = ()
     """The people with whom the reader shares it: (User, name)."""
     series_pk: int | None = None
 
@@ -74,12 +74,12 @@ def own_extras(user_pk: int, start: datetime, end: datetime) -> dict[int, OwnExt
         )
     )
     shared: set[int] = set()
-    people: dict[int, list[tuple[int, str]]] = {}
+    people: dict[int, list[tuple[int, str, str]]] = {}
     for pk, other, shown, login in rows:
         if other == user_pk:
             shared.add(pk)
         else:
-            people.setdefault(pk, []).append((other, shown or login))
+            people.setdefault(pk, []).append((other, shown or login, login))
     # By the few Series, not by all Reservations that this User ever booked.
     days = Occurrence.objects.filter(near, series__user_id=user_pk).order_by()
     series = {

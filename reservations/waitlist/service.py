@@ -19,7 +19,6 @@ from reservations.models import (
 )
 from reservations.notifications import live
 from reservations.notifications.text.waitlist_text import (
-    NeverFits,
     NotDeclinable,
     NotWaiting,
     OfferLapsed,
@@ -27,10 +26,10 @@ from reservations.notifications.text.waitlist_text import (
     SpanTooShort,
     TooManyWaiting,
 )
-from reservations.rules.calendar import CalendarGpu, SlotWish
-from reservations.rules.closed_time import check_pools
+from reservations.rules.calendar import SlotWish
 from reservations.rules.errors import NotFound, Refusal, TooLong, TooManyGpus
 from reservations.rules.lifecycle import State
+from reservations.rules.never_fits import check_there
 from reservations.rules.policy import Policy
 from reservations.rules.window import DAY_SECONDS, Window, whole_second, window_from
 from reservations.store import attached_jobs, ledger, locks
@@ -83,7 +82,9 @@ def ask(
     over = whole_second(latest) if latest else begin + usual
     wish = SlotWish(count, duration_seconds, min_memory_bytes, gpu_class or None)
     _check_wish(wish, begin, over, now=at, policy=policy)
-    _check_there(wish, chosen)
+    gpus = calendar_gpus()
+    own = {account.pk for account in account_path(chosen)}
+    check_there(wish, gpus, barred_pools(gpus, own))
     launch = attached_jobs.checked(user, job) if job is not None else None
     with transaction.atomic(durable=True):
         # Locked, so that two concurrent requests are counted one after the other.
@@ -133,28 +134,6 @@ def _check_wish(
         )
     if latest - now > timedelta(seconds=LONGEST_WAIT_SECONDS):
         raise SpanTooFar(latest=latest, most_seconds=LONGEST_WAIT_SECONDS)
-
-
-def _check_there(wish: SlotWish, membership: Membership) -> None:
-    """Refuse a wish for Gpus that the site does not have. Those out of service
-    count. Nodes of another engine do not, because no search takes their Gpus.
-    """
-    gpus = [gpu for gpu in calendar_gpus() if _good_enough(gpu, wish)]
-    barred = barred_pools(gpus, {a.pk for a in account_path(membership)})
-    allowed = [gpu for gpu in gpus if gpu.pool_pk not in barred]
-    if gpus and not allowed:
-        check_pools(gpus, barred)
-    if len(allowed) < wish.count:
-        raise NeverFits(asked=wish.count, there=len(allowed))
-
-
-def _good_enough(gpu: CalendarGpu, wish: SlotWish) -> bool:
-    if gpu.engine:
-        return False
-    return gpu.memory_total_bytes >= wish.min_memory_bytes and wish.gpu_class in (
-        None,
-        gpu.gpu_class,
-    )
 
 
 def own_request(waiting_id: int, user: User) -> WaitingRequest:

@@ -1,6 +1,7 @@
 // The JSON API for pages: api("POST", "/reservations", {...}) -> answer.
 // Paths are under /api/v1. Anything but success throws a Problem (RFC 9457):
-//   status, code, message (the detail), fields {name: text}, nextSlot, worksInstead, problem (as it came)
+//   status, code, message (the detail), fields {name: text}, nextSlot, worksInstead, longestEnd,
+//   problem (as it came)
 // Forms and files: pass FormData as the body. Raw answers: options.raw = true.
 
 import { signedOut, toLogin } from "./live.js";
@@ -15,6 +16,7 @@ export class Problem extends Error {
     this.fields = problem.fields || {};
     this.nextSlot = problem.next_slot || null;
     this.worksInstead = problem.works_instead || null;
+    this.longestEnd = problem.longest_end || null;
     this.problem = problem;
   }
 }

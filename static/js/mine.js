@@ -2,8 +2,8 @@
 // fetched again after each, and when one of the shown reservations changes elsewhere.
 import { api } from "./api.js";
 import { connect } from "./live.js";
-import { writeTimes } from "./time.js";
-import { ask, toast, toastProblem } from "./toast.js";
+import { clock, writeTimes } from "./time.js";
+import { ask, toast, toastProblem, toastRefusedEnd } from "./toast.js";
 import { gettext } from "./words.js";
 
 const AGAIN_MS = 800;
@@ -55,11 +55,24 @@ const path = (button) => `/reservations/${button.dataset.id}`;
 const acts = {
   async extend(button) {
     const { end, before, version } = button.dataset;
-    const after = await api("PATCH", path(button), { end, version: Number(version) });
-    return [gettext("One hour longer."), { undo: async () => {
-      await api("PATCH", path(button), { end: before, version: after.version });
-      await refresh();
-    } }];
+    const until = async (at) => {
+      const after = await api("PATCH", path(button), { end: at, version: Number(version) });
+      return { undo: async () => {
+        await api("PATCH", path(button), { end: before, version: after.version });
+        await refresh();
+      } };
+    };
+    try {
+      return [gettext("One hour longer."), await until(end)];
+    } catch (error) {
+      if (!error.longestEnd) throw error;
+      toastRefusedEnd(error, async (at) => {
+        const undo = await until(at);
+        await refresh();
+        toast(gettext("Extended to {time}.", { time: clock(at) }), undo);
+      });
+      return null;
+    }
   },
   async checkin(button) {
     await api("POST", `${path(button)}/check-in`);

@@ -4,6 +4,7 @@
 
 import { el } from "./dom.js";
 import { icon } from "./icons.js";
+import { clock } from "./time.js";
 import { gettext } from "./words.js";
 
 const SHOWN_SECONDS = 10;
@@ -47,6 +48,13 @@ export function toastProblem(error) {
   if (error?.name === "Problem") return toast(error.message, { bad: true });
   console.error(error);
   return toast(gettext("Something failed in this page. Reload it and try again."), { bad: true });
+}
+
+/** Shows a refused extension. If an earlier end would work, a button takes it: extend(end). */
+export function toastRefusedEnd(error, extend) {
+  const end = error?.longestEnd;
+  if (!end) return toastProblem(error);
+  return toast(error.message, { bad: true, undo: () => extend(end), undoLabel: gettext("Extend to {time}", { time: clock(end) }) });
 }
 
 export function ask({ title, text, yes, no = gettext("Keep"), danger = true }) {

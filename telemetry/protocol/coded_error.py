@@ -22,7 +22,7 @@ from datetime import UTC, datetime, tzinfo
 from http import HTTPStatus
 from types import MappingProxyType
 
-from telemetry.protocol.sentences import Sentence, joined
+from telemetry.protocol.sentences import joined, sentence
 
 PROBLEM_TYPE = "application/problem+json"
 """Media type of problem details (RFC 9457)."""
@@ -36,7 +36,7 @@ class CodedError(Exception):
     code: str = "error"
     """In kebab-case. It is stable, and no other error has it."""
     title: str = ""
-    """A few words above the sentence; empty: the phrase of the HTTP status."""
+    """A few words above the sentence. Every refusal with a status has them."""
     status: int | None = None
     """HTTP status of the answer. None: the error is a crash of the request."""
     fields: Mapping[str, str] = MappingProxyType({})
@@ -76,6 +76,7 @@ class CodedError(Exception):
 class FieldsRefused(CodedError):
     """Invalid values of a form or of a program's input, field by field."""
 
+    title = sentence("Some fields are wrong")
     status = HTTPStatus.UNPROCESSABLE_ENTITY
 
     def __init__(self, fields: Mapping[str, str]) -> None:
@@ -143,9 +144,8 @@ def error_parts(
     members = error.members
     if error.fields:
         members["fields"] = {name: words(text) for name, text in error.fields.items()}
-    phrase = Sentence(HTTPStatus(error.status).phrase) if error.status else ""
     return {
-        "title": words(error.title or phrase),
+        "title": words(error.title) if error.title else "",
         "code": error.code,
         "detail": words(error.text(zone)),
         **members,

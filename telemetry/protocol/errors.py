@@ -28,6 +28,7 @@ class MessageRefused(CodedError):
     """A message of a node has an invalid value. Nodes are not trusted."""
 
     code = "message-refused"
+    title = sentence("The message is not valid")
     status = HTTPStatus.UNPROCESSABLE_ENTITY
     field: str
     """Path of the invalid field, such as `gpus[3].util_pct`."""
@@ -65,6 +66,7 @@ class NodeUnknown(CodedError):
     """No node of that name is enrolled."""
 
     code = "node-unknown"
+    title = sentence("There is no such node")
     status = HTTPStatus.NOT_FOUND
     node: str
 
@@ -77,6 +79,7 @@ class NodeHeld(CodedError):
     """A node cannot be retired while its GPUs are booked."""
 
     code = "node-held"
+    title = sentence("The node is in use")
     status = HTTPStatus.UNPROCESSABLE_ENTITY
     node: str
     reservations: list[int]
@@ -97,6 +100,7 @@ class NodeExists(CodedError):
     """A node of that name is enrolled already. Its token stays valid."""
 
     code = "node-exists"
+    title = sentence("The node exists already")
     status = HTTPStatus.CONFLICT
     node: str
 
@@ -109,6 +113,7 @@ class ProbeUnavailable(CodedError):
     """The probe cannot be opened. Its text is one line that an operator can act on."""
 
     code = "probe-unavailable"
+    title = sentence("The GPUs cannot be read")
     status = HTTPStatus.SERVICE_UNAVAILABLE
     backend: str
     why: str

@@ -7,6 +7,7 @@ from datetime import UTC, tzinfo
 from typing import ClassVar
 
 from telemetry.protocol.coded_error import CodedError
+from telemetry.protocol.sentences import sentence
 
 
 class RequestRefused(CodedError):
@@ -76,6 +77,66 @@ class RequestRefused(CodedError):
         "storage-full": 507,
     }
     """Code to HTTP status. docs/errors.md explains each."""
+    titles: ClassVar[Mapping[str, str]] = {
+        "bad-address": sentence("There is no such entry"),
+        "bad-instant": sentence("A date is out of range"),
+        "bad-number": sentence("A number is too large"),
+        "bad-request": sentence("The request is not valid"),
+        "bad-text": sentence("A text has an invalid character"),
+        "failed": sentence("The request failed"),
+        "header": sentence("A header is not valid"),
+        "tensors": sentence("The tensors are not valid"),
+        "signed-out": sentence("Signed out"),
+        "other-origin": sentence("Sent by another site"),
+        "page-expired": sentence("This page has expired"),
+        "scope-missing": sentence("The token lacks a permission"),
+        "second-factor-needed": sentence("A second factor is needed"),
+        "no-model": sentence("There is no such model"),
+        "not-found": sentence("There is nothing here"),
+        "ssh-key-unknown": sentence("This key is not stored"),
+        "method": sentence("Not possible at this address"),
+        "slow": sentence("The request came too slowly"),
+        "access-early": sentence("Too early"),
+        "model-refused": sentence("The model cannot be served"),
+        "request-interrupted": sentence("The first request was interrupted"),
+        "request-running": sentence("The first request still runs"),
+        "ssh-no-account": sentence("No account on the node"),
+        "access-over": sentence("The access is over"),
+        "endpoint-over": sentence("The endpoint has ended"),
+        "stream-ended": sentence("The connection has ended"),
+        "length-needed": sentence("The length is missing"),
+        "too-large": sentence("Too large"),
+        "content-type": sentence("Another kind of content is needed"),
+        "invalid": sentence("Some fields are wrong"),
+        "key-reused": sentence("The key was used before"),
+        "planner-busy": sentence("The planner is busy"),
+        "too-many": sentence("Too many at once"),
+        "too-many-tokens": sentence("Too many tokens"),
+        "too-many-uploads": sentence("Too many uploads"),
+        "headers-too-large": sentence("The headers are too large"),
+        "client-left": sentence("The client has left"),
+        "crash": sentence("The portal failed"),
+        "bad-answer": sentence("The answer is not valid"),
+        "stream-broken": sentence("The connection is broken"),
+        "stream-lost": sentence("The connection is lost"),
+        "deadline": sentence("The time is over"),
+        "full": sentence("No place is free"),
+        "gone": sentence("The model is gone"),
+        "late": sentence("Too late"),
+        "no-service": sentence("The node does not offer this"),
+        "no-streams": sentence("The node is not connected"),
+        "no-tunnel": sentence("The node is not connected"),
+        "not-ready": sentence("Not ready yet"),
+        "not-serving": sentence("The model is not served now"),
+        "planner-lost": sentence("The planner restarted"),
+        "planner-too-long": sentence("This took too long"),
+        "service-failed": sentence("The program on the node failed"),
+        "streams-full": sentence("Too many connections"),
+        "unavailable": sentence("Not available now"),
+        "no-answer": sentence("The node does not answer"),
+        "storage-full": sentence("The storage is full"),
+    }
+    """Code to the title of a refusal that is given none."""
 
     def __init__(
         self,
@@ -92,7 +153,7 @@ class RequestRefused(CodedError):
         Args:
             code: one of ``statuses``.
             detail: one or two sentences.
-            title: a few words; empty: the phrase of the status.
+            title: a few words; empty: that of ``titles``.
             fields: each invalid field, with its fault.
             retry_seconds: for the header Retry-After; 0: without it.
             members: additional members of the problem details.
@@ -100,7 +161,8 @@ class RequestRefused(CodedError):
         Raises:
             KeyError: there is no such code.
         """
-        self.code, self.detail, self.title = code, detail, title
+        self.code, self.detail = code, detail
+        self.title = title or self.titles[code]
         self.status = self.statuses[code]
         self.fields = dict(fields or {})
         self.retry_seconds = retry_seconds

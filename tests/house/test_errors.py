@@ -5,6 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
+from http import HTTPStatus
 
 from telemetry.protocol.request_refusal import RequestRefused
 from tests.house.walk import APPS, ROOT, nodes, python_files, short
@@ -117,3 +118,25 @@ def test_every_error_with_a_code_has_the_base() -> None:
         and "self.code" in ast.unparse(node)
     ]
     assert outside == []
+
+
+def test_no_title_is_the_phrase_of_a_status() -> None:
+    """A person reads it above the sentence."""
+    phrases = {status.phrase for status in HTTPStatus}
+    assert RequestRefused.titles.keys() == RequestRefused.statuses.keys()
+    titles = set(RequestRefused.titles.values())
+    bare = set()
+    for name, node in _coded().items():
+        own = [
+            ast.unparse(line.targets[0])
+            for line in node.body
+            if isinstance(line, ast.Assign)
+        ]
+        for line in node.body:
+            if isinstance(line, ast.Assign) and "title" in ast.unparse(line.targets[0]):
+                titles.add(ast.literal_eval(line.value.args[0]))
+        bases = [ast.unparse(base).rpartition(".")[2] for base in node.bases]
+        if "status" in own and "CodedError" in bases and "title" not in own:
+            bare.add(name)
+    assert bare - {"RequestRefused"} == set(), "they have a status and no title"
+    assert not titles & phrases and "" not in titles

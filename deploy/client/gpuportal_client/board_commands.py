@@ -1,11 +1,15 @@
 """Commands for what the pages Board and Standing show, and for notices."""
 
+import re
+
 from gpuportal_client.instants import clock
 from gpuportal_client.listing import JSON_OPTION, show
 from gpuportal_client.portal_api import Refused
 from gpuportal_client.saved_login import portal
 
 GIB_BYTES = 2**30
+GPU = re.compile(r"[\w.-]+:\d+")
+"""A GPU as people name it: node-a:0."""
 
 
 def _is_held(row):
@@ -111,6 +115,8 @@ def star(args):
     to = portal()
     body = {"wanted": not args.off}
     number = to.numbers().get(args.what)
+    if number is None and GPU.fullmatch(args.what):
+        raise Refused(f"there is no GPU {args.what}; list them with: gp gpus", 2)
     body |= {"gpu_class": args.what} if number is None else {"gpu": number}
     kept = to.ask("PUT", "/favourites", body)["gpu_ids"]
     print(f"favourites: {to.cards(kept) or 'no GPU'}")

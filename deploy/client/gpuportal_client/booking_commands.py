@@ -2,7 +2,8 @@
 
 from datetime import datetime, timedelta
 
-from gpuportal_client.instants import UTC, day, hours, iso, local, span, when
+from gpuportal_client import program
+from gpuportal_client.instants import UTC, clock, day, hours, iso, local, span, when
 from gpuportal_client.listing import (
     JSON_OPTION,
     facts,
@@ -24,7 +25,9 @@ PURPOSE = {"dest": "purpose", "help": "what the booking is for"}
 
 def slots_of(args, to):
     """Return the first slots that fit what is asked for."""
-    found = to.ask(
+    if args.at and args.at < datetime.now(UTC) - timedelta(minutes=1):
+        raise Refused("that time is over; leave --at out to begin now", 2)
+    answer = to.ask(
         "GET",
         "/slots",
         count=args.gpus,
@@ -33,12 +36,15 @@ def slots_of(args, to):
         gpu_class=args.gpu_class,
         earliest=iso(args.at) if args.at else None,
         membership=payer_of(args, to),
-    )["slots"]
-    if not found:
-        raise Refused(
-            "no free slot; try fewer GPUs or hours, or join the waitlist: gp wait"
-        )
-    return found
+    )
+    if answer["slots"]:
+        return answer["slots"]
+    if refusal := answer["refusal"]:
+        raise Refused(f"no free slot: {refusal['detail']}")
+    raise Refused(
+        "so many GPUs are never free together for so long; try fewer GPUs or hours, "
+        "or join the waitlist: gp wait"
+    )
 
 
 def find(args):
@@ -73,6 +79,8 @@ def book(args):
     to = portal()
     if not args.repeat and (args.times or args.until):
         raise Refused("--times and --until are for --repeat", 2)
+    if args.repeat and args.times is None and args.until is None:
+        raise Refused("--repeat needs --times or --until", 2)
     wanted = _wanted(args, to) | {"purpose": args.purpose}
     if (payer := payer_of(args, to)) is not None:
         wanted["membership"] = payer
@@ -169,14 +177,24 @@ def of_own(to, number):
 
 
 def _change(to, row, body):
-    made = to.ask(
-        "PATCH", f"/reservations/{row['id']}", {**body, "version": row["version"]}
-    )
+    address, number = f"/reservations/{row['id']}", row["id"]
+    try:
+        made = to.ask("PATCH", address, {**body, "version": row["version"]})
+    except Refused as refusal:
+        if longest := refusal.problem.get("longest_end"):
+            end = when(longest)
+            words = f"{program()} change {number} --end {end:%Y-%m-%dT%H:%M}"
+            raise Refused(
+                f"{refusal}\n  until {clock(longest)} works: {words}"
+            ) from None
+        raise
     print(f"reservation {made['id']}: {span(made)}, {to.cards(made['gpu_ids'])}")
 
 
 def extend(args):
     """Make a reservation longer."""
+    if args.hours <= 0:
+        raise Refused("--hours must be more than 0", 2)
     to = portal()
     row = of_own(to, args.reservation)
     end = when(row["end"]) + timedelta(hours=args.hours)
@@ -294,7 +312,12 @@ def usage(args):
         raise Refused("give the number of a reservation or --job", 2)
     kind = "reservations" if args.job is None else "jobs"
     number = args.number if args.job is None else args.job
-    answer = portal().ask("GET", f"/{kind}/{number}/usage")
+    try:
+        answer = portal().ask("GET", f"/{kind}/{number}/usage")
+    except Refused as refusal:
+        if refusal.code == "not-found":
+            raise Refused(f"there is no {kind[:-1]} {number}") from None
+        raise
     facts(args, answer, answer["usage"])
 
 

@@ -122,12 +122,26 @@ def main(argv=None):
         # The reader has closed the pipe: gp log 5 | head.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except (OSError, UnicodeDecodeError) as error:
-        binary = isinstance(error, ValueError)
+    except UnicodeDecodeError:
         name = getattr(args, "script", None) or getattr(args, "value", "")
-        words = f"{name} is not a text file" if binary else error
+        print(f"{program()}: {name} is not a text file", file=sys.stderr)
+        return 2
+    except FileNotFoundError as error:
+        print(f"{program()}: there is no file {error.filename}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        words = f"{error.filename}: {error.strerror}" if error.filename else error
         print(f"{program()}: {words}", file=sys.stderr)
         return 2
+    except (LookupError, TypeError, ValueError) as error:
+        # The answer lacks a field, or has another kind of value in it.
+        fault = f"{type(error).__name__}: {error}"
+        words = "get this program again from the portal's page Settings"
+        print(
+            f"{program()}: the portal's answer is not as expected ({fault}); {words}",
+            file=sys.stderr,
+        )
+        return 3
     except KeyboardInterrupt:
         return 130
     return 0

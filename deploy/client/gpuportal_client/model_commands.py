@@ -12,13 +12,15 @@ from gpuportal_client.saved_login import portal
 OBJECTIVES = ("soonest", "fastest", "fewest", "least_disturbance", "cheapest")
 ADMITS = ("owner", "account", "anybody")
 GIB_BYTES = 2**30
+MODEL_FILES = (".json", ".onnx", ".safetensors", ".bin", ".pt", ".pth", ".zip")
+"""Ends of names that are meant as files. No well-known model has them."""
 
 
 def _model(names, to):
     """Return which model is meant: files that are here, or the name of a known one."""
     paths = [Path(name) for name in names]
     if len(names) == 1 and not paths[0].exists():
-        if "." in paths[0].suffix and "/" in names[0]:
+        if paths[0].suffix in MODEL_FILES or ("/" in names[0] and paths[0].suffix):
             raise Refused(f"there is no file {names[0]}", 2)
         return {"model": names[0]}
     sent = FileUpload([("file", path) for path in paths])

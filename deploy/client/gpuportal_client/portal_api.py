@@ -23,10 +23,11 @@ PAUSES_SECONDS = (1, 2, 4)
 class Refused(Exception):
     """The command failed: 1 the portal refuses, 2 wrong use, 3 it is not reachable."""
 
-    def __init__(self, words, status=1, code=""):
+    def __init__(self, words, status=1, code="", problem=None):
         super().__init__(words)
         self.status = status
         self.code = code
+        self.problem = problem or {}
 
 
 class NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -122,7 +123,7 @@ class Portal:
                 words = f"the portal answers {error.code}: {words}"
                 raise Refused(words, 3, code) from None
             wrong = error.code in (400, 413, 415, 422) or 300 <= error.code < 400
-            raise Refused(words, 2 if wrong else 1, code) from None
+            raise Refused(words, 2 if wrong else 1, code, said) from None
         except urllib.error.URLError as error:
             words = f"the portal cannot be reached: {error.reason}"
             raise Refused(words, 3, LOST) from None

@@ -80,11 +80,16 @@ def share(args):
 def unshare(args):
     """Remove a co-user from a reservation."""
     to = portal()
-    known = of_own(to, args.reservation)["co_users"] or []
-    found = [row for row in known if args.user in (str(row["id"]), row["user"])]
+    # The field is only there if something of the reservation is shared or repeated.
+    known = of_own(to, args.reservation).get("co_users") or []
+    found = [row for row in known if row["login"] == args.user] or [
+        row for row in known if args.user in (str(row["id"]), row["user"])
+    ]
     if len(found) != 1:
-        names = ", ".join(f"{row['user']} ({row['id']})" for row in known) or "nobody"
-        raise Refused(f"reservation {args.reservation} is shared with: {names}", 2)
+        names = ", ".join(f"{row['user']} ({row['login']})" for row in known)
+        raise Refused(
+            f"reservation {args.reservation} is shared with: {names or 'nobody'}", 2
+        )
     number = found[0]["id"]
     to.ask("DELETE", f"/reservations/{args.reservation}/co-users/{number}")
     print(f"{found[0]['user']} can no longer use reservation {args.reservation}")
@@ -137,6 +142,8 @@ def offers(args):
 
 def ask(args):
     """Send the holder of a reservation a message."""
+    if not args.message.strip():
+        raise Refused("write a message of one line or more", 2)
     body = {"message": args.message}
     portal().ask("POST", f"/reservations/{args.reservation}/ask", body)
     print("sent")
@@ -154,7 +161,7 @@ def declare(word):
     waits.add_argument("--for", default="", **PURPOSE)
     take_number(word(waitlist), ("accept", "decline", "withdraw"), "request")
     word(share, "reservation").add_argument("user", help="login of the person")
-    word(unshare, "reservation").add_argument("user", help="name or number, as shown")
+    word(unshare, "reservation").add_argument("user", help="login, name or number")
     word(
         offer,
         "reservation",

@@ -17,7 +17,8 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from gpuportal_client import program
-from gpuportal_client.instants import UTC, when
+from gpuportal_client.booking_commands import rows_of
+from gpuportal_client.instants import UTC, clock, when
 from gpuportal_client.listing import JSON_OPTION, show, text
 from gpuportal_client.portal_api import Refused
 from gpuportal_client.saved_login import KEPT, portal, replaced
@@ -180,10 +181,26 @@ def _certificate_options(host):
     ]
 
 
-def _own_key(to):
-    """Return this machine's public key. It is made and stored at the first time."""
+def _check_runs(to, number):
+    """Refuse a reservation that the person cannot enter now."""
+    rows = rows_of(to, 15)["reservations"]
+    row = next((row for row in rows if row["id"] == number), None)
+    if row is None or not (row["mine"] or row.get("shared")):
+        raise Refused(f"you have no reservation {number}")
+    if row["state"] == "confirmed":
+        raise Refused(f"reservation {number} begins {clock(row['start'])}")
+    if row["state"] != "active":
+        raise Refused(f"reservation {number} is over")
+
+
+def _own_key(to, number):
+    """Return this machine's public key. It is made and stored at the first time.
+
+    It is only made for a reservation that runs.
+    """
     private, public = KEYS / "id_ed25519", KEYS / "id_ed25519.pub"
     if not public.exists():
+        _check_runs(to, number)
         KEYS.mkdir(mode=0o700, parents=True, exist_ok=True)
         draft = KEYS / f"draft{os.getpid()}"
         name = f"{program()} on {socket.gethostname()}"[:60]
@@ -216,7 +233,7 @@ def _certified(host):
     found = HOST.fullmatch(host)
     if not found:
         raise Refused(f"{host!r} is not a host such as r17.gpuportal", 2)
-    key, kept = _own_key(to), KEYS / f"{host}.json"
+    key, kept = _own_key(to, int(found[1])), KEYS / f"{host}.json"
     try:
         facts = json.loads(kept.read_text())
         fresh = 0 <= time.time() - kept.stat().st_mtime < FRESH_SECONDS

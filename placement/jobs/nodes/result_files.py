@@ -43,6 +43,7 @@ class ResultMisplaced(LogConflict):
     """A piece of a file does not begin where the stored part ends."""
 
     code = "result-misplaced"
+    title = sentence("The file does not continue here")
     words = sentence("the file has {size} bytes")
 
 
@@ -50,6 +51,7 @@ class ResultSpoiled(CodedError):
     """The uploaded bytes differ from the list, and are deleted."""
 
     code = "result-spoiled"
+    title = sentence("The file is not the listed one")
     status = HTTPStatus.UNPROCESSABLE_ENTITY
 
 

@@ -200,6 +200,11 @@ class ModelSpec(JsonValue):
         return sum(layer.parameters for layer in self.layers)
 
     @property
+    def block_count(self) -> int:
+        """Return the blocks, which papers count as the layers of a model."""
+        return sum(layer.kind not in ("embedding", "head") for layer in self.layers)
+
+    @property
     def tensor_count(self) -> int:
         """Return the parameter tensors, tied storages once."""
         return sum(layer.tensors for layer in self.layers)

@@ -36,12 +36,14 @@ class SpecInvalid(BadInput):
     """A model's description has missing, invalid or absurd fields."""
 
     code = "spec-invalid"
+    title = sentence("The model cannot be read")
 
 
 class UnknownFamily(SpecInvalid):
     """The config.json is of a family whose layers are not known here."""
 
     code = "unknown-family"
+    title = sentence("The model is not known here")
 
     def __init__(self, family: str, known: Sequence[str]) -> None:
         self.family = family
@@ -98,6 +100,7 @@ class OffersInvalid(BadInput):
     """The offered GPUs contradict themselves (bytes below zero, one GPU twice)."""
 
     code = "offers-invalid"
+    title = sentence("The GPUs are not valid")
 
 
 class PlanInvalid(CodedError):
@@ -114,3 +117,4 @@ class LaunchInvalid(BadInput):
     """A job's form has invalid fields."""
 
     code = "launch-invalid"
+    title = sentence("The job cannot be launched")

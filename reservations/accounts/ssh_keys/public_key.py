@@ -5,6 +5,7 @@ mistakes, so that the user learns what is wrong.
 """
 
 import base64
+import re
 from dataclasses import dataclass
 
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -87,6 +88,10 @@ def parse_public_key(text: str) -> SshPublicKey:
         line = key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
         digest = ssh_key_fingerprint(key, SHA256())
     except (ValueError, TypeError, UnsupportedAlgorithm):
+        if _is_cut(kind, blob):
+            raise _refused(
+                sentence("The key is incomplete. Paste the whole line.")
+            ) from None
         raise _unreadable() from None
     if size_bits is not None and not LEAST_RSA_BITS <= size_bits <= MOST_RSA_BITS:
         raise _refused(
@@ -127,6 +132,20 @@ def _check_kind(kind: str, line: str) -> None:
             )
         )
     raise _unreadable()
+
+
+def _is_cut(kind: str, blob: str) -> bool:
+    """Return whether a text begins as the key of its type, and ends too early.
+
+    The bytes begin with the length of the type's name and the name (RFC 4253, section
+    6.6).
+    """
+    if not re.fullmatch(r"[A-Za-z0-9+/]*=*", blob):
+        return False
+    begin = len(kind).to_bytes(4) + kind.encode()
+    # The characters that these bytes alone determine: 6 bits each.
+    fixed = base64.b64encode(begin).decode()[: len(begin) * 8 // 6]
+    return fixed.startswith(blob[: len(fixed)])
 
 
 def _unreadable() -> SshKeyRefused:

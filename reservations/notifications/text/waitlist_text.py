@@ -2,7 +2,6 @@
 
 Refusal
 ├── TooManyWaiting   as many requests as one person may have
-├── NeverFits        Gpus that this site does not have
 ├── SpanTooShort     no room for the duration between the two times
 ├── SpanTooFar       beyond the longest horizon of the waitlist
 ├── NotWaiting       placed, withdrawn or over meanwhile
@@ -37,36 +36,6 @@ class TooManyWaiting(Refusal):
             "Withdraw one first.",
             live=self.live,
             most=self.most,
-        )
-
-
-@dataclass(eq=False)
-class NeverFits(Refusal):
-    """No GPU here fits the request, however long it waits."""
-
-    code = "never-fits"
-    title = sentence("No such GPUs")
-    asked: int
-    there: int
-
-    def text(self, zone: tzinfo = UTC) -> str:
-        values = {"there": self.there, "asked": self.asked}
-        if not self.there:
-            return sentence(
-                "Of the GPUs you may book here none fit; {asked} were asked for. "
-                "Waiting would not help.",
-                **values,
-            )
-        if self.there == 1:
-            return sentence(
-                "Of the GPUs you may book here 1 fits; {asked} were asked for. Waiting "
-                "would not help.",
-                **values,
-            )
-        return sentence(
-            "Of the GPUs you may book here {there} fit; {asked} were asked for. "
-            "Waiting would not help.",
-            **values,
         )
 
 

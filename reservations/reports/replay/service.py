@@ -47,6 +47,7 @@ class TooManyReplays(CodedError):
     """As many replays are open as the limit."""
 
     code = "too-many-replays"
+    title = sentence("Too many replays")
     status = HTTPStatus.UNPROCESSABLE_ENTITY
 
 

@@ -1,6 +1,6 @@
 // Actions on a Reservation. Each shows its result and a way to undo it.
 import { api } from "../api.js";
-import { ask, toast } from "../toast.js";
+import { ask, toast, toastRefusedEnd } from "../toast.js";
 import { gpuWords, span } from "./words.js";
 import { addWall, ceilGrid, fromWall, toWall } from "./zone.js";
 import { gettext } from "../words.js";
@@ -37,9 +37,15 @@ export class Actions {
   }
 
   /** Extend by an hour. The end moves to the next step of the grid. */
-  longer(reservation) {
+  async longer(reservation) {
     const end = ceilGrid(addWall(toWall(reservation.end, this.zone), 3600), this.gridSeconds, this.zone);
-    return this.change(reservation, { end: fromWall(end, this.zone).toISOString(), version: reservation.version });
+    const until = (at) => this.change(reservation, { end: at, version: reservation.version });
+    try {
+      await until(fromWall(end, this.zone).toISOString());
+    } catch (error) {
+      if (!error.longestEnd) throw error;
+      toastRefusedEnd(error, until);
+    }
   }
 
   /** Change the times or the GPUs. The opposite change undoes it. */

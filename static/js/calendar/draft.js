@@ -92,8 +92,13 @@ export class Draft extends EventTarget {
   missing() {
     if (!this.gpuIds.length) return gettext("Choose at least one GPU.");
     if (!this.start || !this.end) return gettext("Choose a start and an end.");
-    if (this.seconds() <= 0) return gettext("The end is not after the start.");
+    if (this.backwards()) return gettext("The end is not after the start.");
     return "";
+  }
+
+  /** Returns true if both times are there and the end is not after the start. */
+  backwards() {
+    return Boolean(this.start && this.end) && this.seconds() <= 0;
   }
 
   /** Returns the changed fields of a Reservation, for the API. {} without a change. */

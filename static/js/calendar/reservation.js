@@ -3,12 +3,12 @@ import { Problem, api } from "../api.js";
 import { el, pageData } from "../dom.js";
 import { icon } from "../icons.js";
 import { connect } from "../live.js";
-import { writeTimes } from "../time.js";
+import { clock, writeTimes } from "../time.js";
 import { ask, toast, toastProblem } from "../toast.js";
 import { keepTyped } from "../fields/typed.js";
 import { whenFields } from "../fields/when.js";
 import { problemWords } from "./drawer/problem.js";
-import { addWall, ceilGrid, exact } from "./zone.js";
+import { addWall, ceilGrid, exact, toWall } from "./zone.js";
 import { gettext } from "../words.js";
 
 let config = pageData("reservation-config");
@@ -42,7 +42,13 @@ function say(error) {
   const words = problemWords(error);
   const place = document.getElementById("said");
   if (!place) { toastProblem(error); return; }
-  place.replaceChildren(el("p", { class: "notice notice-bad" }, icon("alert"), el("span", { text: words })));
+  const end = error.longestEnd;
+  place.replaceChildren(el("div", { class: "notice notice-bad" }, icon("alert"), el("div", { class: "row grow" },
+    el("span", { class: "grow", text: words }),
+    end ? el("button", {
+      type: "button", class: "btn btn-s", text: gettext("Extend to {time}", { time: clock(end) }),
+      on: { click: ({ currentTarget }) => run(() => save({ end: toWall(end, config.zone) }), currentTarget) },
+    }) : null)));
 }
 
 const acts = {

@@ -18,6 +18,7 @@ from reservations.models import (
     Offer,
     RequestKey,
     Reservation,
+    SshKey,
     WaitingRequest,
 )
 from reservations.rules.booking_alerts import SQUATTER
@@ -74,6 +75,7 @@ def test_the_board_as_a_table(gp, lab, bob):
     assert ok(gp("star", "node-a:1")) == "favourites: node-a:1\n"
     assert ok(gp("star", "node-a:1", "--off")) == "favourites: no GPU\n"
     refused(gp("star", "no such class"), 1, "")
+    refused(gp("star", "node-a:99"), 2, "there is no GPU node-a:99")
 
 
 def test_every_listing_also_as_json(gp, lab):
@@ -115,6 +117,17 @@ def test_a_booking_of_a_gpu_from_now_ends_on_a_full_step(gp, lab):
     assert end.timestamp() % step.total_seconds() == 0
     assert began + timedelta(hours=1) - timedelta(seconds=1) <= end
     assert end < timezone.now() + timedelta(hours=1) + step
+
+
+def test_a_search_that_finds_nothing_says_why(gp, lab):
+    refused(gp("find", "--gpu-class", "x", "--hours", 2), 1, "There is no class x.")
+    refused(gp("find", "--memory", 90, "--hours", 2), 1, "No GPU here has 90 GiB.")
+    past = (timezone.now() - timedelta(hours=3)).isoformat()
+    wish = ("--gpus", 1, "--hours", 2, "--at", past)
+    for word in ("find", "book"):
+        refused(gp(word, *wish), 2, "that time is over")
+    over = gp("book", *wish, "--on", "node-a:1")
+    assert over.status == 1 and "The end is" in over.err, over
 
 
 def test_who_is_in_two_groups_names_the_one_that_pays(gp, lab, alice):
@@ -159,6 +172,19 @@ def test_a_booking_of_certain_gpus_is_checked_changed_cancelled_and_undone(gp, l
     refused(gp("change", made.pk, "--on", "node-z:9"), 2, "there is no GPU node-z:9")
     refused(gp("calendar", "--days", 99), 2, "--days must be 1 to 31")
     refused(gp("book", "--hours", 1, "--times", 3), 2, "are for --repeat")
+    refused(gp("book", "--hours", 1, "--repeat", "daily"), 2, "--times or --until")
+
+
+def test_an_extension_that_is_refused_says_what_would_work(gp, lab, bob):
+    later = lab.end + timedelta(hours=1)
+    make_reservation(bob, lab.gpus[:1], later, later + timedelta(hours=2))
+    found = gp("extend", lab.now.pk, "--hours", 2)
+    assert found.status == 1 and "is taken" in found.err
+    words = found.err.partition(" works: gp ")[2].split()
+    ok(gp(*words))
+    lab.now.refresh_from_db()
+    assert lab.now.end == later
+    refused(gp("extend", lab.now.pk, "--hours", 0), 2, "--hours must be more than 0")
 
 
 def test_a_running_booking_is_checked_in_kept_and_stays_on(gp, lab, bob):
@@ -170,8 +196,21 @@ def test_a_running_booking_is_checked_in_kept_and_stays_on(gp, lab, bob):
     assert found.status in (0, 1), found
     assert "samples" in ok(gp("usage", lab.now.pk))
     refused(gp("usage"), 2, "give the number")
+    refused(gp("usage", 99999), 1, "there is no reservation 99999")
+    refused(gp("usage", "--job", 99999), 1, "there is no job 99999")
     for word in ("checkin", "keep", "cancel", "undo"):
         assert gp(word, lab.now.pk, user=bob).status == 1, word
+
+
+def test_ssh_makes_a_key_only_for_what_runs(gp, lab, alice, bob, tmp_path, monkeypatch):
+    from gpuportal_client import ssh_commands
+
+    monkeypatch.setattr(ssh_commands, "KEYS", tmp_path / "ssh")
+    start = timezone.now() + timedelta(hours=5)
+    ahead = make_reservation(alice, lab.gpus[1:], start, start + timedelta(hours=1))
+    refused(gp("ssh", ahead.pk), 1, f"reservation {ahead.pk} begins ")
+    refused(gp("ssh", lab.now.pk, user=bob), 1, "you have no reservation")
+    assert not (tmp_path / "ssh").exists() and not SshKey.objects.exists()
 
 
 def test_what_runs_without_a_booking_is_listed_and_booked(gp, lab, alice, bob):
@@ -226,10 +265,12 @@ def test_the_waitlist(gp, lab):
 
 def test_a_booking_is_shared_offered_and_given(gp, lab, bob, alice):
     number = lab.now.pk
-    assert ok(gp("share", number, bob.username)).startswith(f"{bob} can use")
-    refused(gp("unshare", number, "nobody"), 2, f"shared with: {bob} ({bob.pk})")
-    assert "no longer" in ok(gp("unshare", number, str(bob)))
-    assert not CoUser.objects.sharing()
+    refused(gp("unshare", number, bob.username), 2, "is shared with: nobody")
+    for name in (bob.username, str(bob), bob.pk):
+        assert ok(gp("share", number, bob.username)).startswith(f"{bob} can use")
+        refused(gp("unshare", number, "nobody"), 2, f"shared with: {bob} (bob)")
+        assert "no longer" in ok(gp("unshare", number, name))
+        assert not CoUser.objects.sharing()
     refused(gp("share", number, "no such login"), 1, "")
     ok(gp("offer", number, "--to", bob.username, "--message", "I am done"))
     made = Offer.objects.get()
@@ -239,8 +280,17 @@ def test_a_booking_is_shared_offered_and_given(gp, lab, bob, alice):
     assert "gift" in ok(gp("offers"))
     assert ok(gp("offers", "decline", made.pk)) == "declined\n"
     assert ok(gp("offers")) == "" and "declined" in ok(gp("offers", "--all"))
+    refused(gp("ask", number, ""), 2, "write a message")
     assert ok(gp("ask", number, "Do you need it all day?")) == "sent\n"
     assert "all day" in ok(gp("notices", user=alice))
+
+
+def test_an_answer_without_an_expected_field_is_one_line(gp, monkeypatch):
+    from gpuportal_client.portal_api import Portal
+
+    for answer in ({}, [], None, {"series": [{}]}, {"series": 5}):
+        monkeypatch.setattr(Portal, "ask", lambda *_, _is=answer, **__: _is)
+        refused(gp("series"), 3, "is not as expected")
 
 
 def test_a_sweep_and_the_facts_of_a_job(gp, lab):
@@ -259,6 +309,8 @@ def test_a_sweep_and_the_facts_of_a_job(gp, lab):
     assert ok(gp("jobs", "--state", "stopped")).count("\n") == 2
     assert ok(gp("jobs", "--state", "running")) == ""
     refused(gp(*run, "--sweep", "seconds=30", "--gaps"), 2, "--reservation NUMBER")
+    own = ("run", "nofile.py", "--reservation", lab.now.pk)
+    refused(gp(*own), 2, "there is no file nofile.py")
 
 
 def test_an_export_is_a_job_of_its_recipe(gp, lab, settings):
@@ -290,7 +342,8 @@ def test_a_plan_is_made_kept_and_its_files_are_written(
     assert written and {str(path) for path in place.iterdir()} == set(written)
     refused(gp("plans", kept.pk, "--get", "--to", place), 2, "exists")
     refused(gp("plan", "no such model"), 2, "")
-    refused(gp("plan", "./absent/config.json"), 2, "there is no file")
+    for name in ("./absent/config.json", "nofile.json"):
+        refused(gp("plan", name), 2, f"there is no file {name}")
     refused(gp("plan", "gpt2", "--keep", 0), 2, "from 1")
     refused(gp("plan", "gpt2", "--set", "batch=-1"), 2, "batch")
     header = {"w": {"dtype": "F32", "shape": [4, 4], "data_offsets": [0, 64]}}

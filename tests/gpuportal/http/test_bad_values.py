@@ -1,13 +1,20 @@
 """Values that no database can hold, in every place of a request: never a crash."""
 
+import asyncio
 import json
+import re
 
 import pytest
+from django.db import transaction
 from django.test import Client
 
+from gpuportal.asgi import application
+from gpuportal.routing import websocket_urlpatterns
 from reservations.models import Reservation
-from tests.factories import make_gpu, make_node
+from tests.factories import make_gpu, make_membership, make_node, make_user
+from tests.gpuportal.http.test_plain_errors import operations, patterns
 from tests.reservations.calling import Caller
+from tests.sockets import PATIENCE_SECONDS, WebsocketCommunicator
 
 pytestmark = pytest.mark.django_db
 
@@ -38,6 +45,34 @@ def test_a_body_that_is_no_object_is_refused(alice, body):
         answer = Caller(alice)("POST", path, body)
         assert answer.status_code == 422, path
         assert answer.body["detail"] == "It must be a JSON object."
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("body", ["", "null"])
+def test_a_body_that_is_missing_is_named_a_body(alice, body):
+    client = Caller(alice).client
+    paths = ["/reservations", "/series"]
+    if not body:
+        paths += ["/jobs", "/plans", "/offers"]
+    for path in paths:
+        answer = client.post(f"/api/v1{path}", body, content_type="application/json")
+        assert answer.status_code == 422, path
+        told = answer.json()["fields"]
+        assert told == {"body": "Send a JSON object."}, path
+
+
+@pytest.mark.once
+def test_the_kind_of_a_job_is_that_of_its_program(alice):
+    for program, faulty in (
+        ({"script": "echo 1"}, set()),
+        ({"script": "echo 1", "recipe": "burn-in"}, {"script"}),
+        ({}, {"recipe"}),
+        ({"script": "echo 1", "kind": "script"}, set()),
+        ({"kind": "other"}, {"kind"}),
+    ):
+        body = {"name": "one", "reservation": 1, **program}
+        answer = Caller(alice)("POST", "/jobs", body)
+        assert set(answer.body.get("fields", ())) == faulty, (program, answer.body)
 
 
 @pytest.mark.once
@@ -129,3 +164,79 @@ def test_no_constant_of_javascript_is_json(alice):
         answer = client.post("/api/v1/jobs", body, content_type="application/json")
         assert answer.status_code == 422
         assert json.loads(answer.content)["fields"]
+
+
+REFUSED = (302, 400, 401, 404, 405, 422)
+"""302: the page that a form belongs to. 401: only nodes may call it."""
+LARGE = 2**63
+"""One more than the largest number of a row, on both databases."""
+NUMBER = re.compile(r"<int:\w+>")
+PAGES = sorted({place for place in patterns() if NUMBER.search(place)})
+OPERATIONS = sorted(
+    (method, path) for method, path, _, _ in operations() if "_id}" in path
+)
+SOCKETS = [
+    str(one.pattern) for one in websocket_urlpatterns if NUMBER.search(str(one.pattern))
+]
+
+
+@pytest.fixture
+def boss_client(db):
+    boss = make_user("boss", is_staff=True, is_superuser=True)
+    make_membership(boss, "vision", is_head=True)
+    made = Client(raise_request_exception=True)
+    made.force_login(boss, backend="django.contrib.auth.backends.ModelBackend")
+    return made
+
+
+def send(client, method, address, body=None):
+    """Return the status. What a database refuses does not reach the next request."""
+    data = {} if body is None else {"data": body, "content_type": "application/json"}
+    before = transaction.savepoint()
+    answer = client.generic(method, address, **data)
+    transaction.savepoint_rollback(before)
+    return answer.status_code
+
+
+def test_a_page_refuses_a_large_number(boss_client):
+    assert len(PAGES) > 40
+    for place in PAGES:
+        address = "/" + re.sub(r"<\w+:\w+>", "a", NUMBER.sub(str(LARGE), place))
+        for method in ("GET", "POST"):
+            assert send(boss_client, method, address) in REFUSED, (method, address)
+
+
+def test_an_operation_refuses_a_large_number(boss_client):
+    assert len(OPERATIONS) > 40
+    for method, path in OPERATIONS:
+        address = re.sub(r"\{\w*name\}", "a", path)
+        address = re.sub(r"\{[^}]*\}", str(LARGE), address)
+        body = None if method == "get" else "{}"
+        assert 400 <= send(boss_client, method.upper(), address, body) < 500, address
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("place", SOCKETS)
+def test_a_websocket_refuses_a_large_number_as_an_unknown_one(place):
+    client = Client()
+    client.force_login(make_user("alice"))
+    key = client.cookies["sessionid"].value
+
+    async def answers(number):
+        socket = WebsocketCommunicator(
+            application,
+            f"/{NUMBER.sub(str(number), place)}",
+            headers=[
+                (b"host", b"127.0.0.1"),
+                (b"origin", b"http://127.0.0.1"),
+                (b"cookie", f"sessionid={key}".encode()),
+            ],
+        )
+        await socket.send_input({"type": "websocket.connect"})
+        found = []
+        while not found or found[-1]["type"] == "websocket.accept":
+            found.append(await socket.receive_output(PATIENCE_SECONDS))
+        await socket.disconnect()
+        return found
+
+    assert asyncio.run(answers(LARGE)) == asyncio.run(answers(404))

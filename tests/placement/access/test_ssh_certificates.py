@@ -420,6 +420,10 @@ def test_an_answer_that_would_add_settings_of_ssh_is_refused(tmp_path):
     command = "f" * 8
 
     class Portal(BaseHTTPRequestHandler):
+        def do_GET(self):
+            row = {"id": 17, "mine": True, "state": "active"}
+            self.answer(200, {"reservations": [row]})
+
         def do_POST(self):
             self.rfile.read(int(self.headers["Content-Length"]))
             facts = {
@@ -429,8 +433,11 @@ def test_an_answer_that_would_add_settings_of_ssh_is_refused(tmp_path):
                 "authority": "ssh-ed25519 AAAA",
                 "host_key_alias": "node1.gpuportal",
             }
-            body = json.dumps(facts).encode()
-            self.send_response(201)
+            self.answer(201, facts)
+
+        def answer(self, status, content):
+            body = json.dumps(content).encode()
+            self.send_response(status)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)

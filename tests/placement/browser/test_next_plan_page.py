@@ -21,7 +21,6 @@ def test_the_next_best_plan_is_one_press_away(
     sign_in(alice)
     page.goto(f"{live_asgi}/jobs/new/?reservation={booked.pk}&plan={plan.pk}")
     page.locator("[name=what][value=fine-tune]").check()
-    page.locator("details[data-settings=fine-tune] > summary").click()
     page.locator("[name='fine-tune.model']").fill("org/tiny")
     page.locator("[name='fine-tune.data']").fill("/srv/rows.txt")
     # The browser logs the 422 itself.

@@ -367,7 +367,7 @@ def test_deepspeed_is_chosen_where_it_is_installed_and_refused_at_its_field(
     html = student.post("/jobs/new/", data).content.decode()
     at_field = 'id="e-tiny-transformer.backend">'
     assert f"{at_field}deepspeed needs a plan" in html
-    assert "A setting of the recipe has a wrong value" in html
+    assert "Correct the setting “Backend” of the recipe." in html
     data |= {"plan": str(stored.pk)}
     html = student.post("/jobs/new/", data).content.decode()
     assert f"{at_field}deepspeed is not installed on {stored.plan['node']}" in html

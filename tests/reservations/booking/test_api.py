@@ -181,6 +181,29 @@ def test_slots_are_found_and_a_preview_agrees(gpus, alice, bob, hour) -> None:
 
 
 @pytest.mark.once
+def test_a_search_that_finds_nothing_names_the_rule(gpus, alice, bob, hour) -> None:
+    call = Caller(alice)
+    never = call("GET", "/slots?gpu_class=nonsense")
+    assert (never.status_code, never.body["code"]) == (409, "never-fits")
+    assert never.body["detail"].startswith("There is no class nonsense. The classes")
+    never = call("GET", "/slots?min_memory_gib=900")
+    assert never.body["detail"].startswith("No GPU here has 900 GiB. The largest has")
+
+    end = iso(hour + timedelta(hours=2))
+    query = f"/slots?hours=2&earliest={iso(hour)}&latest={end}"
+    policy = SitePolicy.current()
+    policy.live_reservations = 1
+    policy.save()
+    call("POST", "/reservations", wish(gpus[:1], hour + timedelta(hours=4)))
+    answer = call("GET", query).body
+    assert answer["slots"] == [] and answer["full"] == {"live": 1, "most": 1}
+    assert answer["refusal"]["code"] == "too-many-reservations"
+    assert answer["refusal"]["numbers"] == {"live": 1, "most": 1}
+    Caller(bob)("POST", "/reservations", wish(gpus, hour, 2))
+    assert call("GET", query).body["refusal"] is None, "nothing is free"
+
+
+@pytest.mark.once
 def test_too_many_gpus_name_those_that_would_work(gpus, alice, hour) -> None:
     policy = SitePolicy.current()
     policy.gpus_at_once = 1

@@ -1,5 +1,7 @@
 """Moving, lengthening, shortening: RELEASE and HOLD in pairs."""
 
+from datetime import timedelta
+
 import pytest
 
 from reservations import tick
@@ -9,6 +11,7 @@ from reservations.booking.service import preview
 from reservations.models import LateReturn, LedgerEntry
 from reservations.rules import errors
 from reservations.rules.lifecycle import Kind, State
+from reservations.rules.policy import Policy
 from tests.reservations.conftest import HOUR, NOW, WEIGHT, at, balance
 
 
@@ -154,8 +157,51 @@ def test_what_runs_changes_its_end_only(lab, alice) -> None:
         change(after, alice, start=at(10), end=at(12), now=at(9, 30))
     with pytest.raises(errors.NotChangeable):
         change(after, alice, gpus=lab.gpus[1:2], now=at(9, 30))
-    with pytest.raises(errors.InThePast):
+    with pytest.raises(errors.EndNotAfterStart):
         change(after, alice, end=at(9), now=at(9, 30))
+    with pytest.raises(errors.InThePast):
+        change(after, alice, end=at(9, 10), now=at(9, 30))
+
+
+@pytest.mark.once
+def test_what_runs_may_end_as_late_as_a_refusal_says(lab, alice, bob) -> None:
+    made = lab.book(alice, lab.gpus[:1], NOW, 2)
+    lab.book(bob, lab.gpus[:1], at(12), 2)
+
+    now = at(9, 30)
+
+    def longest(end):
+        with pytest.raises(errors.Refusal) as refused:
+            change(made, alice, end=end, now=now)
+        seen = preview(
+            user=alice,
+            membership=None,
+            gpu_ids=[lab.gpus[0].pk],
+            start=NOW,
+            end=end,
+            now=now,
+            ignoring=made.pk,
+        )
+        assert seen.refusal.longest_end == refused.value.longest_end
+        assert seen.next_slot is refused.value.next_slot is None, "it cannot move"
+        return refused.value.longest_end
+
+    assert longest(at(13)) == at(12)
+    assert longest(at(13) + timedelta(days=400)) == at(12)
+    change(made, alice, end=at(12), now=at(9, 30))
+    made.refresh_from_db()
+    assert longest(at(13)) is None, "nothing is free after it"
+    assert longest(at(9, 10)) is None
+
+
+@pytest.mark.once
+def test_a_running_booking_may_last_as_long_as_any(lab, alice) -> None:
+    made = lab.book(alice, lab.gpus[:1], NOW, 2)
+    with pytest.raises(errors.TooLong) as refused:
+        change(made, alice, end=NOW + timedelta(hours=30), now=at(9, 30))
+    most = NOW + timedelta(seconds=Policy().longest_seconds)
+    assert refused.value.longest_end == most
+    assert refused.value.members["longest_end"].endswith("Z")
 
 
 @pytest.mark.once

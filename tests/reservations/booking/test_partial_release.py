@@ -9,7 +9,7 @@ from reservations.booking import partial_release
 from reservations.management.commands.check_books import findings
 from reservations.models import Reservation
 from reservations.presence.check_in import check_in
-from reservations.rules.errors import NotAllowed, NotChangeable, NotFound
+from reservations.rules.errors import NotAllowed, NotChangeable, NotFound, NothingLeft
 from reservations.rules.lifecycle import State
 from tests.reservations.conftest import HOUR, NOW, WEIGHT, at, balance
 
@@ -86,9 +86,9 @@ def test_nothing_left_is_no_part_and_others_give_nothing_back(lab, alice, bob) -
             reservation_id=row.pk, user=user, version=row.version, now=now, **what
         )
 
-    with pytest.raises(NotChangeable, match="nothing is left"):
+    with pytest.raises(NothingLeft, match=r"all of the booking\. End it"):
         give(gpu_ids=[lab.gpus[0].pk])
-    with pytest.raises(NotChangeable, match="nothing is left"):
+    with pytest.raises(NothingLeft, match=r"all of the booking\. End it"):
         give(last_seconds=4 * HOUR)
     with pytest.raises(NotFound):
         give(gpu_ids=[lab.gpus[3].pk])

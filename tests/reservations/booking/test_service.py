@@ -81,6 +81,8 @@ def test_a_refusal_writes_nothing(lab, alice) -> None:
     ("start", "hours", "refusal"),
     [
         (at(6), 2, errors.InThePast),
+        (at(14), -1, errors.EndNotAfterStart),
+        (at(6), 0, errors.EndNotAfterStart),
         (at(14, 20), 1, errors.OffGrid),
         (at(14), 1.5, errors.OffGrid),
         (at(14), 25, errors.TooLong),
@@ -90,6 +92,18 @@ def test_a_refusal_writes_nothing(lab, alice) -> None:
 def test_windows_that_nobody_may_have(lab, alice, start, hours, refusal) -> None:
     with pytest.raises(refusal) as refused:
         lab.book(alice, lab.gpus[:1], start, hours)
+    seen = preview(
+        user=alice,
+        membership=None,
+        gpu_ids=[lab.gpus[0].pk],
+        start=start,
+        end=start + timedelta(hours=hours),
+        now=NOW,
+    )
+    assert type(seen.refusal) is refusal
+    assert seen.next_slot == refused.value.next_slot
+    none = (errors.EndNotAfterStart, errors.BeyondHorizon)
+    assert (seen.next_slot is None) == (refusal in none)
     assert refused.value.text()
     assert refused.value.numbers
 

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from reservations.notifications.text.waitlist_text import NeverFits
 from reservations.operations import gpu_replacement
 from reservations.operations.evacuation_plan import (
     BookingFate,
@@ -13,6 +12,7 @@ from reservations.operations.evacuation_plan import (
     relieve,
 )
 from reservations.rules.calendar import CalendarGpu
+from reservations.rules.never_fits import NeverFits
 from reservations.rules.review import FieldsInvalid
 from reservations.rules.window import Window
 from reservations.waitlist.service import ask

@@ -5,12 +5,6 @@ from datetime import UTC, datetime
 from reservations.rules import errors
 
 
-def test_an_end_before_its_start_is_not_called_the_past() -> None:
-    begin = datetime(2126, 3, 2, 14, tzinfo=UTC)
-    said = errors.InThePast(end=datetime(2126, 3, 2, 13, tzinfo=UTC), now=begin).text()
-    assert said == "The end is Sat 2 Mar 13:00. It must be after Sat 2 Mar 14:00."
-
-
 def test_five_minutes_too_long_are_seen() -> None:
     said = errors.TooLong(
         asked_seconds=86_700, longest_seconds=86_400, joined=False

@@ -11,6 +11,7 @@ from reservations.rules.window import (
     chain,
     grid_ceil,
     grid_floor,
+    latest_end,
     merged,
     on_grid,
     unix,
@@ -21,6 +22,29 @@ from tests.reservations.rules.strategies import windows
 
 def at(hour: int, minute: int = 0) -> datetime:
     return datetime(2026, 3, 2, hour, minute, tzinfo=UTC)
+
+
+def test_the_latest_end_that_fits_is_found() -> None:
+    step, base = timedelta(minutes=5), datetime(2026, 3, 2, 12, tzinfo=UTC)
+    for steps in range(30):
+        for likely in (None, 1, steps, steps + 1, 29):
+            asked = []
+
+            def fits(end, most=base + steps * step, asked=asked):
+                asked.append(end)
+                return end <= most
+
+            hint = None if likely is None else base + likely * step
+            found = latest_end(
+                fits,
+                after=base + timedelta(minutes=2),
+                before=base + 30 * step,
+                grid_seconds=300,
+                likely=hint,
+            )
+            most = steps if likely is None else min(steps, likely)
+            assert found == (base + most * step if most else None), (steps, likely)
+            assert len(asked) <= 6 and (likely != steps or len(asked) <= 1)
 
 
 def test_touching_windows_do_not_meet() -> None:

@@ -111,7 +111,8 @@ def test_board_calendar_and_nodes_know_who_shares_a_running_one(
         )
         return page.reservations[0]
 
-    assert entry(alice)["co_users"] == [{"id": bob.pk, "user": "Bob"}]
+    shared = [{"id": bob.pk, "user": "Bob", "login": "bob"}]
+    assert entry(alice)["co_users"] == shared
     assert entry(bob)["shared"] is True
     assert entry(bob)["co_users"] == []
     assert "co_users" not in entry(carol)

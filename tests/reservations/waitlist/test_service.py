@@ -18,7 +18,6 @@ from reservations.models import (
 )
 from reservations.notifications.queries import notices_of
 from reservations.notifications.text.waitlist_text import (
-    NeverFits,
     NotDeclinable,
     NotWaiting,
     OfferLapsed,
@@ -28,6 +27,7 @@ from reservations.notifications.text.waitlist_text import (
 from reservations.rules import errors
 from reservations.rules.fairness.preemption import PlannedFor
 from reservations.rules.lifecycle import Kind, State
+from reservations.rules.never_fits import NeverFits
 from reservations.rules.window import Window
 from reservations.store.booking_facts import site_policy
 from reservations.store.calendar_queries import Reader

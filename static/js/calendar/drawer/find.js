@@ -49,8 +49,8 @@ export class Find {
     this.results.setAttribute("aria-busy", "true");
     this.results.replaceChildren(...[0, 1, 2].map(() => el("div", { class: "skeleton slot-skeleton" })));
     try {
-      const { slots, full } = await api("GET", `/slots?${query}`);
-      this.#show(slots);
+      const { slots, full, refusal } = await api("GET", `/slots?${query}`);
+      this.#show(slots, refusal);
       if (full) {
         this.results.prepend(el("p", { class: "notice notice-warn" }, icon("info"), el("span", {},
           gettext("You have {live} of {most} bookings. Only slots that prolong one of them are shown. ", { live: full.live, most: full.most }),
@@ -67,9 +67,11 @@ export class Find {
     this.results.replaceChildren(el("p", { class: "notice notice-warn" }, icon(name), el("span", { text })));
   }
 
-  #show(slots) {
+  #show(slots, refusal) {
     if (!slots.length) {
-      this.#say("info", gettext("Nothing fits in that time within your limits. Try fewer GPUs, fewer hours or a later end."));
+      const { count, hours } = this.form.elements;
+      this.#say("info", refusal?.detail
+        ?? gettext("{count} GPUs are never free together for {hours} h in that time. Try fewer GPUs, fewer hours or a later end.", { count: count.value, hours: hours.value }));
       this.results.append(this.#waitLink());
       return;
     }

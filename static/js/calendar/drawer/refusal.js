@@ -23,17 +23,19 @@ const WAITABLE = [
 export function refusalNodes(refusal, next, view, fewer = null) {
   const { code = "", title, detail, numbers = {} } = refusal;
   const text = detail ?? gettext("This cannot be booked.");
+  const until = refusal.longest_end;
   return [el("div", { class: "notice notice-bad refusal", "data-code": code }, icon("alert"),
     el("div", { class: "stack tight grow" },
       el("p", {}, title ? el("strong", { text: `${title}. ` }) : null, text),
-      ...numberNodes(numbers, view), ...ways(code, { next, fewer }, numbers, view)))];
+      ...numberNodes(numbers, view), ...ways(code, { next, fewer, until }, numbers, view)))];
 }
 
-function ways(code, { next, fewer }, numbers, view) {
+function ways(code, { next, fewer, until }, numbers, view) {
   const found = [];
   const fits = fitting(numbers, view);
   if (fits) found.push(fits);
   if (fewer) found.push(fewerButton(fewer, view));
+  if (until) found.push(untilButton(until, view));
   if (next) found.push(nextButton(next, view));
   if (FAR.includes(code) && view.useVoucher) {
     found.push(el("button", {
@@ -94,6 +96,15 @@ function fewerButton(fewer, { store, take }) {
   return el("button", {
     type: "button", class: "btn btn-s", "data-fewer": true, text: gettext("Take {n} of them", { n: fewer.gpu_ids.length }), title: gpuWords(gpus),
     on: { click: () => { take({ gpuIds: fewer.gpu_ids }); document.getElementById("book").focus(); } },
+  });
+}
+
+/** Returns a button that gives a running booking the latest end that works. */
+function untilButton(until, { config, nowWall, take }) {
+  const end = toWall(until, config.zone);
+  return el("button", {
+    type: "button", class: "btn btn-s", "data-until": true, text: gettext("Extend to {time}", { time: moment(end, nowWall()) }),
+    on: { click: () => { take({ end }); document.getElementById("book").focus(); } },
   });
 }
 

@@ -23,7 +23,7 @@ export function makeSubmit({ button, draft, actions, drawer, verdict, config }) 
 
   /** Label the button with its effect. A refused draft cannot be booked. */
   function paint() {
-    const refused = verdict.answer?.ok === false;
+    const refused = draft.backwards() || verdict.answer?.ok === false;
     const [yes, no] = draft.editing ? [gettext("Save changes"), gettext("Cannot be saved")] : [gettext("Book"), gettext("Cannot be booked")];
     button.textContent = refused ? no : yes;
     button.classList.toggle("btn-primary", !refused);

@@ -69,8 +69,8 @@ export class Verdict {
   refused(error) {
     if (error.name !== "Problem") throw error;
     this.answer = { ok: false };
-    const { code, title, numbers } = error.problem;
-    this.#show(...refusalNodes({ code, title, numbers, detail: problemWords(error) }, error.nextSlot, this.#view(), error.worksInstead));
+    const { code, title, numbers, longest_end } = error.problem;
+    this.#show(...refusalNodes({ code, title, numbers, longest_end, detail: problemWords(error) }, error.nextSlot, this.#view(), error.worksInstead));
   }
 
   #show(...nodes) {
