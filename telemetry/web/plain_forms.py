@@ -14,6 +14,10 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as lazy
 from django.utils.translation import gettext_noop as noop
 
+from telemetry.web.printable import has_controls
+
+SWITCHES = frozenset(("", "on", "yes", "true", "false", "1"))
+"""What a form may send for a checkbox. Django reads every other text as "on"."""
 MOST_BOUND_SHOWN = 10**9
 """A larger bound is a technical limit, which helps nobody to type the right number."""
 
@@ -27,7 +31,10 @@ class PlainErrors(forms.BaseForm):
         """
         for field in self.fields.values():
             _speak_plainly(field)
+            _refuse_controls(field)
         super().full_clean()
+        if self.is_bound:
+            self._check_switches()
         # Some checks of Django do not use the field's own sentences.
         if self.errors:
             # Both sides are in the reader's language.
@@ -35,6 +42,48 @@ class PlainErrors(forms.BaseForm):
             for errors in self.errors.as_data().values():
                 for error in errors:
                     error.message = plain.get(str(error.message), error.message)
+
+    def _check_switches(self) -> None:
+        """Refuse texts that Django reads as "on", such as "maybe" and "off"."""
+        for name, field in self.fields.items():
+            if not isinstance(field.widget, forms.CheckboxInput):
+                continue
+            typed = self.data.get(self.add_prefix(name), "")
+            if isinstance(typed, str) and typed.lower() not in SWITCHES:
+                self.add_error(name, gettext("Enter “on”, or leave it out."))
+
+
+def check_line(value: Any) -> None:
+    """Refuse control characters in a field of one line.
+
+    Raises:
+        ValidationError: there are some.
+    """
+    if isinstance(value, str) and has_controls(value):
+        raise forms.ValidationError(gettext("Control characters are not allowed."))
+
+
+def check_lines(value: Any) -> None:
+    """Refuse control characters, except tabs and line breaks.
+
+    Raises:
+        ValidationError: there are some.
+    """
+    if isinstance(value, str) and has_controls(value, layout=True):
+        raise forms.ValidationError(gettext("Control characters are not allowed."))
+
+
+def _refuse_controls(field: forms.Field) -> None:
+    """Give a field of text the check of its kind, as the schemas of the API have it."""
+    widget = field.widget
+    if not isinstance(field, forms.CharField) or isinstance(
+        widget, forms.PasswordInput
+    ):
+        return
+    one_line = isinstance(widget, forms.TextInput) and not widget.is_hidden
+    check = check_line if one_line else check_lines
+    if check not in field.validators:
+        field.validators.append(check)
 
 
 def _speak_plainly(field: forms.Field) -> None:
@@ -58,12 +107,28 @@ class PlainModelForm(PlainErrors, forms.ModelForm):  # type: ignore[type-arg]
 
     def full_clean(self) -> None:
         """Validate. The row's own bounds may be stricter than the form field's."""
-        for field in self.fields.values():
-            field.error_messages |= {
-                "min_value": gettext("Enter %(limit_value)s or more."),
-                "max_value": gettext("Enter %(limit_value)s or less."),
-            }
+        columns = {one.name: one for one in self.instance._meta.fields}
+        for name, field in self.fields.items():
+            if name in columns:
+                _take_bounds(field, columns[name])
         super().full_clean()
+
+
+def _take_bounds(field: Any, column: Any) -> None:
+    """Let a field's sentences name the bounds of its column.
+
+    The validators of the two stay as they are.
+    """
+    if not hasattr(field, "min_value"):
+        return
+    for check in column.validators:
+        limit = getattr(check, "limit_value", None)
+        limit = limit() if callable(limit) else limit
+        least, most = field.min_value, field.max_value
+        if isinstance(check, validators.MinValueValidator):
+            field.min_value = limit if least is None else max(least, limit)
+        elif isinstance(check, validators.MaxValueValidator):
+            field.max_value = limit if most is None else min(most, limit)
 
 
 def _first_class(field: forms.Field, code: str) -> type | None:
@@ -158,7 +223,8 @@ def plain_messages(field: forms.Field) -> dict[str, Any]:
 
 def _number_messages(field: Any) -> dict[str, str]:
     least, most = _bound_text(field.min_value), _bound_text(field.max_value)
-    whole = isinstance(field, forms.IntegerField)
+    # Django derives the two from IntegerField.
+    whole = not isinstance(field, forms.FloatField | forms.DecimalField)
     if least and most and whole:
         words = gettext("Enter a whole number from %(least)s to %(most)s.")
     elif least and most:
