@@ -115,20 +115,27 @@ class PlainModelForm(PlainErrors, forms.ModelForm):  # type: ignore[type-arg]
 
 
 def _take_bounds(field: Any, column: Any) -> None:
-    """Let a field's sentences name the bounds of its column.
+    """Give a field the tightest bounds of its own and of its column.
 
-    The validators of the two stay as they are.
+    So its sentences name them, and the row checks itself only with numbers inside.
     """
     if not hasattr(field, "min_value"):
         return
+    bounds = (validators.MinValueValidator, validators.MaxValueValidator)
+    least, most = [field.min_value], [field.max_value]
     for check in column.validators:
-        limit = getattr(check, "limit_value", None)
-        limit = limit() if callable(limit) else limit
-        least, most = field.min_value, field.max_value
-        if isinstance(check, validators.MinValueValidator):
-            field.min_value = limit if least is None else max(least, limit)
-        elif isinstance(check, validators.MaxValueValidator):
-            field.max_value = limit if most is None else min(most, limit)
+        if isinstance(check, bounds):
+            limit = check.limit_value
+            ends = least if isinstance(check, bounds[0]) else most
+            ends.append(limit() if callable(limit) else limit)
+    field.min_value = max((end for end in least if end is not None), default=None)
+    field.max_value = min((end for end in most if end is not None), default=None)
+    kept = [check for check in field.validators if not isinstance(check, bounds)]
+    if field.min_value is not None:
+        kept.append(bounds[0](field.min_value))
+    if field.max_value is not None:
+        kept.append(bounds[1](field.max_value))
+    field.validators = kept
 
 
 def _first_class(field: forms.Field, code: str) -> type | None:
