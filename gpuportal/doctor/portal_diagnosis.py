@@ -142,9 +142,9 @@ def portal_report(facts: PortalFacts) -> Iterator[Diagnosis]:
     else:
         fix = "make setup, then collectstatic in production"
         yield problem("scripts", "pages load their scripts one by one", fix)
-    for login, people in facts.shared_logins.items():
+    for unix_login, people in facts.shared_logins.items():
         yield note(
-            f"unix user {login}",
+            f"unix user {unix_login}",
             f"{_first(people)} share it, so their processes are not told apart",
         )
     yield from _nodes(facts.nodes)
