@@ -53,17 +53,7 @@ class PlainErrors(forms.BaseForm):
                 self.add_error(name, gettext("Enter “on”, or leave it out."))
 
 
-def check_line(value: Any) -> None:
-    """Refuse control characters in a field of one line.
-
-    Raises:
-        ValidationError: there are some.
-    """
-    if isinstance(value, str) and has_controls(value):
-        raise forms.ValidationError(gettext("Control characters are not allowed."))
-
-
-def check_lines(value: Any) -> None:
+def check_text(value: Any) -> None:
     """Refuse control characters, except tabs and line breaks.
 
     Raises:
@@ -74,16 +64,14 @@ def check_lines(value: Any) -> None:
 
 
 def _refuse_controls(field: forms.Field) -> None:
-    """Give a field of text the check of its kind, as the schemas of the API have it."""
-    widget = field.widget
-    if not isinstance(field, forms.CharField) or isinstance(
-        widget, forms.PasswordInput
-    ):
-        return
-    one_line = isinstance(widget, forms.TextInput) and not widget.is_hidden
-    check = check_line if one_line else check_lines
-    if check not in field.validators:
-        field.validators.append(check)
+    """Give a field of text the check that the schemas of the API have.
+
+    Line breaks stay allowed, because templates show some of these fields as areas.
+    """
+    known = check_text in field.validators
+    hidden = isinstance(field.widget, forms.PasswordInput)
+    if isinstance(field, forms.CharField) and not known and not hidden:
+        field.validators.append(check_text)
 
 
 def _speak_plainly(field: forms.Field) -> None:
