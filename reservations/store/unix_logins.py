@@ -100,10 +100,10 @@ def new_username_faults(usernames: Iterable[str]) -> dict[str, str]:
                 name=other.username,
                 person=str(other),
             )
-        for other in rows.filter(unix_user__in=batch):
-            name = batch[other.unix_user]
+        for owner in rows.filter(unix_user__in=batch):
+            name = batch[owner.unix_user]
             found[name] = sentence(
-                "“{name}” is the Unix user of {person}", name=name, person=str(other)
+                "“{name}” is the Unix user of {person}", name=name, person=str(owner)
             )
     return found
 

@@ -41,10 +41,10 @@ class BytesField(forms.Field):
     """A size in bytes, shown and typed with a unit."""
 
     def __init__(
-        self, *, least: int | None = 0, most: int | None = None, **kwargs: Any
+        self, *, least: float | None = 0, most: float | None = None, **kwargs: Any
     ) -> None:
-        self.least = least or 0
-        self.most = MOST_BYTES if most is None else most
+        self.least = int(least or 0)
+        self.most = MOST_BYTES if most is None else int(most)
         super().__init__(**kwargs)
 
     def prepare_value(self, value: Any) -> Any:

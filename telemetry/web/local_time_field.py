@@ -31,8 +31,8 @@ class LocalTimeField(forms.DateTimeField):
         except ValidationError as error:
             if error.code != "ambiguous_timezone":
                 raise
-            typed = error.params["datetime"]
-            zone = error.params["current_timezone"]
+            params = error.params or {}
+            typed, zone = params["datetime"], params["current_timezone"]
         # In UTC, because Python finds an instant of this hour equal to no other zone's.
         found: datetime = typed.replace(tzinfo=zone, fold=0).astimezone(UTC)
         if not occurs(typed, zone):
