@@ -27,9 +27,9 @@ from simple_history.admin import SimpleHistoryAdmin
 
 from reservations.accounts import tasks
 from reservations.accounts.api_tokens import revoke_token
-from reservations.accounts.login_form import LoginFormMixin
 from reservations.accounts.second_factors.sign_in import proof_needed, to_proof
 from reservations.accounts.tree import admin_changes
+from reservations.accounts.tree.login_form import LoginFormMixin
 from reservations.booking.release import cancel, release
 from reservations.models import (
     Account,

@@ -22,9 +22,9 @@ from reservations.accounts import people as people_services
 from reservations.accounts.identities import service as identity_service
 from reservations.accounts.identities.queries import identity_sources, provider_name
 from reservations.accounts.invitations import UNUSABLE
-from reservations.accounts.login_form import LoginFormMixin, NewLoginField
 from reservations.accounts.second_factors import service as factor_service
 from reservations.accounts.second_factors.sign_in import proof_needed
+from reservations.accounts.tree.login_form import LoginFormMixin, NewLoginField
 from reservations.models import (
     ApiToken,
     AuditEntry,

@@ -321,7 +321,7 @@ def drain(request: HttpRequest, pk: int) -> HttpResponseBase:
     form = DrainForm(request.POST)
     if not form.is_valid():
         for text in dict.fromkeys(chain.from_iterable(form.errors.values())):
-            messages.error(request, text)
+            messages.error(request, str(text))
         return redirect("manage-pools")
     try:
         changed = pools.drain_node(
