@@ -216,7 +216,7 @@ def database_is_migrated(
             Error(
                 f"the database waits for {len(waiting)} migrations: "
                 f"{', '.join(waiting[:5])}{', ...' if len(waiting) > 5 else ''}",
-                hint="run: gpuportal-manage migrate",
+                hint=f"run: {settings.MANAGE_COMMAND} migrate",
                 id="gpuportal.E006",
             )
         )

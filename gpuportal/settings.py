@@ -29,6 +29,8 @@ VAR_DIR = paths.var_dir()
 
 DEBUG = env.bool("GPUPORTAL_DEBUG", default=False)
 PRODUCTION = env.bool("GPUPORTAL_PRODUCTION", default=False)
+# The command that sentences of this installation name.
+MANAGE_COMMAND = "gpuportal-manage" if PRODUCTION else "manage.py"
 
 SECRET_KEY = env("SECRET_KEY", default="") or paths.read_secret("secret_key")
 if not SECRET_KEY:

@@ -21,6 +21,7 @@ from django.db import models, transaction
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
+from django.utils.text import capfirst
 from django.utils.translation import gettext, gettext_lazy
 from simple_history.admin import SimpleHistoryAdmin
 
@@ -28,6 +29,7 @@ from reservations.accounts import tasks
 from reservations.accounts.api_tokens import revoke_token
 from reservations.accounts.second_factors.sign_in import proof_needed, to_proof
 from reservations.accounts.tree import admin_changes
+from reservations.accounts.tree.login_form import LoginFormMixin
 from reservations.booking.release import cancel, release
 from reservations.models import (
     Account,
@@ -48,6 +50,7 @@ from reservations.rules.figures import hours_text
 from reservations.rules.lifecycle import State
 from telemetry.protocol.coded_error import CodedError
 from telemetry.protocol.sentences import joined, sentence
+from telemetry.web.bytes_field import BytesField
 from telemetry.web.plain_forms import PlainErrors, PlainModelForm
 
 HOUR_SECONDS = 3600
@@ -113,7 +116,13 @@ class AuditedAdmin(AuditedActs):
     def formfield_for_dbfield(
         self, db_field: models.Field[Any, Any], request: HttpRequest, **kw: Any
     ) -> Any:
-        """Edit quotas in hours."""
+        """Edit quotas in hours, and sizes as "100 GiB"."""
+        if db_field.name.endswith("_bytes"):
+            return BytesField(
+                label=capfirst(db_field.verbose_name),
+                required=not db_field.blank,
+                help_text=db_field.help_text,
+            )
         if db_field.name == "quota_gpu_seconds":
             return GpuHoursField(
                 label=gettext_lazy("Quota, credits"),
@@ -174,11 +183,11 @@ class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         return False
 
 
-class UserChangeAdminForm(PlainErrors, UserChangeForm):  # type: ignore[misc,type-arg]
+class UserChangeAdminForm(LoginFormMixin, PlainErrors, UserChangeForm):  # type: ignore[misc,type-arg]
     """A login, as Django edits it, with plain errors."""
 
 
-class UserCreationAdminForm(PlainErrors, DjangoUserAdmin.add_form):  # type: ignore[misc,name-defined]
+class UserCreationAdminForm(LoginFormMixin, PlainErrors, DjangoUserAdmin.add_form):  # type: ignore[misc,name-defined]
     """A new login, with the fields that Django requires, and plain errors."""
 
 

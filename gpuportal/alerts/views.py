@@ -39,6 +39,7 @@ from telemetry.models import AlertQuerySet, Gpu, Node
 from telemetry.protocol.coded_error import CodedError
 from telemetry.rules.alert_rules import alert_rules
 from telemetry.web.csv_answer import csv_answer
+from telemetry.web.local_time_field import LocalTimeField, clock_notes
 from telemetry.web.plain_forms import PlainForm
 from telemetry.web.query_filters import whole_number
 
@@ -201,7 +202,7 @@ class AlertActForm(PlainForm):
         required=False, choices=[(x, x) for x in ("acknowledge", "until", "wake")]
     )
     hours = forms.ChoiceField(required=False, choices=list(SNOOZES.items()))
-    until = forms.DateTimeField(
+    until = LocalTimeField(
         required=False, error_messages={"invalid": lazy("Enter a date and a time.")}
     )
     back = forms.CharField(required=False, max_length=500)
@@ -241,6 +242,8 @@ def alert_act(request: HttpRequest, pk: int) -> HttpResponse:
             messages.error(request, text)
             return redirect(back)
         done = alert_acts.snooze(alert_id=pk, until=until, user=user, now=now)
+        for note in clock_notes(form):
+            messages.info(request, note)
     if not done:
         messages.info(
             request, gettext("Nothing to do: the alert has closed or changed.")

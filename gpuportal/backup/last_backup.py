@@ -49,16 +49,16 @@ def trouble() -> str:
         return ""
     age = format_duration(time.time() - last.made_at)
     return gettext(
-        "The last backup is too old: it was made %(age)s ago. Run: gpuportal-manage "
-        "backup."
-    ) % {"age": age}
+        "The last backup is too old: it was made %(age)s ago. Run: %(command)s"
+    ) % {"age": age, "command": _command()}
 
 
 def summary() -> str:
     """Return when the last backup was made and verified, for the operator's page."""
     last, now = read_last(), time.time()
     if last.made_at is None:
-        return gettext("No backup was made with “gpuportal-manage backup” yet.")
+        words = gettext("No backup was made with “%(command)s” yet.")
+        return words % {"command": _command()}
     made = format_duration(now - last.made_at)
     if last.verified_at is None:
         return gettext("The last backup was made %(made)s ago. None was verified.") % {
@@ -67,6 +67,10 @@ def summary() -> str:
     return gettext(
         "The last backup was made %(made)s ago. One was last verified %(verified)s ago."
     ) % {"made": made, "verified": format_duration(now - last.verified_at)}
+
+
+def _command() -> str:
+    return f"{settings.MANAGE_COMMAND} backup"
 
 
 def note_made(*, verified: bool) -> None:

@@ -1,7 +1,7 @@
 """Checks of the portal, of the facts that `portal_facts` read."""
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 from gpuportal.doctor.diagnosis import Diagnosis, note, problem, well
 from telemetry.protocol.units import GIB_BYTES, format_duration
@@ -98,6 +98,10 @@ class PortalFacts:
     verified_age_seconds: float | None
     bundled: bool
     nodes: tuple[NodeState, ...]
+    manage_command: str = "gpuportal-manage"
+    """What runs a command of this installation."""
+    shared_logins: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """The Unix logins that several people have, with their user names."""
 
 
 def portal_report(facts: PortalFacts) -> Iterator[Diagnosis]:
@@ -142,6 +146,11 @@ def portal_report(facts: PortalFacts) -> Iterator[Diagnosis]:
     else:
         fix = "make setup, then collectstatic in production"
         yield problem("scripts", "pages load their scripts one by one", fix)
+    for unix_login, people in facts.shared_logins.items():
+        yield note(
+            f"unix user {unix_login}",
+            f"{_first(people)} share it, so their processes are not told apart",
+        )
     yield from _nodes(facts.nodes)
 
 
@@ -160,7 +169,7 @@ def _database(facts: PortalFacts) -> Iterator[Diagnosis]:
     yield well("database", "it answers")
     if facts.waiting:
         names = _first(facts.waiting)
-        fix = "gpuportal-manage migrate"
+        fix = f"{facts.manage_command} migrate"
         yield problem("migrations", f"not applied: {names}", fix)
     else:
         yield well("migrations", "all are applied")
@@ -220,7 +229,7 @@ def _openid(openid: OpenidState | None) -> Diagnosis:
 
 
 def _backup(facts: PortalFacts) -> Diagnosis:
-    fix = "gpuportal-manage backup FOLDER --verify"
+    fix = f"{facts.manage_command} backup FOLDER --verify"
     if facts.backup_failure:
         return problem("backup", f"the last one failed: {facts.backup_failure}", fix)
     if facts.backup_age_seconds is None:

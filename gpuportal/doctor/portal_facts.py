@@ -42,6 +42,7 @@ from reservations.accounts.identities.queries import (
 )
 from reservations.accounts.identities.saml_settings import SamlProvider
 from reservations.models import OpenidClient
+from reservations.store.unix_logins import shared_unix_logins
 from telemetry import paths
 from telemetry.inventory.node_identity import identity_warnings
 from telemetry.inventory.short_tokens import token_issued_at
@@ -87,6 +88,8 @@ def portal_facts() -> PortalFacts:
         else now - last.verified_at,
         bundled=_bundled(),
         nodes=tuple(_nodes(timezone.now())) if state.migrated else (),
+        manage_command=settings.MANAGE_COMMAND,
+        shared_logins=shared_unix_logins() if state.migrated else {},
     )
 
 

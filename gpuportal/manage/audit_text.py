@@ -6,13 +6,15 @@ never breaks the page.
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from django.db.models import Model
-from django.urls import NoReverseMatch, reverse
+from django.conf import settings
+from django.db.models import Model, QuerySet
+from django.urls import reverse
+from django.utils import timezone
 from django.utils.translation import gettext
 from django.utils.translation import gettext_noop as noop
 
@@ -36,6 +38,7 @@ SENTENCES = {
     "reservation.changed": noop("changed {what}"),
     "reservation.cancelled": noop("cancelled {what}"),
     "reservation.cancel-undone": noop("brought {what} back after it was cancelled"),
+    "reservation.booking-undone": noop("undid the booking of {what}"),
     "reservation.released": noop("returned {what}"),
     "reservation.given-back-in-part": noop("returned a part of {what}"),
     "reservation.checked-in": noop("noted the check-in to {what}"),
@@ -48,6 +51,7 @@ SENTENCES = {
     "reservation.given": noop("handed {what} to another person"),
     "reservation.displaced": noop("gave the time of {what} to another person"),
     "reservation.declined": noop("declined {what}, which came from the waitlist"),
+    "reservation.adopted": noop("booked {what} for processes that were running"),
     "reservation.refunded": noop("refunded {what}"),
     "reservation.moved": noop("moved {what} to other GPUs"),
     "reservation.moved-on": noop("replaced {what} by one that starts now"),
@@ -61,6 +65,7 @@ SENTENCES = {
     "reservation.token-spent": noop("took a voucher for {what}"),
     "reservation.token-back": noop("gave the voucher of {what} back"),
     "waiting.asked": noop("added {what} to the waitlist"),
+    "waiting.placed": noop("booked time for {what}"),
     "waiting.again": noop("put {what} back on the waitlist"),
     "waiting.withdrawn": noop("withdrew {what}"),
     "waiting.offer-declined": noop("declined the time offered to {what}"),
@@ -79,6 +84,7 @@ SENTENCES = {
     "token.created": noop("made an API token of {what}"),
     "token.revoked": noop("revoked an API token of {what}"),
     "token.ended": noop("ended {what}"),
+    "workspace.shared": noop("changed who may open {what}"),
     "ssh-key.added": noop("added an ssh key of {what}"),
     "ssh-key.removed": noop("removed an ssh key of {what}"),
     "ssh-certificate.issued": noop("got an ssh certificate for {what}"),
@@ -170,6 +176,7 @@ SENTENCES = {
     "node.joined-again": noop("let {what} join again, with new secrets"),
     "node.join-token-made": noop("made {what}"),
     "node.join-token-withdrawn": noop("withdrew {what}"),
+    "node.retired": noop("retired {what}"),
     "node.drain": noop("began to drain {what}"),
     "node.drain-ended": noop("ended the drain of {what}"),
     "node.gate-open": noop("removed the device gate of {what}"),
@@ -227,7 +234,6 @@ SUBJECTS = {
 
 PAGES = {
     "reservation": "reservation",
-    "series": "series-one",
     "user": "manage-person",
     "person": "manage-person",
     "gpu": "gpu",
@@ -239,7 +245,8 @@ PAGES = {
     "change": "manage-change",
     "openid_client": "manage-service",
 }
-"""Subjects that have a page: the name of its address, which takes the number."""
+"""Subjects that have a page for operators: the name of its address, which takes the
+number. The page of a series is its owner's only."""
 
 AREAS = {
     "reservation": ("reservation.", "waiting.", "offer.", "series.", "token."),
@@ -306,15 +313,37 @@ def subject_text(subject: str, names: dict[str, str]) -> str:
     return gettext(SUBJECTS[kind]).format(number)
 
 
-def subject_url(subject: str) -> str:
-    """Return the address of a subject's page; "" if it has none."""
-    found = SUBJECT.fullmatch(subject)
-    if found is None or found[1] not in PAGES:
-        return ""
-    try:
-        return reverse(PAGES[found[1]], args=[int(found[2])])
-    except NoReverseMatch:
-        return ""
+WITH_PAGE: dict[str, Callable[[], QuerySet[Any]]] = {
+    "closure": lambda: Closure.objects.filter(
+        cancelled_at=None, end__gt=timezone.now()
+    ),
+    "openid_client": lambda: OpenidClient.objects.filter(
+        **({} if settings.OPENID_PROVIDER else {"pk": 0})
+    ),
+}
+"""The rows that have a page now, where not all have one."""
+
+
+def urls_of(subjects: Iterable[str]) -> dict[str, str]:
+    """Return the addresses of the subjects that have a page, with one query for each
+    kind of which not all have one.
+    """
+    found = {}
+    for kind, pks in _by_kind(subjects, PAGES).items():
+        if kind in WITH_PAGE:
+            pks = set(WITH_PAGE[kind]().filter(pk__in=pks).values_list("pk", flat=True))
+        for pk in pks:
+            found[f"{kind}:{pk}"] = reverse(PAGES[kind], args=[pk])
+    return found
+
+
+def _by_kind(subjects: Iterable[str], kinds: Container[str]) -> dict[str, set[int]]:
+    by_kind: dict[str, set[int]] = {}
+    for subject in subjects:
+        found = SUBJECT.fullmatch(subject)
+        if found is not None and found[1] in kinds:
+            by_kind.setdefault(found[1], set()).add(int(found[2]))
+    return by_kind
 
 
 def _called(model: type[Model], pks: set[int], *related: str) -> dict[int, str]:
@@ -378,14 +407,9 @@ NAMED: dict[str, Callable[[set[int]], dict[int, str]]] = {
 
 def names_of(subjects: Iterable[str]) -> dict[str, str]:
     """Return the names of the subjects that have one, with one query for each kind."""
-    by_kind: dict[str, set[int]] = {}
-    for subject in subjects:
-        found = SUBJECT.fullmatch(subject)
-        if found is not None and found[1] in NAMED:
-            by_kind.setdefault(found[1], set()).add(int(found[2]))
     return {
         f"{kind}:{pk}": name
-        for kind, pks in by_kind.items()
+        for kind, pks in _by_kind(subjects, NAMED).items()
         for pk, name in NAMED[kind](pks).items()
     }
 
@@ -394,12 +418,13 @@ def rows_of(entries: Iterable[AuditEntry]) -> list[AuditRow]:
     """Return rows with their sentences. The actors are loaded already."""
     entries = list(entries)
     names = names_of(entry.subject for entry in entries)
+    urls = urls_of(entry.subject for entry in entries)
     return [
         AuditRow(
             entry=entry,
             actor=str(entry.actor) if entry.actor is not None else gettext(PORTAL),
             sentence=sentence_of(entry.verb, subject_text(entry.subject, names)),
-            url=subject_url(entry.subject),
+            url=urls.get(entry.subject, ""),
         )
         for entry in entries
     ]

@@ -24,7 +24,7 @@ from reservations.accounts.identities.queries import identity_sources, provider_
 from reservations.accounts.invitations import UNUSABLE
 from reservations.accounts.second_factors import service as factor_service
 from reservations.accounts.second_factors.sign_in import proof_needed
-from reservations.accounts.tree.tree_edits import LOGIN
+from reservations.accounts.tree.login_form import LoginFormMixin, NewLoginField
 from reservations.models import (
     ApiToken,
     AuditEntry,
@@ -125,7 +125,7 @@ def _people_of_kind(rows: QuerySet[User], kind: str) -> QuerySet[User]:
 # --- one person -------------------------------------------------------------------
 
 
-class PersonForm(PlainModelForm):
+class PersonForm(LoginFormMixin, PlainModelForm):
     """The operator's settings of a person."""
 
     class Meta:
@@ -148,7 +148,8 @@ class PersonForm(PlainModelForm):
             "display_name": "",
             "unix_user": lazy(
                 "The account on the nodes that jobs of this person run as. "
-                "It must exist there and have a uid of 1000 or more."
+                "It must exist there and have a uid of 1000 or more, which the node "
+                "checks too."
             ),
             "is_active": "",
             "is_superuser": lazy("Sees and changes everything."),
@@ -158,29 +159,14 @@ class PersonForm(PlainModelForm):
 class NewPersonForm(PersonForm):
     """A new person."""
 
-    username = forms.RegexField(
-        rf"^{LOGIN.pattern}$",
-        max_length=150,
-        label=lazy("User name"),
-        help_text=lazy("What the person types to sign in."),
-        error_messages={"invalid": lazy("Letters, digits and @ . + - _ only.")},
+    username = NewLoginField(
+        label=lazy("User name"), help_text=lazy("What the person types to sign in.")
     )
 
     class Meta(PersonForm.Meta):
         fields = ("display_name", "email", "unix_user")
 
     field_order = ("username", "display_name", "email", "unix_user")
-
-    def clean_username(self) -> str:
-        """Refuse a user name that another person has, ignoring case.
-
-        Raises:
-            ValidationError: it is taken.
-        """
-        name: str = self.cleaned_data["username"]
-        if User.objects.filter(username__iexact=name).exists():
-            raise forms.ValidationError(gettext("Another person has this user name."))
-        return name
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

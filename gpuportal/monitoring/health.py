@@ -136,10 +136,12 @@ class PortalHealth:
             said.append(backup)
         if self.waiting:
             words = gettext(
-                "The database needs an upgrade. Run: gpuportal-manage migrate. Not "
-                "applied: %(names)s."
+                "The database needs an upgrade. Run: %(command)s. Not applied: "
+                "%(names)s."
             )
-            said.append(words % {"names": ", ".join(self.waiting)})
+            command = f"{settings.MANAGE_COMMAND} migrate"
+            names = ", ".join(self.waiting)
+            said.append(words % {"command": command, "names": names})
         return said
 
     def _lateness(self) -> str:

@@ -159,6 +159,11 @@ class SiteContext:
         """Whether Jobs of people without a Unix user get an id of their own."""
         return bool(settings.OWN_IDS)
 
+    @property
+    def unisolated_scripts(self) -> bool:
+        """Whether own scripts of everybody run as the user of the node's worker."""
+        return bool(settings.ALLOW_UNISOLATED_SCRIPTS)
+
     @cached_property
     def not_isolated(self) -> dict[str, list[str]]:
         """Nodes where own scripts are off, by the reason that they report."""

@@ -29,6 +29,7 @@ from placement.protocol.launchers import MOST_FOLDER_CHARACTERS, Launcher
 from placement.rules.job_refusals import StrategyNotRunnable
 from placement.rules.rebalance_policy import RestartMode
 from placement.rules.sweep import Sweep, read_sweep
+from telemetry.web.local_time_field import LocalTimeField
 from telemetry.web.plain_forms import PlainForm
 from telemetry.web.translation import translated
 
@@ -384,7 +385,7 @@ class PlanForm(PlainForm):
     reservation = forms.TypedChoiceField(
         label=gettext_lazy("Reservation"), required=False, coerce=int, empty_value=None
     )
-    at = forms.DateTimeField(label=gettext_lazy("From"), required=False)
+    at = LocalTimeField(label=gettext_lazy("From"), required=False)
     hours = forms.FloatField(
         label=gettext_lazy("Hours"), initial=4, min_value=0.1, max_value=336
     )
@@ -454,7 +455,7 @@ class PlanForm(PlainForm):
 class BookPlanForm(PlainForm):
     """The start, the duration and the membership for booking a saved Plan's Gpus."""
 
-    at = forms.DateTimeField(label=gettext_lazy("From"), required=False)
+    at = LocalTimeField(label=gettext_lazy("From"), required=False)
     hours = forms.FloatField(label=gettext_lazy("Hours"), min_value=0.1, max_value=336)
     membership = forms.IntegerField(
         label=gettext_lazy("Membership"), required=False, min_value=1, max_value=2**62

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from reservations.accounts.csv_table import RowError, SheetRow, too_long
 from reservations.accounts.tree.tree_csv import Person, mail_valid
-from reservations.accounts.tree.tree_edits import LOGIN, Edit
+from reservations.accounts.tree.tree_edits import NEW_LOGIN, Edit
 from telemetry.protocol.sentences import sentence
 
 COLUMNS = ("user", "name", "mail")
@@ -64,9 +64,17 @@ class StudentList:
         return sum(student.new for student in self.students)
 
 
-def students_of(rows: Iterable[SheetRow], people: Mapping[int, Person]) -> StudentList:
-    """Match the rows of a list with known people."""
-    matcher = _Matcher(people)
+def students_of(
+    rows: Iterable[SheetRow],
+    people: Mapping[int, Person],
+    unix_users: Collection[str] = (),
+) -> StudentList:
+    """Match the rows of a list with known people.
+
+    Args:
+        unix_users: names that no new login gets.
+    """
+    matcher = _Matcher(people, unix_users)
     for row in rows:
         matcher.add(row)
     found = matcher.found
@@ -86,13 +94,15 @@ def students_of(rows: Iterable[SheetRow], people: Mapping[int, Person]) -> Stude
 class _Matcher:
     """Goes through the list and remembers the persons found."""
 
-    def __init__(self, people: Mapping[int, Person]) -> None:
+    def __init__(
+        self, people: Mapping[int, Person], unix_users: Collection[str]
+    ) -> None:
         self.by_login = {person.username: person for person in people.values()}
         self.by_mail: dict[str, list[Person]] = {}
         for person in people.values():
             if person.mail:
                 self.by_mail.setdefault(person.mail.casefold(), []).append(person)
-        self.taken = {name.casefold() for name in self.by_login}
+        self.taken = {name.casefold() for name in (*self.by_login, *unix_users)}
         self.seen: dict[str, int] = {}
         self.found = StudentList()
 
@@ -118,7 +128,8 @@ class _Matcher:
     def _row_errors(self, row: SheetRow) -> Iterable[RowError]:
         if not row["user"] and not row["mail"]:
             yield RowError(row.number, "mail", sentence("a login or a mail is needed"))
-        if row["user"] and not LOGIN.fullmatch(row["user"]):
+        login = row["user"]
+        if login and login not in self.by_login and not NEW_LOGIN.fullmatch(login):
             yield RowError(row.number, "user", sentence("is not a valid login"))
         if row["mail"] and not mail_valid(row["mail"]):
             yield RowError(row.number, "mail", sentence("is not a valid mail address"))

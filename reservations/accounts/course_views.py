@@ -25,7 +25,7 @@ from reservations.accounts import invitation_mail, invitations, tasks
 from reservations.accounts.course_csv import COLUMNS, Course, course_edits, students_of
 from reservations.accounts.csv_table import SheetInvalid, read_sheet, written
 from reservations.accounts.invitations import UNUSABLE
-from reservations.accounts.logins import people
+from reservations.accounts.logins import people, unix_users
 from reservations.accounts.tree.edits_page import EditsPage, EditsRead
 from reservations.accounts.tree.forms import LastDayField, SheetForm
 from reservations.accounts.tree.tree_edits import MOST_SHARES
@@ -151,7 +151,7 @@ class CoursePage(EditsPage):
             rows = read_sheet(form.cleaned_data["text"], known=COLUMNS, needed=())
         except SheetInvalid as error:
             return EditsRead(problems=[message_of(error)])
-        found = students_of(rows, people())
+        found = students_of(rows, people(), unix_users())
         if found.errors:
             return EditsRead(problems=[str(error) for error in found.errors])
         return EditsRead(course_edits(form.course(), found.students), source=found)

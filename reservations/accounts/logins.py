@@ -13,3 +13,9 @@ def people() -> dict[int, Person]:
             "pk", "username", "display_name", "email"
         )
     }
+
+
+def unix_users() -> frozenset[str]:
+    """Return the Unix users of all persons."""
+    rows = User.objects.filter(erased_at=None).exclude(unix_user="").order_by()
+    return frozenset(rows.values_list("unix_user", flat=True))

@@ -26,6 +26,7 @@ from reservations.operations.forms import ClosureForm, ClosuresAsked
 from reservations.store.access import operator_required, reader
 from reservations.web.review_page import Review, ReviewPage, undo_answer
 from telemetry.protocol.sentences import counted, joined, sentence
+from telemetry.web.local_time_field import clock_notes
 from telemetry.web.query_filters import read_filters, whole_number
 
 ROWS_PER_PAGE = 25
@@ -173,6 +174,7 @@ class ClosurePage(ReviewPage):
             aside=counted("{n} GPU closes", "{n} GPUs close", len(plan.gpus)),
             touched=rows,
             warning=WARNING if rows else "",
+            effects=clock_notes(form),
         )
 
     def save(self, form: Any, *, mark: str, reason: str) -> str:

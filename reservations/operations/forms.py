@@ -15,6 +15,7 @@ from reservations.web.credit_field import HoursField
 from reservations.web.forms import WALL
 from telemetry.models import Gpu, Node, Pool
 from telemetry.protocol.sentences import sentence
+from telemetry.web.local_time_field import LocalTimeField
 from telemetry.web.plain_forms import PlainForm
 from telemetry.web.query_filters import whole_number
 
@@ -28,7 +29,7 @@ def key_field(**kwargs: Any) -> forms.IntegerField:
     return forms.IntegerField(min_value=1, max_value=MOST_KEY, **kwargs)
 
 
-class MomentField(forms.DateTimeField):
+class MomentField(LocalTimeField):
     """An instant, typed in the site's zone."""
 
     def __init__(self, **kwargs: Any) -> None:

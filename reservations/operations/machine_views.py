@@ -1,5 +1,6 @@
 """The operator's pages for acts on many Gpus, replacing one, and draining nodes."""
 
+from itertools import chain
 from typing import Any
 from urllib.parse import urlencode
 
@@ -319,7 +320,8 @@ def drain(request: HttpRequest, pk: int) -> HttpResponseBase:
     """Drain a Node, or end its drain."""
     form = DrainForm(request.POST)
     if not form.is_valid():
-        messages.error(request, gettext("Give a reason: it is shown to everybody."))
+        for text in dict.fromkeys(chain.from_iterable(form.errors.values())):
+            messages.error(request, str(text))
         return redirect("manage-pools")
     try:
         changed = pools.drain_node(

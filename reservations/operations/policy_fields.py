@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from reservations.rules.figures import credits_text
 from telemetry.protocol.sentences import known, sentence
+from telemetry.protocol.units import exact_bytes
 from telemetry.rules.policy_declaration import PolicyRule, unit_of
 
 Changes = Mapping[str, tuple[object, object]]
@@ -45,6 +46,17 @@ class PolicyField:
         return sentence("{least} to {most}", least=least, most=most)
 
     @property
+    def outside(self) -> str:
+        """Return the sentence for a value outside the limits."""
+        least, most = (words_of(self.name, end) for end in self.rule.row_limits)
+        return sentence("Choose between {least} and {most}.", least=least, most=most)
+
+    def accepts(self, value: float) -> bool:
+        """Return whether a value is within the limits."""
+        least, most = self.rule.row_limits
+        return (least is None or least <= value) and (most is None or value <= most)
+
+    @property
     def shown(self) -> str:
         """Return the value in words."""
         return words_of(self.name, self.value)
@@ -67,6 +79,8 @@ def words_of(name: str, value: object) -> str:
         return credits_text(value)
     if isinstance(value, int) and name.endswith("_seconds"):
         return exact_duration(value)
+    if isinstance(value, int) and name.endswith("_bytes"):
+        return exact_bytes(value)
     if isinstance(value, str):
         return ", ".join(value.split("\n")) if value else sentence("none")
     unit = unit_of(name)

@@ -27,10 +27,11 @@ from reservations.operations.policy_fields import (
 from reservations.operations.policy_impact import effect_sentences
 from reservations.rules.errors import NotFound
 from reservations.store.access import operator_required, reader
-from reservations.web.credit_field import HoursField, hours
+from reservations.web.credit_field import HoursField, hours, read_credits
 from reservations.web.review_page import Review, ReviewPage, undo_answer
 from telemetry.protocol.sentences import counted, sentence
 from telemetry.rules.policy_declaration import PolicyRule
+from telemetry.web.bytes_field import BytesField
 from telemetry.web.plain_forms import PlainModelForm
 
 ROWS_PER_PAGE = 10
@@ -67,16 +68,19 @@ class DurationField(forms.Field):
             raise ValidationError(
                 gettext("Type a length of time, such as “14 d” or “1 h 30 min”.")
             ) from error
-        least, most = self.rule.rule.row_limits
-        if not (least or 0) <= seconds <= (most or seconds):
-            raise ValidationError(
-                sentence("Choose between {limits}.", limits=self.rule.limits)
-            )
+        if not self.rule.accepts(seconds):
+            raise ValidationError(self.rule.outside)
         return seconds
 
 
 class CreditsField(HoursField):
     """Credits as typed, stored as whole weighted GPU-seconds."""
+
+    def __init__(self, rule: PolicyField) -> None:
+        self.rule = rule
+        super().__init__(
+            widget=forms.TextInput(attrs={"class": "input", "inputmode": "decimal"})
+        )
 
     def prepare_value(self, value: Any) -> Any:
         """Return the stored seconds as credits. Typed text stays as typed."""
@@ -86,11 +90,16 @@ class CreditsField(HoursField):
         """Return GPU-seconds.
 
         Raises:
-            ValidationError: not a number.
+            ValidationError: not a number, or outside the rule's limits.
         """
-        found = super().clean(str(value or "").lower().removesuffix("credits").strip())
-        if found is None:
-            raise ValidationError(gettext("Type a number of credits."))
+        text = str(value or "").lower().removesuffix("credits").strip()
+        try:
+            found = read_credits(text)
+        except ValueError as error:
+            words = gettext("Enter a number of credits, such as 40.")
+            raise ValidationError(words) from error
+        if not self.rule.accepts(found):
+            raise ValidationError(self.rule.outside)
         return found
 
 
@@ -201,8 +210,13 @@ def _form(which: str, rules: list[PolicyField], data: Any = None) -> Any:
     own: dict[str, forms.Field] = {}
     for rule in rules:
         if rule.name.endswith("_gpu_seconds"):
-            own[rule.name] = CreditsField(
-                widget=forms.TextInput(attrs={"class": "input", "inputmode": "decimal"})
+            own[rule.name] = CreditsField(rule)
+        elif rule.name.endswith("_bytes"):
+            least, most = rule.rule.row_limits
+            own[rule.name] = BytesField(
+                least=least,
+                most=most,
+                widget=forms.TextInput(attrs={"class": "input", "autocomplete": "off"}),
             )
         elif rule.name.endswith("_seconds"):
             own[rule.name] = DurationField(rule)

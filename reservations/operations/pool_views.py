@@ -32,6 +32,8 @@ from telemetry.protocol.sentences import counted, joined, sentence
 from telemetry.web.error_answers import add_errors
 
 CHANGES_SHOWN = 20
+QUOTA_IDS = "quota_%s"
+"""Ids of the second form of a page. Both forms have a reason."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +143,7 @@ class PoolPage(ReviewPage):
     def __init__(self, request: HttpRequest, pk: int) -> None:
         super().__init__(request)
         self.pool = get_object_or_404(_pools(), pk=pk)
-        self.quota_form = PoolQuotaForm()
+        self.quota_form = PoolQuotaForm(auto_id=QUOTA_IDS)
 
     def form_of(self, data: Any) -> PoolForm:
         """Return the form with the pool as it is."""
@@ -237,7 +239,7 @@ def undo(request: HttpRequest, pk: int, entry: int) -> HttpResponseBase:
 def quota(request: HttpRequest, pk: int) -> HttpResponseBase:
     """Set or remove the quota of an account or a member on a pool."""
     page = PoolPage(request, pk)
-    form = PoolQuotaForm(request.POST)
+    form = PoolQuotaForm(request.POST, auto_id=QUOTA_IDS)
     if form.is_valid():
         values = form.cleaned_data
         member = values.get("member")

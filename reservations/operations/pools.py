@@ -84,6 +84,8 @@ def add_pool(
         raise FieldsInvalid(
             {"name": sentence("A name of 1 to 80 printable characters.")}
         )
+    if Pool.objects.filter(gpu_class__iexact=name).exists():
+        raise FieldsInvalid({"name": sentence("A pool of this name exists.")})
     try:
         with transaction.atomic(durable=True):
             made = make_pool(gpu_class=name, weight=weight)

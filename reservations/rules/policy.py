@@ -375,9 +375,9 @@ class Policy:
         sentence("job folder bytes"),
         sentence(
             "Largest size of a job's folder on its node. A job that exceeds "
-            "it is stopped. In bytes; 0: no limit; default 107374182400 "
-            "(100 GiB)."
+            "it is stopped."
         ),
+        shown="100 GiB",
         least=0,
         most=_MOST_BYTES,
         group=_JOBS,
@@ -387,9 +387,9 @@ class Policy:
         sentence("person folders bytes"),
         sentence(
             "Largest total size of the folders of one person's jobs on one node. The "
-            "oldest folders of ended jobs are removed first. In bytes; 0: no limit; "
-            "default 322122547200 (300 GiB)."
+            "oldest folders of ended jobs are removed first."
         ),
+        shown="300 GiB",
         least=0,
         most=_MOST_BYTES,
         group=_JOBS,

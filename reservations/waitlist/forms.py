@@ -8,6 +8,7 @@ from reservations.models import WaitingRequest
 from reservations.web.forms import _plausible
 from reservations.web.schemas import MOST_GPUS
 from telemetry.protocol.sentences import sentence
+from telemetry.web.local_time_field import LocalTimeField
 from telemetry.web.plain_forms import PlainForm
 
 OVER = [
@@ -24,8 +25,8 @@ class WaitForm(PlainForm):
     hours = forms.FloatField(required=False, min_value=0.25, max_value=31 * 24)
     min_gib = forms.IntegerField(required=False, min_value=0, max_value=100_000)
     gpu_class = forms.CharField(required=False, max_length=80)
-    earliest = forms.DateTimeField(required=False)
-    latest = forms.DateTimeField(required=False)
+    earliest = LocalTimeField(required=False)
+    latest = LocalTimeField(required=False)
     membership = forms.IntegerField(required=False, min_value=1, max_value=2**62)
     purpose = forms.CharField(required=False, max_length=120)
     state = forms.ChoiceField(

@@ -1,5 +1,6 @@
 """Credits that a person types, stored as weighted GPU-seconds."""
 
+import math
 from typing import Any
 
 from django import forms
@@ -19,6 +20,21 @@ def hours(gpu_seconds: int | None) -> str:
     return "" if gpu_seconds is None else f"{gpu_seconds / HOUR:.10g}"
 
 
+def read_credits(text: str) -> int:
+    """Read credits as weighted GPU-seconds.
+
+    Raises:
+        ValueError: not a finite number.
+
+    >>> read_credits("40"), read_credits("0,5")
+    (144000, 1800)
+    """
+    found = float(text.strip().replace(",", "."))
+    if not math.isfinite(found):
+        raise ValueError(text)
+    return round(found * HOUR)
+
+
 def read_quota(text: str) -> int | None:
     """Read credits as weighted GPU-seconds. Empty: None.
 
@@ -28,12 +44,13 @@ def read_quota(text: str) -> int | None:
     if not text.strip():
         return None
     try:
-        found = float(text.strip().replace(",", "."))
+        found = read_credits(text)
     except ValueError as error:
-        raise Unreadable(gettext("enter credits, or leave it empty")) from error
-    if not 0 <= found <= MOST_HOURS:
-        raise Unreadable(gettext("not between 0 and 1,000,000,000 credits"))
-    return round(found * HOUR)
+        words = gettext("Enter a number of credits, such as 40, or leave this empty.")
+        raise Unreadable(words) from error
+    if not 0 <= found <= MOST_HOURS * HOUR:
+        raise Unreadable(gettext("Choose between 0 and 1,000,000,000 credits."))
+    return found
 
 
 class HoursField(forms.CharField):

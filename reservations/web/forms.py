@@ -9,6 +9,7 @@ from django.utils import timezone
 from django.utils.translation import gettext
 
 from telemetry.models import Gpu
+from telemetry.web.local_time_field import LocalTimeField
 from telemetry.web.plain_forms import PlainForm
 from telemetry.web.query_filters import read_filters
 
@@ -37,8 +38,8 @@ class DraftForm(PlainForm):
 
     gpu = forms.IntegerField(required=False, min_value=1, max_value=2**62)
     gpus = GpuListField(required=False)
-    start = forms.DateTimeField(required=False)
-    end = forms.DateTimeField(required=False)
+    start = LocalTimeField(required=False)
+    end = LocalTimeField(required=False)
     purpose = forms.CharField(required=False, max_length=120)
     plan = forms.IntegerField(required=False, min_value=1, max_value=2**62)
 

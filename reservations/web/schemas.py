@@ -1,6 +1,5 @@
 """The input schemas of the calendar's API. They are strict and bounded."""
 
-import unicodedata
 from datetime import UTC, datetime
 from typing import Annotated
 
@@ -15,16 +14,11 @@ from pydantic import (
 )
 
 from telemetry.protocol.sentences import sentence
+from telemetry.web.printable import has_controls
 
 MOST_GPUS = 64
 LARGEST_KEY = 2**62
 _FIRST_YEAR, _LAST_YEAR = 2000, 2200
-
-
-_CONTROLS = frozenset({"Cc", "Zl", "Zp"})
-"""Categories of control characters and of separators of lines and paragraphs."""
-_TURNS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
-"""Bidirectional controls: they reorder the text around them."""
 
 
 def in_utc(at: datetime) -> datetime:
@@ -47,7 +41,7 @@ def in_utc(at: datetime) -> datetime:
 
 
 def _printable(text: str) -> str:
-    if any(unicodedata.category(char) in _CONTROLS or char in _TURNS for char in text):
+    if has_controls(text):
         raise ValueError(sentence("Control characters are not allowed."))
     return text.strip()
 
@@ -60,7 +54,7 @@ Line = Annotated[str, AfterValidator(_printable)]
 
 
 class _Strict(Schema):
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
 class BookIn(_Strict):

@@ -44,6 +44,19 @@ def format_bytes(size_bytes: int | None) -> str:
     return f"{sign}{size_bytes} B"
 
 
+def exact_bytes(size_bytes: int) -> str:
+    """Return a size in the largest binary unit that gives a whole number, so that
+    different sizes have different texts.
+
+    >>> exact_bytes(107_374_182_400), exact_bytes(1_500_000_000), exact_bytes(0)
+    ('100 GiB', '1500000000 B', '0 B')
+    """
+    for step_bytes, unit in _STEPS:
+        if size_bytes and size_bytes % step_bytes == 0:
+            return f"{size_bytes // step_bytes} {unit}"
+    return f"{size_bytes} B"
+
+
 def format_gib(size_bytes: int | None) -> str:
     """Return a size in GiB, however small, so that the values of a column compare
     easily.

@@ -123,6 +123,12 @@ class PolicyRule:
                 **values,
                 shown=self.shown,
             )
+        if self.shown and self.name.endswith("_bytes"):
+            return sentence(
+                "{meaning} In bytes; 0: no limit; default {default} ({shown}).",
+                **values,
+                shown=self.shown,
+            )
         if self.shown:
             return sentence(
                 "{meaning} In seconds; default {default} ({shown}).",
@@ -141,7 +147,15 @@ class PolicyRule:
 
     @property
     def typed(self) -> str:
-        """Return the meaning for a page on which times are typed as "14 d"."""
+        """Return the meaning for a page on which times are typed as "14 d", and sizes
+        as "100 GiB".
+        """
+        if self.shown and self.name.endswith("_bytes"):
+            return sentence(
+                "{meaning} 0: no limit. Default: {shown}.",
+                meaning=self.meaning,
+                shown=self.shown,
+            )
         if self.shown:
             return sentence(
                 "{meaning} Default: {shown}.", meaning=self.meaning, shown=self.shown

@@ -51,6 +51,7 @@ _EXACT = {
     "time_delta_type": _LENGTH,
     "time_delta_parsing": _LENGTH,
     "none_required": sentence("This must be null."),
+    "finite_number": sentence("The number must be finite."),
     "json_invalid": sentence("This is not valid JSON."),
     "json_type": sentence("This must be JSON as text."),
     "string_pattern_mismatch": sentence("This does not have the required form."),

@@ -14,6 +14,10 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as lazy
 from django.utils.translation import gettext_noop as noop
 
+from telemetry.web.printable import has_controls
+
+SWITCHES = frozenset(("", "on", "yes", "true", "false", "1"))
+"""What a form may send for a checkbox. Django reads every other text as "on"."""
 MOST_BOUND_SHOWN = 10**9
 """A larger bound is a technical limit, which helps nobody to type the right number."""
 
@@ -27,7 +31,10 @@ class PlainErrors(forms.BaseForm):
         """
         for field in self.fields.values():
             _speak_plainly(field)
+            _refuse_controls(field)
         super().full_clean()
+        if self.is_bound:
+            self._check_switches()
         # Some checks of Django do not use the field's own sentences.
         if self.errors:
             # Both sides are in the reader's language.
@@ -35,6 +42,36 @@ class PlainErrors(forms.BaseForm):
             for errors in self.errors.as_data().values():
                 for error in errors:
                     error.message = plain.get(str(error.message), error.message)
+
+    def _check_switches(self) -> None:
+        """Refuse texts that Django reads as "on", such as "maybe" and "off"."""
+        for name, field in self.fields.items():
+            if not isinstance(field.widget, forms.CheckboxInput):
+                continue
+            typed = self.data.get(self.add_prefix(name), "")
+            if isinstance(typed, str) and typed.lower() not in SWITCHES:
+                self.add_error(name, gettext("Enter “on”, or leave it out."))
+
+
+def check_text(value: Any) -> None:
+    """Refuse control characters, except tabs and line breaks.
+
+    Raises:
+        ValidationError: there are some.
+    """
+    if isinstance(value, str) and has_controls(value, layout=True):
+        raise forms.ValidationError(gettext("Control characters are not allowed."))
+
+
+def _refuse_controls(field: forms.Field) -> None:
+    """Give a field of text the check that the schemas of the API have.
+
+    Line breaks stay allowed, because templates show some of these fields as areas.
+    """
+    known = check_text in field.validators
+    hidden = isinstance(field.widget, forms.PasswordInput)
+    if isinstance(field, forms.CharField) and not known and not hidden:
+        field.validators.append(check_text)
 
 
 def _speak_plainly(field: forms.Field) -> None:
@@ -58,12 +95,35 @@ class PlainModelForm(PlainErrors, forms.ModelForm):  # type: ignore[type-arg]
 
     def full_clean(self) -> None:
         """Validate. The row's own bounds may be stricter than the form field's."""
-        for field in self.fields.values():
-            field.error_messages |= {
-                "min_value": gettext("Enter %(limit_value)s or more."),
-                "max_value": gettext("Enter %(limit_value)s or less."),
-            }
+        columns = {one.name: one for one in self.instance._meta.fields}
+        for name, field in self.fields.items():
+            if name in columns:
+                _take_bounds(field, columns[name])
         super().full_clean()
+
+
+def _take_bounds(field: Any, column: Any) -> None:
+    """Give a field the tightest bounds of its own and of its column.
+
+    So its sentences name them, and the row checks itself only with numbers inside.
+    """
+    if not hasattr(field, "min_value"):
+        return
+    bounds = (validators.MinValueValidator, validators.MaxValueValidator)
+    least, most = [field.min_value], [field.max_value]
+    for check in column.validators:
+        if isinstance(check, bounds):
+            limit = check.limit_value
+            ends = least if isinstance(check, bounds[0]) else most
+            ends.append(limit() if callable(limit) else limit)
+    field.min_value = max((end for end in least if end is not None), default=None)
+    field.max_value = min((end for end in most if end is not None), default=None)
+    kept = [check for check in field.validators if not isinstance(check, bounds)]
+    if field.min_value is not None:
+        kept.append(bounds[0](field.min_value))
+    if field.max_value is not None:
+        kept.append(bounds[1](field.max_value))
+    field.validators = kept
 
 
 def _first_class(field: forms.Field, code: str) -> type | None:
@@ -158,7 +218,8 @@ def plain_messages(field: forms.Field) -> dict[str, Any]:
 
 def _number_messages(field: Any) -> dict[str, str]:
     least, most = _bound_text(field.min_value), _bound_text(field.max_value)
-    whole = isinstance(field, forms.IntegerField)
+    # Django derives the two from IntegerField.
+    whole = not isinstance(field, forms.FloatField | forms.DecimalField)
     if least and most and whole:
         words = gettext("Enter a whole number from %(least)s to %(most)s.")
     elif least and most:

@@ -7,6 +7,7 @@ from typing import Any
 from django import forms
 from django.utils.translation import gettext
 
+from telemetry.web.local_time_field import clock_notes
 from telemetry.web.translation import translated
 
 
@@ -33,7 +34,7 @@ def read_filters(
         for name, errors in form.errors.items()
         for error in errors
     ]
-    return QueryFilters(form.cleaned_data, notices)
+    return QueryFilters(form.cleaned_data, notices + clock_notes(form))
 
 
 def whole_number(text: str) -> int:

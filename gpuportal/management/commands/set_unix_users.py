@@ -38,19 +38,15 @@ class Command(PlainCommand):
         if actor is None or not actor.is_operator:
             raise CommandInvalid(f"{options['actor']} is not an operator")
         wanted = self._read(options["file"])
-        changed = 0
-        for user, unix_user in wanted:
-            try:
-                changed += bool(
-                    people.change(
-                        user_id=user.pk,
-                        fields={"unix_user": unix_user},
-                        actor=actor,
-                        now=timezone.now(),
-                    )
-                )
-            except CodedError as error:
-                raise CommandInvalid(f"{user}: {message_of(error)}") from error
+        try:
+            changes = people.set_unix_users(
+                {user.pk: unix_user for user, unix_user in wanted},
+                actor=actor,
+                now=timezone.now(),
+            )
+        except CodedError as error:
+            raise CommandInvalid(message_of(error)) from error
+        changed = sum(map(bool, changes.values()))
         self.stdout.write(f"{changed} of {len(wanted)} people changed.")
 
     def _read(self, name: str) -> list[tuple[User, str]]:

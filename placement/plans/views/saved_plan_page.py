@@ -9,6 +9,7 @@ it.
 from datetime import datetime
 from urllib.parse import parse_qsl, urlencode
 
+from django.contrib import messages
 from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
@@ -39,6 +40,7 @@ from reservations.rules.lifecycle import State
 from reservations.store.membership_rights import payers
 from telemetry.protocol.coded_error import CodedError
 from telemetry.web.error_answers import add_errors
+from telemetry.web.local_time_field import clock_notes
 
 MOST_KEPT = 100
 MOST_PLACES = 4
@@ -219,6 +221,8 @@ def saved_plan_book(request: HttpRequest, pk: int) -> HttpResponse:
     except CodedError as error:
         status = add_errors(form, error)
         return _page(request, row, plan, spec, form, status=status)
+    for note in clock_notes(form):
+        messages.info(request, note)
     own = own_copy(user=user, plan=row, now=now)
     if held.state == State.ACTIVE:
         query = urlencode({"reservation": held.pk, "plan": own.pk})

@@ -5,7 +5,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 
 from django.db import IntegrityError, transaction
-from django.db.models import Q
 
 from reservations.accounts.identities.identity_source import IdentitySource
 from reservations.accounts.identities.queries import (
@@ -42,6 +41,7 @@ from reservations.models import (
 from reservations.rules.errors import NotFound
 from reservations.rules.review import PreviewStale
 from reservations.store.audit_log import audit_act
+from reservations.store.unix_logins import login_fault
 from telemetry.protocol.coded_error import CodedError
 from telemetry.protocol.sentences import sentence
 
@@ -177,10 +177,7 @@ def _new_person(provider: IdentitySource, claims: Claims) -> User:
     )
     made.set_unusable_password()
     try:
-        taken = Q(username__iexact=claims.username)
-        # A Unix login of another person would give them that person's processes.
-        taken |= Q(unix_user__iexact=claims.username)
-        if User.objects.filter(taken).exists():
+        if login_fault(made, ("username",)) is not None:
             raise IntegrityError
         with transaction.atomic():
             made.save()

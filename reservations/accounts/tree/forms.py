@@ -3,6 +3,7 @@
 from typing import Any
 
 from django import forms
+from django.contrib.auth.forms import UsernameField
 from django.core.exceptions import ValidationError
 from django.core.files.uploadedfile import UploadedFile
 from django.core.validators import RegexValidator, validate_slug
@@ -17,7 +18,7 @@ from telemetry.web.error_answers import message_of
 from telemetry.web.plain_forms import PlainForm
 
 login_valid = RegexValidator(
-    rf"^{LOGIN.pattern}$", sentence("Letters, digits and @ . + - _ only.")
+    rf"^{LOGIN.pattern}\Z", sentence("Letters, digits and @ . + - _ only.")
 )
 
 
@@ -57,7 +58,7 @@ class AccountForm(PlainForm):
 class MemberForm(PlainForm):
     """A new member. With a sponsor and a last day it is a guest."""
 
-    user = forms.CharField(
+    user = UsernameField(
         max_length=150, label=gettext_lazy("User name"), validators=[login_valid]
     )
     name = forms.CharField(

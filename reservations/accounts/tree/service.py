@@ -32,6 +32,7 @@ from reservations.models import (
 )
 from reservations.rules.errors import NotFound
 from reservations.store.audit_log import audit_act
+from reservations.store.unix_logins import new_username_faults
 from telemetry.protocol.sentences import Sentence, joined, sentence
 
 TREE_LOCK = 0x47505554
@@ -47,7 +48,10 @@ Row = AccountInfo | MemberInfo
 
 def preview_edits(edits: Sequence[Edit], *, now: datetime) -> Edited:
     """Return the tree that edits result in, without writing anything."""
-    return edited(read_tree(), edits, users_named(names_in(edits)), now=now)
+    users = users_named(names_in(edits))
+    new = {str(edit.fields["username"]) for edit in edits if edit.table == "user"}
+    faults = new_username_faults(new - set(users))
+    return edited(read_tree(), edits, users, now=now, faults=faults)
 
 
 def names_in(edits: Iterable[Edit]) -> set[str]:

@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, tzinfo
 from http import HTTPStatus
+from types import MappingProxyType
 from typing import Any, Literal
 
 from reservations.accounts.tree.tree_rows import AccountInfo, MemberInfo, Row, Tree
@@ -25,6 +26,10 @@ from telemetry.protocol.sentences import joined, sentence
 Table = Literal["account", "member", "user"]
 SLUG = re.compile(r"[a-zA-Z0-9_-]{1,63}")
 LOGIN = re.compile(r"[\w.@+-]{1,150}")
+"""A user name. Providers may send letters of every alphabet."""
+NEW_LOGIN = re.compile(r"[A-Za-z0-9_.@+-]{1,150}")
+"""A user name that a person types for a new login. A Cyrillic letter may look like a
+Latin one."""
 MOST_SHARES = 1_000_000
 MOST_QUOTA_GPU_SECONDS = 10**9 * 3600
 MOST_EDITS = 60_000
@@ -138,10 +143,17 @@ class Edited:
 class _Editor:
     """Applies edits one after another, and collects their problems."""
 
-    def __init__(self, tree: Tree, users: Mapping[str, int], now: datetime) -> None:
+    def __init__(
+        self,
+        tree: Tree,
+        users: Mapping[str, int],
+        now: datetime,
+        faults: Mapping[str, str],
+    ) -> None:
         self.accounts = dict(tree.accounts)
         self.members = dict(tree.members)
         self.users = dict(users)
+        self.faults = faults
         self.now = now
         self.by_name = {a.name: a.pk for a in tree.accounts.values()}
         self.by_right = {(m.user_pk, m.account_pk): m.pk for m in tree.members.values()}
@@ -164,8 +176,11 @@ class _Editor:
         name = str(edit.fields.get("username", ""))
         if name in self.users:
             return
-        if not LOGIN.fullmatch(name):
+        if not NEW_LOGIN.fullmatch(name):
             self.bad(edit, "user", sentence("“{name}” is not a valid login", name=name))
+            return
+        if name in self.faults:
+            self.bad(edit, "user", self.faults[name])
             return
         pk = self.key()
         self.users[name] = pk
@@ -309,14 +324,20 @@ class _Editor:
 
 
 def edited(
-    tree: Tree, edits: Sequence[Edit], users: Mapping[str, int], *, now: datetime
+    tree: Tree,
+    edits: Sequence[Edit],
+    users: Mapping[str, int],
+    *,
+    now: datetime,
+    faults: Mapping[str, str] = MappingProxyType({}),
 ) -> Edited:
     """Apply edits in order, and return their problems.
 
     Args:
         users: keys of the logins that edits name and that exist.
+        faults: why new logins that edits name cannot be made.
     """
-    editor = _Editor(tree, users, now)
+    editor = _Editor(tree, users, now, faults)
     if len(edits) > MOST_EDITS:
         editor.bad(
             edits[0],

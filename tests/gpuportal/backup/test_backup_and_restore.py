@@ -296,7 +296,9 @@ def test_the_operator_sees_when_the_last_backup_was_and_is_called_for_a_late_one
     def page():
         return client.get("/manage/").content.decode()
 
-    assert "No backup was made" in page()
+    assert "No backup was made with “manage.py backup” yet." in page()
+    settings.MANAGE_COMMAND = "gpuportal-manage"
+    assert "“gpuportal-manage backup” yet" in page()
     last_backup.note_made(verified=True)
     assert "One was last verified" in page()
     assert last_backup.trouble() == ""

@@ -140,6 +140,17 @@ def test_the_portal_may_not_know_its_user_on_the_broker():
     assert "as whom" in found["broker users"].fact
 
 
+def test_a_unix_login_of_two_people_is_named_and_commands_are_those_of_the_site():
+    facts = replace(PORTAL, shared_logins={"bob": ("alice", "robert")})
+    lines = report_lines(list(portal_report(facts)))
+    assert any(
+        "unix user bob: alice, robert share it" in line and line.startswith("note")
+        for line in lines
+    )
+    here = replace(PORTAL, waiting=("x",), manage_command="manage.py")
+    assert problems(portal_report(here))["migrations"].fix == "manage.py migrate"
+
+
 def test_a_silent_node_in_maintenance_is_no_problem():
     node = replace(PORTAL.nodes[0], silent_seconds=9000, silent=True, maintenance=True)
     found = list(portal_report(replace(PORTAL, nodes=(node,))))

@@ -62,6 +62,24 @@ def test_a_wrong_form_is_explained_and_stays_filled(client, alice, change, words
 
 
 @pytest.mark.once
+@pytest.mark.parametrize(
+    ("own_ids", "unisolated", "words"),
+    [
+        (False, False, "none (only ready-made recipes can run)"),
+        (False, True, "none (your scripts run as the node&#x27;s own user)"),
+        (True, True, "an id of your own on this machine"),
+    ],
+)
+def test_the_unix_account_of_jobs_is_named(
+    client: Client, alice, settings, own_ids, unisolated, words
+):
+    settings.OWN_IDS, settings.ALLOW_UNISOLATED_SCRIPTS = own_ids, unisolated
+    client.force_login(alice)
+    page = client.get("/me/").content.decode().replace("&#39;", "&#x27;")
+    assert words in page or words.replace("&#x27;", "'") in page
+
+
+@pytest.mark.once
 def test_a_revoked_token_is_gone_from_the_page(client: Client, alice):
     client.force_login(alice)
     client.post("/me/tokens/", NEW)

@@ -158,7 +158,7 @@ def test_a_bad_setting_is_named_at_its_field_and_stays_typed(student, reservatio
         ({"plan": "x"}, "whole number"),
         ({"retry_failed": "on"}, "needs at least one restart"),
         ({"retries": "6"}, "must be a whole number from 0 to 5"),
-        ({"name": "a\x07b"}, "printable"),
+        ({"name": "a\x07b"}, "Control characters are not allowed."),
     ],
 )
 def test_what_is_wrong_is_said_by_field(student, reservation, changes, words):

@@ -1,5 +1,6 @@
 """The operator's pages of pools, machines, closed time and policies."""
 
+import re
 from datetime import timedelta
 
 import pytest
@@ -8,6 +9,8 @@ from django.urls import reverse
 from django.utils import timezone
 
 from reservations.models import AuditEntry, Closure, PoolQuota, SitePolicy
+from reservations.operations import policies
+from reservations.operations.policy_views import _form
 from reservations.rules.lifecycle import State
 from reservations.rules.prices import read_peak
 from reservations.store.booking_facts import site_policy
@@ -263,6 +266,14 @@ def test_a_pool_is_priced_kept_and_limited_with_its_history(desk, alice, gpus) -
         desk, "manage-pool-new", {"name": "Teaching", "weight": 4, "reason": "course"}
     )
     assert made.context["pool"].gpu_class == "Teaching"
+    twice = {"name": "teaching ", "weight": 4, "reason": "course"}
+    _, text = post(desk, "manage-pool-new", twice, status=422)
+    assert "A pool of this name exists." in text
+    # Every input of the page has its own label.
+    text = desk.get(reverse("manage-pool", args=[pool.pk])).content.decode()
+    ids = re.findall(r' id="([^"]+)"', text)
+    assert len(ids) == len(set(ids))
+    assert 'for="quota_reason"' in text and 'id="quota_reason"' in text
     assert "Vision" in desk.get(reverse("manage-pools")).content.decode()
 
 
@@ -459,6 +470,7 @@ def test_rules_are_typed_as_people_say_them_and_grouped(desk) -> None:
         ("quota_gpu_seconds", "many"),
         ("quota_gpu_seconds", ""),
         ("gpus_at_once", "x"),
+        ("job_folder_bytes", "a lot"),
     ):
         _, page = post(
             desk, "manage-policy-one", data | {name: text}, "booking", status=422
@@ -467,6 +479,63 @@ def test_rules_are_typed_as_people_say_them_and_grouped(desk) -> None:
         assert page.count('<span class="error" role="alert">') == 1, (name, page)
         assert "[&#x27;" not in page
         assert "1209600" not in page.split('class="error"')[1][:200]
+
+
+def test_every_rule_has_one_pair_of_limits(desk) -> None:
+    data = fields(desk, "booking")
+    assert data["job_folder_bytes"] == "100 GiB"
+
+    def said(name: str, typed: str) -> str:
+        form = _form("booking", policies.fields_of("booking"), data | {name: typed})
+        return " ".join(form.errors[name])
+
+    live = "Enter a whole number from 1 to 1,000."
+    for typed in ("-1", "0", "1001", "abc"):
+        assert said("live_reservations", typed) == live
+    ratio = "Enter a number from 0 to 1."
+    for typed in ("NaN", "abc", "2"):
+        assert said("late_return_ratio", typed) == ratio
+    figure = "Enter a number of credits, such as 40."
+    for typed in ("½", "", "nan"):
+        assert said("person_quota_gpu_seconds", typed) == figure
+    shown = next(
+        rule
+        for rule in policies.fields_of("booking")
+        if rule.name == "person_quota_gpu_seconds"
+    ).limits
+    least, most = shown.split(" to ")
+    words = f"Choose between {least} and {most}."
+    assert said("person_quota_gpu_seconds", "3e9") == words
+    assert said("longest_seconds", "400 d").startswith("Choose between ")
+    assert " to " not in said("longest_seconds", "400 d")
+    changes = data | {"job_folder_bytes": "1.5 TiB"}
+    _, text = post(desk, "manage-policy-one", changes, "booking", status=200)
+    assert "100 GiB" in text and "1536 GiB" in text
+    assert "107374182400" not in text
+
+
+def test_only_on_drains_a_node(desk, gpus) -> None:
+    node = gpus[0].node
+    wrong = {"draining": "maybe", "reason": "fans"}
+    _, text = post(desk, "manage-drain", wrong, node.pk, status=200)
+    assert "Enter “on”, or leave it out." in text
+    node.refresh_from_db()
+    assert not node.draining
+
+
+def test_the_hour_of_a_clock_change_is_named_on_the_closure(
+    desk, gpus, settings
+) -> None:
+    node = gpus[0].node
+    data = {"kind": "maintenance", "reason": "fans", "scope": "node", "node": node.pk}
+    with timezone.override("Europe/Berlin"):
+        settings.TIME_ZONE = "Europe/Berlin"
+        day = data | {"start": "2027-10-31T02:30", "end": "2027-10-31T06:00"}
+        _, text = post(desk, "manage-closure-new", day, status=200)
+        assert "02:30 comes twice. The first one counts." in text
+        day = data | {"start": "2027-03-28T02:30", "end": "2027-03-28T06:00"}
+        _, text = post(desk, "manage-closure-new", day, status=422)
+        assert "Choose 01:59 or earlier, or 03:00 or later." in text
 
 
 def test_no_threshold_of_telemetry_can_be_set_to_nothing(desk) -> None:
@@ -483,7 +552,9 @@ def test_no_threshold_of_telemetry_can_be_set_to_nothing(desk) -> None:
         _, text = post(
             desk, "manage-policy-one", data | {name: 0}, "telemetry", status=422
         )
-        words = "Choose between" if name.endswith("_seconds") else "or more"
+        words = (
+            "Choose between" if name.endswith("_seconds") else "Enter a whole number"
+        )
         assert words in text, name
     answer, _ = post(
         desk, "manage-policy-one", data | {"silent_after_seconds": 90}, "telemetry"
