@@ -11,6 +11,7 @@ import logging
 import os
 import re
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -46,8 +47,10 @@ request continues, and so does the tick.
 """
 NUMBERS_BLOCK_BYTES = 2**17
 """Bytes that are read for numbers at once. No line with numbers is as long."""
-SCAN_BYTES = 32 * 2**20
-"""Bytes that one tick reads for numbers, of all logs together."""
+SCAN_BYTES = 2 * 2**20
+"""Bytes that one tick reads for numbers, of all logs together. Other ticks share its
+processes.
+"""
 SEARCH_BYTES = 256 * 2**20
 """Bytes of a log that one search reads. The next search continues."""
 BLOCK_BYTES = 2**20
@@ -350,6 +353,20 @@ def numbers(job: Job, most: int = PAGE_BYTES) -> CurveRows:
                     os.utime(kept, (0, 0))
             new = state["offset"] - before
     return CurveRows(state["rows"], new, left)
+
+
+@contextlib.contextmanager
+def numbers_turn() -> Iterator[bool]:
+    """Take the tick's turn to read for numbers. False: another process has it."""
+    folder = Path(settings.MEDIA_ROOT) / "logs"
+    folder.mkdir(parents=True, exist_ok=True, mode=0o750)
+    with (folder / "numbers.turn").open("w") as turn:
+        try:
+            fcntl.flock(turn, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
 
 
 def has_unread_numbers(job: Job) -> bool:

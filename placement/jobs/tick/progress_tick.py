@@ -57,20 +57,23 @@ def running(now: datetime) -> JobQuerySet:
 def _read_numbers(now: datetime) -> int:
     """Read new parts of logs for their numbers, so that pages need not.
 
-    Return of how many Jobs. A shorter part comes before a longer one.
+    Return of how many Jobs. Short logs come first. One process reads at a time, so that
+    the other ticks have theirs.
     """
     left = log_store.SCAN_BYTES
 
     def read(job: Job, now: datetime) -> bool:
         nonlocal left
+        if left <= 0:
+            return False
         new = log_store.numbers(job, left).new_bytes
         left -= new
         return new > 0
 
-    grown = [
-        job for job in running(now)[:MOST_JOBS] if log_store.has_unread_numbers(job)
-    ]
-    return each_job(sorted(grown, key=log_store.size), read, now)
+    with log_store.numbers_turn() as is_ours:
+        jobs = running(now)[:MOST_JOBS] if is_ours else ()
+        grown = [job for job in jobs if log_store.has_unread_numbers(job)]
+        return each_job(sorted(grown, key=log_store.size), read, now)
 
 
 def _progress(job: Job, now: datetime) -> bool:

@@ -58,3 +58,11 @@ def test_a_log_that_has_not_grown_is_not_read_again(jobs, monkeypatch):
     os.utime(kept, (at, at))
     monkeypatch.setattr(log_store, "numbers", None)
     assert progress_tick.run_steps(timezone.now())["numbers"] == 0
+
+
+def test_one_process_reads_for_numbers_at_a_time(jobs):
+    write(jobs[0], 3)
+    with log_store.numbers_turn() as is_ours:
+        assert is_ours
+        assert progress_tick.run_steps(timezone.now())["numbers"] == 0
+    assert progress_tick.run_steps(timezone.now())["numbers"] == 1
