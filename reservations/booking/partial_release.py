@@ -136,7 +136,7 @@ def _remaining_gpus_and_end(
 
     Raises:
         NotChangeable, NotFound.
-        WholeNodeNeeded: a node of Slurm would be kept in part.
+        WholeNodeNeeded, SameNumberNeeded: Slurm does not hold what would be kept.
     """
     if row.state not in State.live() or row.end <= at:
         state = State.ENDED if row.state in State.live() else State(row.state)
@@ -157,7 +157,7 @@ def _remaining_gpus_and_end(
         raise NotChangeable(
             state=row.state, act=sentence("given back in part: nothing is left")
         )
-    engines.check_whole_nodes(kept)
+    engines.check_parts(kept)
     return kept, min(end, row.end)
 
 

@@ -8,7 +8,8 @@ from typing import ClassVar
 
 from reservations.engines.engine_port import EngineAnswer
 from reservations.rules.errors import Refusal
-from telemetry.protocol.sentences import sentence
+from telemetry.protocol.sentences import joined, sentence
+from telemetry.rules.slurm_use import WholeNodes
 
 _WORDS: dict[str, str] = {
     EngineAnswer.TAKEN: sentence(
@@ -24,6 +25,18 @@ _WORDS: dict[str, str] = {
     EngineAnswer.DENIED: sentence(
         "Slurm does not let the portal reserve nodes. The admin can see why with "
         "manage.py slurm check."
+    ),
+    EngineAnswer.IN_USE: sentence(
+        "Slurm does not change the number of GPUs of a reservation while a job runs in "
+        "it."
+    ),
+    EngineAnswer.SHORT: sentence(
+        "{asked} of the {all} GPUs of {nodes} are not free in Slurm in this time. Jobs "
+        "or other reservations have them."
+    ),
+    "short-by": sentence(
+        "{asked} of the {all} GPUs of {nodes} are not free in Slurm in this time. Other "
+        "reservations hold {held}."
     ),
     EngineAnswer.OTHER: sentence("Slurm refuses it: {why}."),
     "away": sentence(
@@ -52,10 +65,26 @@ class EngineRefused(Refusal):
     nodes: str
     why: str = ""
     """In the words of the engine."""
+    asked_gpus: int = 0
+    """Number on each node."""
+    all_gpus: int = 0
+    """Number that each node has."""
+    held_gpus: int | None = None
+    """Number that other reservations hold; None: it is not known."""
 
     def text(self, zone: tzinfo = UTC) -> str:
-        template = _WORDS.get(self.cause, _WORDS[EngineAnswer.OTHER])
-        return sentence(template, nodes=self.nodes, why=self.why)
+        cause = self.cause
+        if cause == EngineAnswer.SHORT and self.held_gpus:
+            cause = "short-by"
+        template = _WORDS.get(cause, _WORDS[EngineAnswer.OTHER])
+        return sentence(
+            template,
+            nodes=self.nodes,
+            why=self.why,
+            asked=self.asked_gpus,
+            all=self.all_gpus,
+            held=self.held_gpus,
+        )
 
 
 @dataclass(eq=False)
@@ -70,10 +99,62 @@ class WholeNodeNeeded(Refusal):
     """Names of the other GPUs, for people."""
     gpu_ids: tuple[int, ...]
     """All GPUs of the node."""
+    because: str = ""
+    """A `WholeNodes`; "": it is not known."""
 
     def text(self, zone: tzinfo = UTC) -> str:
-        return sentence(
+        need = sentence(
             "Slurm gives out {node} as a whole. Choose its other GPUs too: {missing}.",
             node=self.node,
             missing=self.missing,
         )
+        return joined([need, whole_node_words(self.because)])
+
+
+@dataclass(eq=False)
+class SameNumberNeeded(Refusal):
+    """A reservation has other numbers or types of GPUs on one node than on another."""
+
+    code = "same-number-needed"
+    title = sentence("Same number of GPUs needed")
+    curable: ClassVar[bool] = True
+    counts: tuple[tuple[str, int], ...]
+    """Names of the nodes, with the number of GPUs."""
+
+    def text(self, zone: tzinfo = UTC) -> str:
+        return sentence(
+            "Slurm reserves the same number of GPUs of one type on each node. You "
+            "chose {counts}. Book each node for itself.",
+            counts=", ".join(f"{node}: {count}" for node, count in self.counts),
+        )
+
+
+_WHOLE_BECAUSE: dict[str, str] = {
+    WholeNodes.OLD: sentence(
+        "This version of Slurm reserves whole nodes. Single GPUs need 25.05.3."
+    ),
+    WholeNodes.NO_DATABASE: sentence("Without slurmdbd, Slurm reserves whole nodes."),
+    WholeNodes.NOT_TRACKED: sentence(
+        "Slurm does not track GPUs (AccountingStorageTRES), so it reserves whole nodes."
+    ),
+    WholeNodes.TYPE_NOT_TRACKED: sentence(
+        "Slurm does not track this type of GPU (AccountingStorageTRES), so it reserves "
+        "whole nodes."
+    ),
+    WholeNodes.TYPES: sentence(
+        "The node has GPUs of several types, so Slurm reserves it as a whole."
+    ),
+    WholeNodes.NO_CORES: sentence(
+        "Slurm does not know the processors near its GPUs (Cores= in gres.conf), so it "
+        "reserves the whole node."
+    ),
+}
+
+
+def whole_node_words(because: str) -> str:
+    """Return why a node is only given out as a whole, as a sentence; "": unknown.
+
+    Args:
+        because: a `WholeNodes`.
+    """
+    return _WHOLE_BECAUSE.get(because, "")

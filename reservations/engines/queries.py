@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from django.conf import settings
@@ -17,6 +17,7 @@ from reservations.rules.lifecycle import Kind, State
 from reservations.rules.policy import Policy
 from telemetry.models import Gpu, Node, SlurmCluster, SlurmGpu
 from telemetry.rules.slurm_use import SlurmUse
+from telemetry.slurm.service import UNTYPED
 
 _ON_SLURM = Allocation.objects.filter(
     reservation=OuterRef("pk"), live=True, gpu__node__engine=Node.Engine.SLURM
@@ -51,13 +52,48 @@ def names_of_nodes(gpu_ids: Iterable[int]) -> tuple[str, ...]:
     return tuple(sorted(set(rows.order_by().values_list("name", flat=True))))
 
 
-def gpus_of_nodes(names: Collection[str]) -> dict[str, dict[int, str]]:
-    """Return, by node, all its Gpus that are in service, with their names."""
-    found: dict[str, dict[int, str]] = {name: {} for name in names}
+@dataclass(slots=True)
+class EngineNode:
+    """A node of Slurm, with all its Gpus that are in service."""
+
+    name: str
+    gpus: dict[int, str] = field(default_factory=dict)
+    """Their names, by primary key."""
+    kind: str = ""
+    """Type of its GPUs in Slurm; "": none."""
+    cpus: int | None = None
+    """Processors that are held with each GPU; None: it is held as a whole."""
+    whole_because: str = ""
+    """A `WholeNodes`."""
+
+
+def engine_nodes_named(names: Collection[str]) -> dict[str, EngineNode]:
+    """Return these nodes with their Gpus and how Slurm holds them."""
+    found = {name: EngineNode(name) for name in names}
     rows = Gpu.objects.shown().filter(node__name__in=names, present=True)
-    for pk, node, index in rows.values_list("pk", "node__name", "index"):
-        found[node][pk] = f"{node}:{index}"
+    for pk, node, index, kind, cpus, because in rows.values_list(
+        "pk", "node__name", "index", "name", "slurm__cpus", "slurm__whole_because"
+    ):
+        one = found[node]
+        one.gpus[pk] = f"{node}:{index}"
+        one.kind, one.cpus = "" if kind == UNTYPED else kind, cpus
+        one.whole_because = because or ""
     return found
+
+
+def held_gpus(chosen: Collection[int]) -> tuple[int, str, int, int]:
+    """Return what a hold of these Gpus has on each node: their number, their type, the
+    processors, and the number of all Gpus. (0, "", 0, 0): whole nodes.
+    """
+    nodes = engine_nodes_named(names_of_nodes(chosen)).values()
+    each = {
+        (len(chosen & one.gpus.keys()), one.kind, one.cpus, len(one.gpus))
+        for one in nodes
+    }
+    if len(each) != 1:
+        return 0, "", 0, 0
+    ((number, kind, cpus, total),) = each
+    return (0, "", 0, 0) if cpus is None else (number, kind, cpus * number, total)
 
 
 def unix_users_of(row: Reservation) -> tuple[str, ...]:
@@ -78,20 +114,29 @@ def facts_of(
         asked_at=hold.asked_at if hold else None,
         leaving_since=hold.leaving_since if hold else None,
         grace_seconds=SitePolicy.current().stop_grace_seconds,
+        idle_seconds=idle_seconds_of(policy, came=came),
     )
-    nodes = engine_nodes(row)
+    held = frozenset(
+        row.allocations.filter(live=True).order_by().values_list("gpu_id", flat=True)
+    )
+    nodes = names_of_nodes(held)
     state, kind = State(row.state), Kind(row.kind)
     if not nodes or row.end <= now:
         return facts
     if not is_due(state, kind, row.start, now=now, policy=policy):
         return facts
+    number, kind, cpus, total = held_gpus(held)
     wanted = HoldInfo(
         name=hold_name(settings.SLURM_SITE, row.pk),
         start=row.start,
         end=row.end,
         nodes=nodes,
         users=unix_users_of(row),
-        idle_seconds=idle_seconds_of(policy, came=came),
+        idle_seconds=0 if 0 < number < total else facts.idle_seconds,
+        gpus_each=number,
+        kind=kind,
+        cpus_each=cpus,
+        of_each=total,
     )
     return replace(facts, wanted=wanted)
 
