@@ -20,11 +20,15 @@ class PlacementConfig(AppConfig):
         # After every migrate: SQLite drops triggers when it rebuilds a table.
         post_migrate.connect(triggers.install, sender=self)
         from placement.jobs.release_guard import check_nothing_runs
+        from placement.jobs import bound_gpus
         from placement.waitlist.service import CARRIER
         from reservations.booking.partial_release import GATES
+        from reservations.engines.card_binding import HOOKS
         from reservations.store.attached_jobs import CARRIERS
 
         if check_nothing_runs not in GATES:
             GATES.append(check_nothing_runs)
         if CARRIER not in CARRIERS:
             CARRIERS.append(CARRIER)
+        if bound_gpus.HOOKS not in HOOKS:
+            HOOKS.append(bound_gpus.HOOKS)

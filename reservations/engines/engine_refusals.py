@@ -8,8 +8,8 @@ from typing import ClassVar
 
 from reservations.engines.engine_port import EngineAnswer
 from reservations.rules.errors import Refusal
+from reservations.rules.whole_nodes import whole_node_words
 from telemetry.protocol.sentences import joined, sentence
-from telemetry.rules.slurm_use import WholeNodes
 
 _WORDS: dict[str, str] = {
     EngineAnswer.TAKEN: sentence(
@@ -127,34 +127,3 @@ class SameNumberNeeded(Refusal):
             "chose {counts}. Book each node for itself.",
             counts=", ".join(f"{node}: {count}" for node, count in self.counts),
         )
-
-
-_WHOLE_BECAUSE: dict[str, str] = {
-    WholeNodes.OLD: sentence(
-        "This version of Slurm reserves whole nodes. Single GPUs need 25.05.3."
-    ),
-    WholeNodes.NO_DATABASE: sentence("Without slurmdbd, Slurm reserves whole nodes."),
-    WholeNodes.NOT_TRACKED: sentence(
-        "Slurm does not track GPUs (AccountingStorageTRES), so it reserves whole nodes."
-    ),
-    WholeNodes.TYPE_NOT_TRACKED: sentence(
-        "Slurm does not track this type of GPU (AccountingStorageTRES), so it reserves "
-        "whole nodes."
-    ),
-    WholeNodes.TYPES: sentence(
-        "The node has GPUs of several types, so Slurm reserves it as a whole."
-    ),
-    WholeNodes.NO_CORES: sentence(
-        "Slurm does not know the processors near its GPUs (Cores= in gres.conf), so it "
-        "reserves the whole node."
-    ),
-}
-
-
-def whole_node_words(because: str) -> str:
-    """Return why a node is only given out as a whole, as a sentence; "": unknown.
-
-    Args:
-        because: a `WholeNodes`.
-    """
-    return _WHOLE_BECAUSE.get(because, "")

@@ -545,7 +545,11 @@ class CalendarGpu:
     peak: PeakHours | None = None
     """Its peak hours. None: the price is always the same."""
     engine: str = ""
-    """The other system that gives out its node, as a whole. Empty: the portal."""
+    """The other system that gives out its node. Empty: the portal."""
+    whole_node: bool = False
+    """Whether it is only booked with all other Gpus of its node."""
+    whole_because: str = ""
+    """Why, a `WholeNodes`. Empty: it is not, or it is not known."""
 
     @property
     def tariff(self) -> Tariff:
