@@ -19,8 +19,8 @@ class PlacementConfig(AppConfig):
         assert checks.scripts_without_isolation and job_alerts.HELD_RULE
         # After every migrate: SQLite drops triggers when it rebuilds a table.
         post_migrate.connect(triggers.install, sender=self)
-        from placement.jobs.release_guard import check_nothing_runs
         from placement.jobs import bound_gpus
+        from placement.jobs.release_guard import check_nothing_runs
         from placement.waitlist.service import CARRIER
         from reservations.booking.partial_release import GATES
         from reservations.engines.card_binding import HOOKS

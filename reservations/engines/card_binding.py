@@ -26,7 +26,6 @@ from telemetry.protocol.sentences import sentence
 from telemetry.rules.isolated_steps import isolated
 
 
-
 @dataclass(frozen=True)
 class CardHooks:
     """Functions of placement for the Gpus of its Jobs."""
@@ -72,8 +71,7 @@ def _bind_node(node_pk: int, now: datetime, policy: Policy) -> int:
     numbers = set(mine.values_list("reservation_id", flat=True))
     reservations = Reservation.objects.filter(pk__in=numbers).order_by("pk")
     rows = {
-        row.pk: row
-        for row in reservations.select_for_update(no_key=True, of=("self",))
+        row.pk: row for row in reservations.select_for_update(no_key=True, of=("self",))
     }
     lock_engine()
     moved = _exchange(pks, now)

@@ -31,12 +31,12 @@ _WORDS: dict[str, str] = {
         "it."
     ),
     EngineAnswer.SHORT: sentence(
-        "{asked} of the {all} GPUs of {nodes} are not free in Slurm in this time. Jobs "
-        "or other reservations have them."
+        "Not enough GPUs of {nodes} are free in Slurm in this time. Wanted: {asked} of "
+        "{all}. Jobs or other reservations have them."
     ),
     "short-by": sentence(
-        "{asked} of the {all} GPUs of {nodes} are not free in Slurm in this time. Other "
-        "reservations hold {held}."
+        "Not enough GPUs of {nodes} are free in Slurm in this time. Wanted: {asked} of "
+        "{all}. Held by other reservations: {held}. Jobs may have more."
     ),
     EngineAnswer.OTHER: sentence("Slurm refuses it: {why}."),
     "away": sentence(

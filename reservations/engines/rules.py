@@ -137,8 +137,7 @@ def as_counted(wanted: HoldInfo, seen: HoldInfo) -> HoldInfo:
 
 
 def covers(seen: HoldInfo, wanted: HoldInfo, *, now: datetime) -> bool:
-    """Return whether a hold has all the GPUs of another one, and its time from now on.
-    """
+    """Return whether a hold has the GPUs of another one, and its time from now on."""
     enough = not seen.gpus_each or 0 < wanted.gpus_each <= seen.gpus_each
     nodes = set(wanted.nodes) <= set(seen.nodes)
     begins = seen.start <= max(wanted.start, now)

@@ -120,7 +120,7 @@ class SlurmEngine:
     def _declined(self, hold: HoldInfo, refusal: SlurmRefusal) -> EngineDeclined:
         found = _refused(refusal)
         taken = found.answer in (EngineAnswer.TAKEN, EngineAnswer.BUSY)
-        if not taken or not hold.is_part:
+        if not taken or not hold.gpus_each:
             return found
         try:
             rows = self.commands.reservations(self.commands.version())

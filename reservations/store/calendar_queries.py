@@ -348,9 +348,7 @@ def calendar_page(
 def _engine_note(gpu: CalendarGpu) -> str:
     if not gpu.engine:
         return ""
-    return engine_note(
-        gpu.node, whole_node=gpu.whole_node, because=gpu.whole_because
-    )
+    return engine_note(gpu.node, whole_node=gpu.whole_node, because=gpu.whole_because)
 
 
 def _out_reason(gpu: CalendarGpu, reason: str) -> str:

@@ -175,7 +175,9 @@ def _view(
             card.job = job
     _mark_hidden(cards, node.used)
     closed = bool(CLOSED & node.states)
-    kept = {number: mark for (name, number), mark in before.items() if name == node.name}
+    kept = {
+        number: mark for (name, number), mark in before.items() if name == node.name
+    }
     for reservation, count in held:
         if reservation.start > now:
             _mark_coming(cards, reservation, count)

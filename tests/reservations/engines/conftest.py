@@ -1,5 +1,7 @@
 """A lab with a node of Slurm, whose answers are replayed."""
 
+from dataclasses import replace
+
 import pytest
 
 from reservations.engines import service as engines
@@ -36,3 +38,28 @@ def slurm(lab, settings, monkeypatch, alice) -> SlurmState:
 def node_gpus(slurm) -> list[Gpu]:
     """Return the GPUs of node gp1."""
     return list(Gpu.objects.filter(node__name="gp1").order_by("index"))
+
+
+@pytest.fixture
+def counted(slurm, bob) -> SlurmState:
+    """Give node gp1 four GPUs that a newer Slurm reserves by their number. Bob has a
+    Unix user, too."""
+    slurm.version = "26.05.5"
+    bob.unix_user = "bob"
+    bob.save()
+    show_cards()
+    return slurm
+
+
+def show_cards(*marks: tuple[str, str, int | None]) -> None:
+    """Store what Slurm says about the GPUs of gp1.
+
+    Args:
+        marks: use, reservation and number of the job of each GPU; none: it is free.
+    """
+    gpus = [SlurmGpuView(n, "a100", SlurmUse.FREE) for n in range(4)]
+    for n, (use, reservation, job) in enumerate(marks):
+        one = replace(gpus[n], use=SlurmUse(use), reservation=reservation, job_id=job)
+        gpus[n] = replace(one, job_name=f"gp-{job}-1-k" if job else "")
+    view = SlurmNodeView("gp1", tuple(gpus), cpus=2)
+    record_view("lab", [view], version="26.05.5", now=NOW)

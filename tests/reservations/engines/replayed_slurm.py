@@ -1,5 +1,6 @@
-"""A Slurm that replays its transcripts: the sentences that 22.05 prints."""
+"""A Slurm that replays its transcripts: the sentences that 22.05 and 26.05 print."""
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -9,7 +10,8 @@ from telemetry.slurm.slurm_commands import SlurmCommands, SlurmSilent
 from telemetry.slurm.slurm_output import SlurmOutputInvalid
 from tests.reservations.conftest import NOW
 
-VERSION = b"slurm-wlm 22.05.8\n"
+CORE_BASED = "Core-based reservation can not be updated"
+GPUS_OF_NODE = 4
 OVERLAP = "Requested reservation overlaps with another reservation"
 IN_USE = "Requested reservation is in use"
 BUSY = "Requested nodes are busy"
@@ -31,6 +33,7 @@ class SlurmState:
     away: bool = False
     hangs: bool = False
     """It answers a ping, and no command that changes something."""
+    version: str = "22.05.8"
     lose_answer: bool = False
     """The next command is carried out, and its answer is lost."""
 
@@ -44,7 +47,7 @@ class ReplayedSlurm(SlurmCommands):
     def _run(self, program: str, *arguments: str) -> bytes:
         state = self.state
         if "--version" in arguments:
-            return VERSION
+            return f"slurm-wlm {state.version}\n".encode()
         if state.away:
             raise SlurmSilent("Slurmctld(primary) at vm is DOWN")
         if program == "squeue":
@@ -57,7 +60,7 @@ class ReplayedSlurm(SlurmCommands):
         if verb == "ping":
             return b"Slurmctld(primary) at vm is UP\n"
         if "show" in arguments:
-            return self._listing()
+            return self._json() if "--json" in arguments else self._listing()
         told = dict(word.partition("=")[::2] for word in words if "=" in word)
         name = told.pop("ReservationName")
         state.commands.append(f"{verb} {name}")
@@ -81,6 +84,8 @@ class ReplayedSlurm(SlurmCommands):
         if verb == "create":
             if name in holds:
                 raise self._error(verb, "Duplicate reservation name")
+            if self._gpus_held(told) + _number(told) > GPUS_OF_NODE:
+                raise self._error(verb, BUSY)
             holds[name] = told
         elif name not in holds:
             raise self._error(verb, INVALID)
@@ -88,11 +93,42 @@ class ReplayedSlurm(SlurmCommands):
             if self.state.jobs.get(name):
                 raise self._error(verb, IN_USE)
             del holds[name]
+        elif "Nodes" in told and "TRESPerNode" in holds[name]:
+            raise self._error(verb, CORE_BASED)
         else:
             flags = holds[name]["Flags"].split(",")
             if told.pop("Flags-", ""):
                 flags = [one for one in flags if not one.startswith("PURGE_COMP")]
             holds[name] |= {**told, "Flags": ",".join(flags)}
+
+    def _gpus_held(self, told: dict[str, str]) -> int:
+        """Return how many GPUs of the node other reservations hold at that time."""
+        start, end = _seconds(told["StartTime"]), _seconds(told["EndTime"])
+        return sum(
+            _number(one)
+            for one in self.state.holds.values()
+            if one["Nodes"] == told["Nodes"]
+            and _seconds(one["StartTime"]) < end
+            and start < _seconds(one["EndTime"])
+        )
+
+    def _json(self) -> bytes:
+        """As 26.05 prints it (tests/data/slurm)."""
+        rows = [
+            {
+                "name": name,
+                "start_time": {"set": True, "number": _seconds(told["StartTime"])},
+                "end_time": {"set": True, "number": _seconds(told["EndTime"])},
+                "node_list": told["Nodes"],
+                "users": told["Users"],
+                "flags": ["SPEC_NODES", "MAGNETIC", "TRES_PER_NODE"],
+                "tres": f"{told['TRESPerNode']},gres/gpu={_number(told)}"
+                if "TRESPerNode" in told
+                else "cpu=8",
+            }
+            for name, told in self.state.holds.items()
+        ]
+        return json.dumps({"reservations": rows, "errors": []}).encode()
 
     def _error(self, verb: str, sentence: str) -> SlurmOutputInvalid:
         return SlurmOutputInvalid(f"scontrol: Error {verb} the reservation: {sentence}")
@@ -111,6 +147,11 @@ class ReplayedSlurm(SlurmCommands):
     def _queue(self) -> bytes:
         names = [name for name, n in self.state.jobs.items() for _ in range(n)]
         return "\n".join(["(null)", *names]).encode()
+
+
+def _number(told: dict[str, str]) -> int:
+    """Return how many GPUs of a node a reservation holds."""
+    return int(told.get("TRESPerNode", "").rpartition("=")[2] or 0)
 
 
 def _seconds(text: str) -> int:
