@@ -15,6 +15,7 @@ from reservations.models import Allocation, CoUser, EngineHold, Reservation, Sit
 from reservations.rules.engine_names import UNIX_USER, hold_name
 from reservations.rules.lifecycle import Kind, State
 from reservations.rules.policy import Policy
+from reservations.rules.whole_nodes import engine_note
 from telemetry.models import Gpu, Node, SlurmCluster, SlurmGpu
 from telemetry.rules.slurm_use import SlurmUse
 from telemetry.slurm.service import UNTYPED
@@ -165,6 +166,8 @@ class HoldShown:
     failure: str
     runs_jobs: bool
     """Whether the portal starts jobs there."""
+    note: str = ""
+    """Which GPUs it has, in a sentence; "": all of its nodes."""
 
 
 def hold_shown(row: Reservation, on: Iterable[Node]) -> HoldShown | None:
@@ -183,4 +186,15 @@ def hold_shown(row: Reservation, on: Iterable[Node]) -> HoldShown | None:
         held=kept is not None and kept.confirmed_at is not None,
         failure=kept.failure if kept else "",
         runs_jobs=bool(settings.SLURM_AGENT),
+        note=_part_note(row, nodes),
     )
+
+
+def _part_note(row: Reservation, nodes: tuple[str, ...]) -> str:
+    live = row.allocations.filter(live=True).order_by()
+    number, _kind, _cpus, total = held_gpus(
+        frozenset(live.values_list("gpu_id", flat=True))
+    )
+    if not 0 < number < total:
+        return ""
+    return engine_note(", ".join(nodes), whole_node=False, because="")

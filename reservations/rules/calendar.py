@@ -58,7 +58,8 @@ class SlotWish:
     def fits(self, gpu: CalendarGpu) -> bool:
         """Return whether the Gpu is good enough and in service.
 
-        Nodes of another engine are booked as a whole, so no search takes their Gpus.
+        No search takes the Gpus of another engine, because only it knows which are
+        free.
         """
         return (
             gpu.bookable
