@@ -105,9 +105,7 @@ def test_the_number_changes_by_a_new_reservation(lab, counted, cards, alice) -> 
     # Slurm refuses the new number: it is made as it was.
     counted.holds["theirs"] = {**counted.holds[name], "Users": "carol"}
     counted.holds["theirs"]["TRESPerNode"] = "cpu=2,gres/gpu:a100=1"
-    with pytest.raises(
-        EngineRefused, match="Held by other reservations: 1"
-    ):
+    with pytest.raises(EngineRefused, match="Held by other reservations: 1"):
         pks = [gpu.pk for gpu in cards]
         change(gpu_ids=pks, version=made.version, **words)
     assert counted.holds[name]["TRESPerNode"] == "cpu=6,gres/gpu:a100=3"
