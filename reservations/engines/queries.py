@@ -17,6 +17,7 @@ from reservations.rules.lifecycle import Kind, State
 from reservations.rules.policy import Policy
 from reservations.rules.whole_nodes import engine_note
 from telemetry.models import Gpu, Node, SlurmCluster, SlurmGpu
+from telemetry.protocol.sentences import sentence
 from telemetry.rules.slurm_use import SlurmUse
 from telemetry.slurm.service import UNTYPED
 
@@ -166,6 +167,8 @@ class HoldShown:
     failure: str
     runs_jobs: bool
     """Whether the portal starts jobs there."""
+    what: str
+    """What it holds, in words: nodes, or a number of their GPUs."""
     note: str = ""
     """Which GPUs it has, in a sentence; "": all of its nodes."""
 
@@ -180,21 +183,21 @@ def hold_shown(row: Reservation, on: Iterable[Node]) -> HoldShown | None:
     if not nodes or row.state not in State.live():
         return None
     kept = EngineHold.objects.filter(pk=row.pk).first()
+    live = row.allocations.filter(live=True).order_by()
+    number, _kind, _cpus, total = held_gpus(
+        frozenset(live.values_list("gpu_id", flat=True))
+    )
+    is_part, words = 0 < number < total, ", ".join(nodes)
     return HoldShown(
         name=hold_name(settings.SLURM_SITE, row.pk),
         nodes=nodes,
         held=kept is not None and kept.confirmed_at is not None,
         failure=kept.failure if kept else "",
         runs_jobs=bool(settings.SLURM_AGENT),
-        note=_part_note(row, nodes),
+        what=sentence(
+            "{number} of {all} GPUs of {nodes}", number=number, all=total, nodes=words
+        )
+        if is_part
+        else words,
+        note=engine_note(words, whole_node=False, because="") if is_part else "",
     )
-
-
-def _part_note(row: Reservation, nodes: tuple[str, ...]) -> str:
-    live = row.allocations.filter(live=True).order_by()
-    number, _kind, _cpus, total = held_gpus(
-        frozenset(live.values_list("gpu_id", flat=True))
-    )
-    if not 0 < number < total:
-        return ""
-    return engine_note(", ".join(nodes), whole_node=False, because="")

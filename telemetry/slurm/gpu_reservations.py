@@ -1,8 +1,7 @@
 """Which nodes of a cluster can be reserved by the number of their GPUs. Pure.
 
-Source: reservations.html and scontrol(1) of Slurm, and what 24.11.5 and 26.05.5 did on
-a live cluster (docs/slurm.md#by-count-versions). 24.11 refuses a second reservation on a node,
-and lets the jobs of a reservation of two GPUs use a third.
+Source: reservations.html, scontrol(1) and the changelog of Slurm, and what 24.11.5 and
+26.05.5 did on a live cluster (docs/slurm.md#by-count-versions).
 """
 
 from collections.abc import Mapping
