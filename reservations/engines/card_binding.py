@@ -98,9 +98,11 @@ def _exchange(pks: list[int], now: datetime) -> dict[int, int]:
         key=lambda one: (one[2] is None, one[0]),
     )
     for gpu, name, _job in ordered:
-        pk = reservation_of(settings.SLURM_SITE, name)
-        if pk in held and list(marks.values()).count(pk) < len(held[pk]):
-            marks[gpu] = pk
+        holder = reservation_of(settings.SLURM_SITE, name)
+        if holder is None or holder not in held:
+            continue
+        if list(marks.values()).count(holder) < len(held[holder]):
+            marks[gpu] = holder
     return exchange(pks, held, marks)
 
 

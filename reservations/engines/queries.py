@@ -127,7 +127,7 @@ def facts_of(
         return facts
     if not is_due(state, kind, row.start, now=now, policy=policy):
         return facts
-    number, kind, cpus, total = held_gpus(held)
+    number, gpu_type, cpus, total = held_gpus(held)
     wanted = HoldInfo(
         name=hold_name(settings.SLURM_SITE, row.pk),
         start=row.start,
@@ -136,7 +136,7 @@ def facts_of(
         users=unix_users_of(row),
         idle_seconds=0 if 0 < number < total else facts.idle_seconds,
         gpus_each=number,
-        kind=kind,
+        kind=gpu_type,
         cpus_each=cpus,
         of_each=total,
     )
