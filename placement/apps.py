@@ -23,7 +23,7 @@ class PlacementConfig(AppConfig):
         from placement.jobs.release_guard import check_nothing_runs
         from placement.waitlist.service import CARRIER
         from reservations.booking.partial_release import GATES
-        from reservations.engines.card_binding import HOOKS
+        from reservations.engines.bound_cards import HOOKS
         from reservations.store.attached_jobs import CARRIERS
 
         if check_nothing_runs not in GATES:

@@ -16,7 +16,7 @@ from reservations.accounts.tasks import (
     mail_password_notice,
 )
 from reservations.booking import refusals
-from reservations.engines.card_binding import bind_cards
+from reservations.engines.bound_cards import bind_cards
 from reservations.engines.queries import is_reconciled
 from reservations.fairshare.tasks import import_slurm
 from reservations.models import RequestKey

@@ -272,7 +272,7 @@ def _joined(
     """Join the calendar of a Gpu of Slurm with what Slurm says about it.
 
     If another job or reservation has it, that one is shown. It may be so until the
-    booking is bound to the Gpus that Slurm chose (`reservations.engines.card_binding`).
+    booking is bound to the Gpus that Slurm chose (`reservations.engines.bound_cards`).
     """
     if slurm is None:
         return booked

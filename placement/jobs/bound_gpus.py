@@ -8,7 +8,7 @@ from django.conf import settings
 from django.db import transaction
 
 from placement.models import Job
-from reservations.engines.card_binding import CardHooks
+from reservations.engines.bound_cards import CardHooks
 from reservations.rules.engine_names import hold_name
 from telemetry.models import SlurmGpu
 

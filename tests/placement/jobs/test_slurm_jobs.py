@@ -8,7 +8,7 @@ from placement.jobs.tick import job_tick
 from placement.models import Job
 from placement.planner.values.errors import LaunchInvalid
 from placement.protocol.commands import SlurmPlace
-from reservations.engines.card_binding import bind_cards
+from reservations.engines.bound_cards import bind_cards
 from reservations.models import CoUser
 from reservations.rules.lifecycle import State
 from reservations.store.booking_facts import site_policy

@@ -7,7 +7,7 @@ import pytest
 from reservations.booking.booking_change import change
 from reservations.booking.partial_release import give_back_part
 from reservations.booking.release import release
-from reservations.engines.card_binding import bind_cards
+from reservations.engines.bound_cards import bind_cards
 from reservations.engines.engine_refusals import EngineRefused, SameNumberNeeded
 from reservations.models import AuditEntry, EngineHold, Reservation
 from reservations.presence.engine_reconciliation import reconcile
