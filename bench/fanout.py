@@ -129,6 +129,7 @@ async def one_client(
         compression="deflate" if options.compress else None,
         max_size=None,
         ping_interval=None,
+        open_timeout=None,
     ) as link:
         tally["open"] += 1
         async for message in link:
@@ -243,9 +244,9 @@ def cpu_over(pid: int, seconds: float) -> float:
     return (cpu_seconds(pid) - before) / seconds
 
 
-def wait_for_port(port: int) -> None:
+def wait_for_port(port: int, seconds: float = 30) -> None:
     """Wait until the web process listens."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + seconds
     while True:
         try:
             socket.create_connection(("127.0.0.1", port), 1).close()

@@ -26,7 +26,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from placement.planner.memory.estimate import estimate
+from placement.planner.memory.estimate import context_of, estimate
 from placement.planner.model.adaptation import with_lora, with_quantized
 from placement.planner.model.sharding import Sharding
 from placement.planner.model.spec import ModelSpec
@@ -37,6 +37,7 @@ from placement.planner.search.planner import plan
 from placement.planner.values.gpu_list import offers_from_list
 from placement.planner.values.plan import Plan
 from placement.planner.values.workload import Workload
+from telemetry.protocol.gpu_cards import card_of
 
 MEASURED_STEPS = 5
 NEW_TOKENS = 64
@@ -125,7 +126,8 @@ def planned(case: Case, card: str, total_bytes: int) -> dict[str, float]:
         spec = with_lora(spec, rank=case.lora, targets=LORA_TARGETS)
     if case.weights == "nf4":
         spec = with_quantized(spec, "nf4")
-    found = estimate(spec, case.workload, Sharding())
+    outside = context_of(card_of(card))
+    found = estimate(spec, case.workload, Sharding(), context_bytes=outside)
     offers = offers_from_list([{"name": card, "free_bytes": total_bytes}])
     nothing = PlanLimits(
         fused_optimizer=False,

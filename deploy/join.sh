@@ -92,7 +92,10 @@ check_token() {
         openssl pkey -pubin -in "$settings/order_key.pub" -outform DER -out "$work/known.der"
         pin=$(sha256sum "$work/known.der" | cut -c 1-40)
         name=$(sed -n 's/^GPUPORTAL_NODE=//p' "$settings/node.env" | tail -n 1)
-        credential="Node $name:$(cat "$settings/node.token")"
+        # The worker renews the short token. There is none before its first proof.
+        shown=$settings/node.token
+        [ ! -s "$shown.short" ] || shown=$shown.short
+        credential="Node $name:$(cat "$shown")"
         return
     fi
     if [ -n "$token_file" ]; then

@@ -25,25 +25,27 @@ from gpuportal.http.origin import SameOrigin  # noqa: E402
 from gpuportal.http.serve_door import ServeDoor  # noqa: E402
 from gpuportal.http.socket_language import SocketLanguage  # noqa: E402
 from gpuportal.http.workspace_door import WorkspaceDoor  # noqa: E402
+from gpuportal.logs import request_spans, trace_export  # noqa: E402
 from gpuportal.logs.request_scope import RequestScope  # noqa: E402
 from gpuportal.routing import websocket_urlpatterns  # noqa: E402
 
 django_handler = OneHopHandler()
-application = RequestScope(
-    WorkspaceDoor(
-        ProtocolTypeRouter(
-            {
-                "http": LanguageModelDoor(django_handler, ServeDoor(django_handler)),
-                "websocket": MessageLimit(
-                    SameOrigin(
-                        AuthMiddlewareStack(
-                            SocketLanguage(URLRouter(websocket_urlpatterns))
-                        )
+doors = WorkspaceDoor(
+    ProtocolTypeRouter(
+        {
+            "http": LanguageModelDoor(django_handler, ServeDoor(django_handler)),
+            "websocket": MessageLimit(
+                SameOrigin(
+                    AuthMiddlewareStack(
+                        SocketLanguage(URLRouter(websocket_urlpatterns))
                     )
-                ),
-            }
-        )
+                )
+            ),
+        }
     )
+)
+application = RequestScope(
+    request_spans.traced(doors) if trace_export.start_export("web") else doors
 )
 gc.freeze()
 gc.enable()

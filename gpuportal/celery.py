@@ -9,11 +9,13 @@ from celery.signals import (
     import_modules,
     setup_logging,
     task_success,
+    worker_process_init,
     worker_ready,
 )
 
 import gpuportal.logs.task_request  # noqa: F401  (adds the id of a request to tasks)
 from gpuportal import systemd
+from gpuportal.logs import trace_export
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "gpuportal.settings")
 # Celery would run Django's checks and ignore what they find. They import every page and
@@ -61,6 +63,13 @@ def note_tick(sender: object = None, **_kwargs: object) -> None:
     from gpuportal import ticks
 
     ticks.note(str(getattr(sender, "name", "")))
+
+
+@worker_process_init.connect(weak=False)
+def trace_tasks(**_kwargs: object) -> None:
+    """Export traces in each process that runs tasks. A fork would lose the thread that
+    sends them."""
+    trace_export.start_export("worker")
 
 
 @worker_ready.connect(weak=False)

@@ -15,6 +15,7 @@ from django.db import DatabaseError
 
 from gpuportal.broker import is_unencrypted
 from gpuportal.directory.directory_client import is_library_installed
+from gpuportal.logs import trace_export
 from gpuportal.monitoring import migrations_due
 from reservations.accounts.identities.identity_source import LOOPBACK
 from telemetry import paths
@@ -228,6 +229,21 @@ def database_is_migrated(
             )
         )
     return found
+
+
+@register(Tags.compatibility)
+def traces_can_be_exported(**_kwargs: Any) -> list[CheckMessage]:
+    """Warn if traces are wanted and a package is missing."""
+    missing = trace_export.missing_package() if trace_export.is_wanted() else ""
+    if not missing:
+        return []
+    return [
+        Warning(
+            f"OTEL_EXPORTER_OTLP_ENDPOINT asks for traces, and {missing} is missing",
+            hint="install requirements-otel.txt, and restart the portal",
+            id="gpuportal.W005",
+        )
+    ]
 
 
 def _names(**which: object) -> Any:

@@ -44,7 +44,7 @@ from kombu import Exchange, Queue  # noqa: E402
 from kombu.utils.objects import cached_property  # noqa: E402
 
 import gpuportal.logs.task_request  # noqa: E402, F401  (reads the id of a request)
-from gpuportal import node_broker, systemd  # noqa: E402
+from gpuportal import node_queue, systemd  # noqa: E402
 from gpuportal.logs import log_format  # noqa: E402
 from gpuportal.node_settings import NodeSettings  # noqa: E402
 from placement.agent.command_handler import OrderDesk  # noqa: E402
@@ -55,7 +55,7 @@ gc.freeze()
 gc.enable()
 logger = logging.getLogger(__name__)
 settings = NodeSettings.from_env()
-node_broker.use_for_every_connection()
+node_queue.use_for_every_connection()
 # Otherwise the interpreter looks at every object when it ends, which takes CPU.
 atexit.register(gc.freeze)
 

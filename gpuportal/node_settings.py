@@ -14,6 +14,7 @@ from pathlib import Path
 from gpuportal.broker import BrokerUrlInvalid, is_unencrypted, verified_url
 from gpuportal.logs.log_format import FORMATS
 from telemetry import paths
+from telemetry.token_files import TokenFiles
 
 BACKENDS = ("auto", "nvml", "simulated")
 ISOLATIONS = ("auto", "watched", "enforced")
@@ -42,7 +43,9 @@ class NodeSettings:
     web_url: str
     """Address of the portal's pages, without a slash at the end."""
     token_file: Path
-    """File of mode 600 that holds the node's token for the web channel."""
+    """File of mode 600 that holds the token of the enrolment, for the web channel. The
+    short tokens are beside it.
+    """
     order_key_file: Path
     """Public Ed25519 key (PEM) that verifies commands."""
     node_dir: Path
@@ -84,12 +87,14 @@ class NodeSettings:
         return paths.celery_url(self.redis_url)
 
     def token(self) -> str:
-        """Read the token, which may be renewed while the worker runs.
+        """Read the token that the node shows now. It is renewed while the worker runs.
 
         Raises:
             NodeSettingsError: the file cannot be read or is empty.
         """
-        return _read("GPUPORTAL_NODE_TOKEN_FILE", self.token_file)
+        enrolment = _read("GPUPORTAL_NODE_TOKEN_FILE", self.token_file)
+        short = TokenFiles(self.token_file).current(enrolment)
+        return short.text if short else enrolment
 
     def order_key_pem(self) -> bytes:
         """Read the public key.

@@ -159,6 +159,9 @@ class PortalStaticFilesStorage(CompressedManifestStaticFilesStorage):
     """
 
     support_js_module_import_aggregation = True
+    # A name depends on the names that a module imports, and so on. How many passes that
+    # takes depends on the order in which the file system lists the files.
+    max_post_process_passes = 30
     _js_module_import_aggregation_patterns = (
         "js/*.js",
         CompressedManifestStaticFilesStorage._js_module_import_aggregation_patterns[1],

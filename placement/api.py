@@ -112,6 +112,8 @@ class LogNumbers(TypedDict):
 
     rows: list[dict[str, float]]
     """Names and values of one line each: step and loss, for example."""
+    left_bytes: int
+    """Bytes of the log that are not read yet. Another request reads on."""
 
 
 @router.get("/jobs")
@@ -212,7 +214,8 @@ def job_log_search(
 def job_numbers(request: HttpRequest, job_id: int) -> LogNumbers:
     """The numbers in the log and in TensorBoard event files, thinned for a chart."""
     count_request(_user(request), writes=False)
-    return {"rows": run_curves.numbers(_visible_job(request, job_id))}
+    found = run_curves.numbers(_visible_job(request, job_id))
+    return {"rows": found.rows, "left_bytes": found.left_bytes}
 
 
 @router.post("/jobs", response={201: dict[str, Any]})

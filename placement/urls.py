@@ -4,7 +4,12 @@ from django.urls import path
 
 from placement.access import ssh_channel
 from placement.job_pages import job_list, job_page, launch_page
-from placement.jobs.nodes import checkpoint_channel, node_channel, results_channel
+from placement.jobs.nodes import (
+    checkpoint_channel,
+    node_channel,
+    results_channel,
+    token_channel,
+)
 from placement.jobs.views import result_downloads, run_charts
 from placement.language_models import views as language_models
 from placement.plans.views import (
@@ -82,6 +87,8 @@ urlpatterns = [
         name="language-model",
     ),
     path("node/v1/hello", node_channel.hello, name="node-hello"),
+    path("node/v1/challenge", token_channel.challenge, name="node-challenge"),
+    path("node/v1/token", token_channel.token, name="node-token"),
     path(
         "serve/<int:pk>/models/<int:model>/request.json",
         serve.serve_request,

@@ -1,6 +1,5 @@
 """Tasks that beat sends: the tick every second, deliveries every few seconds."""
 
-import time
 from datetime import UTC, datetime
 from typing import Any
 
@@ -29,6 +28,7 @@ from reservations.store import usage
 from reservations.store.booking_facts import site_policy
 from reservations.waitlist import scheduler
 from telemetry.live.broker_client import BROKER
+from telemetry.live.broker_turn import turn
 
 # Celery finds the tasks in this module, including those of capabilities.
 __all__ = [
@@ -78,15 +78,10 @@ def place() -> dict[str, int]:
     The database orders the placements. The mark in the broker only keeps the other
     process free for the ticks.
     """
-    if not BROKER.set(PLACING, "1", nx=True, ex=PLACING_SECONDS):
-        return {}
-    begun = time.monotonic()
-    try:
+    with turn(PLACING, seconds=PLACING_SECONDS, rests=PLACING_RESTS) as mine:
+        if not mine:
+            return {}
         return scheduler.place(whole_second(timezone.now()), site_policy())
-    finally:
-        rest = int(PLACING_RESTS * (time.monotonic() - begun))
-        # 0 s removes the mark at once.
-        BROKER.expire(PLACING, rest)
 
 
 @shared_task(name="reservations.tasks.deliver")  # type: ignore[untyped-decorator]
@@ -96,12 +91,8 @@ def deliver() -> dict[str, int]:
     Other servers are slow, and the ticks need the other process. Rows are claimed in
     the database. The mark in the broker only keeps the other process free.
     """
-    if not BROKER.set(DELIVERING, "1", nx=True, ex=DELIVERING_SECONDS):
-        return {}
-    try:
-        return delivery.due(now=timezone.now())
-    finally:
-        BROKER.delete(DELIVERING)
+    with turn(DELIVERING, seconds=DELIVERING_SECONDS) as mine:
+        return delivery.due(now=timezone.now()) if mine else {}
 
 
 @shared_task(name="reservations.tasks.reconcile_engine")  # type: ignore[untyped-decorator]
@@ -114,9 +105,9 @@ def reconcile_engine() -> dict[str, int]:
     """
     if not is_reconciled():
         return {}
-    if not BROKER.set(RECONCILING, "1", nx=True, ex=RECONCILING_SECONDS):
-        return {}
-    try:
+    with turn(RECONCILING, seconds=RECONCILING_SECONDS) as mine:
+        if not mine:
+            return {}
         now = timezone.now()
         since: Any = BROKER.get(WATCHED)
         watched = datetime.fromtimestamp(float(since), UTC) if since else now
@@ -126,8 +117,6 @@ def reconcile_engine() -> dict[str, int]:
         if engine_reconciliation.AWAY not in done:
             BROKER.set(WATCHED, watched.timestamp(), ex=WATCHED_SECONDS)
         return done
-    finally:
-        BROKER.delete(RECONCILING)
 
 
 @shared_task(name="reservations.tasks.roll_months")  # type: ignore[untyped-decorator]

@@ -23,6 +23,7 @@ from telemetry.history.stored_usage import fill_summaries
 from telemetry.inventory import broker_log
 from telemetry.inventory.xid_counts import judge_xids
 from telemetry.live.broadcast import CALENDAR_CHANGED, FRAME_LATEST
+from telemetry.live.broker_turn import turn
 from telemetry.models import TelemetryPolicy
 from telemetry.protocol.errors import FrameRefused
 from telemetry.protocol.frame import decode
@@ -148,16 +149,14 @@ def read_slurm() -> dict[str, int]:
     if not settings.SLURM_CLUSTER:
         return {}
     close_old_connections()
-    with redis.Redis.from_url(settings.REDIS_URL, socket_timeout=5) as client:
-        if not client.set(SLURM_TURN, "1", nx=True, ex=SLURM_TURN_SECONDS):
+    with (
+        redis.Redis.from_url(settings.REDIS_URL, socket_timeout=5) as client,
+        turn(SLURM_TURN, seconds=SLURM_TURN_SECONDS, client=client) as mine,
+    ):
+        if not mine:
             return {}
-        try:
-            commands = SlurmCommands(
-                conf=settings.SLURM_CONF, folder=settings.SLURM_FOLDER
-            )
-            changes = read_cluster(settings.SLURM_CLUSTER, commands)
-            if changes.changed:
-                client.publish(CALENDAR_CHANGED, b"")
-        finally:
-            client.delete(SLURM_TURN)
+        commands = SlurmCommands(conf=settings.SLURM_CONF, folder=settings.SLURM_FOLDER)
+        changes = read_cluster(settings.SLURM_CLUSTER, commands)
+        if changes.changed:
+            client.publish(CALENDAR_CHANGED, b"")
     return {"slurm_nodes": changes.nodes, "slurm_gpus_changed": changes.changed}

@@ -98,6 +98,7 @@ def main(arguments: Sequence[str]) -> int:
     _bring(("chromium", "chromium-browser"), "chromium")
     _bring_ldap()
     _bring_saml()
+    _bring_traces()
     if CI:
         # Of one version: the shell uses the browser's files.
         _bring(("chromium-headless-shell",), "chromium chromium-headless-shell")
@@ -356,6 +357,12 @@ def _bring_saml() -> None:
     """Install what sign-in with SAML needs, which most portals do not use."""
     if importlib.util.find_spec("onelogin") is None:
         _install("python3-saml", "requirements-saml.txt")
+
+
+def _bring_traces() -> None:
+    """Install what exports traces, which most portals do not use."""
+    if importlib.util.find_spec("opentelemetry.sdk") is None:
+        _install("opentelemetry", "requirements-otel.txt")
 
 
 def _install(name: str, file: str) -> None:

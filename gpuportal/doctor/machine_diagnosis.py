@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 from gpuportal.doctor.diagnosis import Diagnosis, note, problem, well
 from telemetry.protocol.hardware import Isolation
+from telemetry.protocol.node_token import LIFE_SECONDS
 from telemetry.protocol.sentences import counted, joined, sentence
-from telemetry.protocol.units import GIB_BYTES
+from telemetry.protocol.units import GIB_BYTES, format_duration
 
 CLOCK_OFF_SECONDS = 2.0
 """How far a node's clock may be off. Commands that expire need a good clock."""
@@ -42,6 +43,9 @@ class MachineFacts:
     channel: str
     """Why the channel to the portal does not work; "" if it does."""
     torch: str
+    token_number: int = 0
+    """Of the short token; 0: it has none."""
+    token_age_seconds: float | None = None
     readable: tuple[str, ...] = ()
     """Files with secrets that other users can read."""
     worker: str
@@ -86,6 +90,7 @@ def machine_report(facts: MachineFacts) -> Iterator[Diagnosis]:
             "channel",
             sentence("the portal accepts the token, and the order key is the portal's"),
         )
+    yield _token(facts)
     if facts.torch:
         yield well("torch", sentence("torch {version}", version=facts.torch))
     else:
@@ -101,6 +106,20 @@ def machine_report(facts: MachineFacts) -> Iterator[Diagnosis]:
     else:
         yield well("secrets", sentence("only their owner can read them"))
     yield _worker(facts.worker)
+
+
+def _token(facts: MachineFacts) -> Diagnosis:
+    age_seconds = facts.token_age_seconds
+    if not facts.token_number or age_seconds is None:
+        return note("token", sentence("that of the enrolment, which does not end"))
+    values = {"number": facts.token_number, "age": format_duration(age_seconds)}
+    if age_seconds > LIFE_SECONDS:
+        return problem(
+            "token",
+            sentence("number {number} is {age} old and has ended", **values),
+            sentence("The worker renews it: systemctl restart gpuportal-node"),
+        )
+    return well("token", sentence("number {number}, {age} old", **values))
 
 
 def _driver(facts: MachineFacts) -> Diagnosis:

@@ -22,6 +22,7 @@ from telemetry.agent.host_capacity import host_capacity
 from telemetry.agent.probe import machine
 from telemetry.protocol.codec import encode
 from telemetry.protocol.errors import ProbeUnavailable
+from telemetry.token_files import TokenFiles
 
 SECONDS = 5.0
 UNIT = "gpuportal-node"
@@ -38,7 +39,9 @@ def machine_facts(node: NodeSettings, settings_file: Path) -> MachineFacts:
     )
     channel = channel_check.check(node)
     gate, gate_unknown = _gate()
-    secret = (settings_file, node.token_file, node.order_key_file)
+    files = TokenFiles(node.token_file)
+    secret = (settings_file, *files.secret_files(), node.order_key_file)
+    number, token_age_seconds = _short_token(files)
     return MachineFacts(
         gpus=gpus,
         driver=driver,
@@ -57,6 +60,8 @@ def machine_facts(node: NodeSettings, settings_file: Path) -> MachineFacts:
         broker=_broker(node),
         channel="" if channel.state is ChannelState.OK else channel.detail,
         torch=_version("torch"),
+        token_number=number,
+        token_age_seconds=token_age_seconds,
         readable=tuple(str(file) for file in secret if _readable(file)),
         worker=_unit_state(),
     )
@@ -104,6 +109,15 @@ def clock_ahead_seconds(web_url: str) -> float | None:
     if portal <= after and before < portal + 1:
         return 0.0
     return before - (portal + 1) if before >= portal + 1 else after - portal
+
+
+def _short_token(files: TokenFiles) -> tuple[int, float | None]:
+    """Return number and age of the token that the node shows; 0: of its enrolment."""
+    try:
+        found = files.current(files.enrolment.read_text().strip())
+    except OSError:
+        return 0, None  # The check of the channel says why.
+    return (found.number, files.age_seconds(time.time())) if found else (0, None)
 
 
 def _cards() -> tuple[int | None, str, str]:

@@ -37,6 +37,10 @@ class NodeState:
     """Why its channel does not work; "" if it does, or is not known."""
     gate: str
     """Why its gate does not work; "" if it does, or is open."""
+    warnings: tuple[str, ...] = ()
+    """What is wrong with its machine, such as a clone."""
+    token_age_seconds: float | None = None
+    """Age of its short token; None: it has that of its enrolment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,5 +258,10 @@ def _nodes(nodes: Iterable[NodeState]) -> Iterator[Diagnosis]:
             yield problem(check, node.channel, fix)
         elif node.gate:
             yield problem(check, node.gate, "Set its gate to open, or see its page.")
+        elif node.warnings:
+            yield problem(check, " ".join(node.warnings), "")
         else:
-            yield well(check, f"live, driver {node.driver or 'unknown'}")
+            age_seconds = node.token_age_seconds
+            token = "" if age_seconds is None else format_duration(age_seconds)
+            words = f", token {token} old" if token else ""
+            yield well(check, f"live, driver {node.driver or 'unknown'}{words}")

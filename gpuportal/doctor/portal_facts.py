@@ -43,6 +43,8 @@ from reservations.accounts.identities.queries import (
 from reservations.accounts.identities.saml_settings import SamlProvider
 from reservations.models import OpenidClient
 from telemetry import paths
+from telemetry.inventory.node_identity import identity_warnings
+from telemetry.inventory.short_tokens import token_issued_at
 from telemetry.models import Node
 
 CERTIFICATE_ENDS_SOON = timedelta(days=30)
@@ -215,6 +217,10 @@ def _bundled() -> bool:
     return bool(bundle.current())
 
 
+def _age_seconds(since: datetime | None, now: datetime) -> float | None:
+    return None if since is None else (now - since).total_seconds()
+
+
 def _nodes(now: datetime) -> Iterator[NodeState]:
     broken = (Node.GateState.FAILED, Node.GateState.UNAVAILABLE)
     try:
@@ -224,7 +230,7 @@ def _nodes(now: datetime) -> Iterator[NodeState]:
     for node in rows:
         seen, state = node.last_seen_at, node.channel_state
         well = state in ("", Node.Channel.OK)
-        silent_seconds = None if seen is None else (now - seen).total_seconds()
+        silent_seconds = _age_seconds(seen, now)
         yield NodeState(
             name=node.name,
             silent_seconds=silent_seconds,
@@ -236,4 +242,6 @@ def _nodes(now: datetime) -> Iterator[NodeState]:
             gate=node.gate_reason or "its gate failed"
             if node.gate_mode != Node.GateMode.OPEN and node.gate_state in broken
             else "",
+            warnings=tuple(identity_warnings(node, now)),
+            token_age_seconds=_age_seconds(token_issued_at(node), now),
         )

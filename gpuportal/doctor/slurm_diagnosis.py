@@ -20,6 +20,8 @@ MOST_NAMES = 3
 IMPORT_OLD_SECONDS = 3 * 3600
 """Usage is imported every hour."""
 AGENT_OLD_SECONDS = 60.0
+SHORTEST_JOB_AGE = 60
+"""Seconds of MinJobAge. Slurm is asked every 15 s, and may be late."""
 WORKERS = "systemctl status gpuportal-worker gpuportal-beat"
 
 
@@ -66,7 +68,6 @@ class SlurmFacts:
     """Of the commands on this machine."""
     user: str
     """The Unix user as which the portal asks."""
-    is_root: bool
     failure: str = ""
     """Why the cluster cannot be read; "" if it can."""
     config: Mapping[str, str] = field(default_factory=dict)
@@ -77,7 +78,9 @@ class SlurmFacts:
     whole_nodes: Mapping[str, WholeNodes] = field(default_factory=dict)
     """Nodes that are booked as a whole, with the reason."""
     admin_level: str = ""
-    """The right of our user in slurmdbd; "" without one."""
+    """The right of our user in slurmdbd; "" if it does not know the user."""
+    may_reserve: bool = False
+    """Whether the controller lets our user change reservations."""
     reading: SlurmReading | None = None
     booking: SlurmBooking | None = None
     """None: its nodes are not booked here."""
@@ -92,10 +95,33 @@ class SlurmFacts:
         return self.config.get("AccountingStorageType", "").endswith("/slurmdbd")
 
     @property
-    def operator(self) -> bool:
-        """Whether our user may see and reserve everything."""
-        slurm_user = self.config.get("SlurmUser", "").partition("(")[0]
-        return self.is_root or self.user == slurm_user or self.admin_level in OPERATORS
+    def slurm_user(self) -> str:
+        """The Unix user of the controller."""
+        return self.config.get("SlurmUser", "").partition("(")[0] or "SlurmUser"
+
+    @property
+    def remedy(self) -> str:
+        """How our user gets the right to see and to reserve everything."""
+        if not self.database:
+            return (
+                f"Without slurmdbd only root and {self.slurm_user} have the right. Run "
+                f"the portal as {self.slurm_user}, or set up slurmdbd."
+            )
+        if self.admin_level in OPERATORS:
+            return (
+                f"slurmdbd has {self.admin_level} for {self.user}, and the controller "
+                "does not know it. Check that it reaches slurmdbd (sacctmgr show "
+                "cluster), and run scontrol reconfigure."
+            )
+        if not self.admin_level:
+            return (
+                f"sacctmgr add user {self.user} account=ACCOUNT AdminLevel=Operator, "
+                "with any account of the cluster, as an administrator of Slurm."
+            )
+        return (
+            f"sacctmgr modify user {self.user} set AdminLevel=Operator, as an "
+            "administrator of Slurm."
+        )
 
 
 def slurm_report(facts: SlurmFacts) -> Iterator[Diagnosis]:
@@ -245,16 +271,18 @@ def _rights(facts: SlurmFacts) -> Diagnosis:
     user = facts.user
     private = facts.config.get("PrivateData", "none").split(",")
     hidden = sorted(HIDING & {word.strip() for word in private})
-    if facts.operator:
+    if facts.may_reserve:
         return well("rights", f"{user} may see and reserve everything")
-    fix = f"sacctmgr modify user {user} set AdminLevel=Operator"
     if hidden:
         words = ", ".join(hidden)
         return problem(
-            "rights", f"PrivateData hides from {user} what others have: {words}", fix
+            "rights",
+            f"{user} is no operator, and PrivateData hides from it what others have: "
+            f"{words}",
+            facts.remedy,
         )
-    fact = f"{user} may see everything, and may not reserve"
-    return Diagnosis("rights", CheckState.NOTE, fact, fix if facts.database else "")
+    fact = f"{user} is no operator: it may see everything, and may not reserve"
+    return Diagnosis("rights", CheckState.NOTE, fact, facts.remedy)
 
 
 def _reading(facts: SlurmFacts) -> Iterator[Diagnosis]:
@@ -284,12 +312,11 @@ def _reading(facts: SlurmFacts) -> Iterator[Diagnosis]:
 
 
 def _booking(facts: SlurmFacts, found: SlurmBooking) -> Iterator[Diagnosis]:
-    if not (facts.operator or facts.failure):
+    if not (facts.may_reserve or facts.failure):
         yield problem(
             "booking",
             f"{facts.user} may not reserve nodes, so every booking is refused",
-            f"sacctmgr modify user {facts.user} set AdminLevel=Operator, or run the "
-            "portal as SlurmUser",
+            facts.remedy,
         )
     elif found.failures:
         name, why = found.failures[0]
@@ -301,7 +328,21 @@ def _booking(facts: SlurmFacts, found: SlurmBooking) -> Iterator[Diagnosis]:
         )
     else:
         yield well("booking", f"reservations of the portal in Slurm: {found.held}")
+    yield from _short_memory(facts)
     yield _agent(found)
+
+
+def _short_memory(facts: SlurmFacts) -> Iterator[Diagnosis]:
+    """Report that Slurm forgets ended jobs before the portal has seen them."""
+    seconds = facts.config.get("MinJobAge", "").split()[:1]
+    if seconds and seconds[0].isdecimal() and int(seconds[0]) < SHORTEST_JOB_AGE:
+        yield Diagnosis(
+            "short jobs",
+            CheckState.NOTE,
+            f"MinJobAge is {seconds[0]} s, so a short job may not check its holder in",
+            f"Set MinJobAge={SHORTEST_JOB_AGE} or more in slurm.conf. The default is "
+            "300.",
+        )
 
 
 def _strange(names: tuple[str, ...]) -> Diagnosis:

@@ -23,7 +23,7 @@ MOST_SHARED = 20
 
 
 def slurm_facts(now: datetime) -> SlurmFacts:
-    """Ask Slurm once, with requests that only read.
+    """Ask Slurm once, with requests that change nothing.
 
     Raises:
         SlurmFailure: Slurm's commands are missing, or cannot be run.
@@ -35,7 +35,6 @@ def slurm_facts(now: datetime) -> SlurmFacts:
         "cluster": settings.SLURM_CLUSTER,
         "version": version,
         "user": user,
-        "is_root": os.geteuid() == 0,
         "reading": _reading(now),
         "booking": _booking(now),
         "shared_users": _shared_users(),
@@ -46,6 +45,7 @@ def slurm_facts(now: datetime) -> SlurmFacts:
         nodes = commands.nodes(version)
         commands.jobs()
         strange = _strange_holds(commands.reservations(version))
+        may_reserve = commands.may_reserve()
     except SlurmFailure as error:
         return SlurmFacts(**common, failure=str(error))
     with_gpus = [node for node in nodes if any(one.count for one in node.gpus)]
@@ -64,6 +64,7 @@ def slurm_facts(now: datetime) -> SlurmFacts:
             for node in with_gpus
             if (because := why_whole(node, version, config)) is not None
         },
+        may_reserve=may_reserve,
         admin_level=_admin_level(commands, config, user),
     )
 

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 
 from pythonjsonlogger.json import JsonFormatter
 
+from gpuportal.logs import trace_export
 from telemetry import request_id
 
 FORMATS = ("line", "json")
@@ -35,6 +36,8 @@ class RequestIdFilter(logging.Filter):
         found = request_id.current()
         record.request_id = found or None
         record.request_words = f" [request {found}]" if found else ""
+        if trace_id := trace_export.trace_id():
+            record.trace_id = trace_id
         return True
 
 

@@ -27,10 +27,10 @@ from cryptography.hazmat.primitives.serialization import (
     Encoding,
     PublicFormat,
     load_der_public_key,
-    load_pem_private_key,
 )
 
-from gpuportal.node_settings import NodeSettings, NodeSettingsError
+from gpuportal.node_settings import NodeSettings
+from placement.agent.token_renewal import KEY_FILE, machine_key
 from placement.protocol.join_messages import (
     ANSWER,
     MOST_ANSWER_BYTES,
@@ -47,11 +47,11 @@ from placement.protocol.join_messages import (
 from telemetry.agent.probe import machine
 from telemetry.agent.process_owners import boot_id
 from telemetry.paths import BASE_DIR
-from telemetry.protocol.codec import Malformed, decode
+from telemetry.protocol.codec import decode
 from telemetry.protocol.coded_error import EXIT_REFUSED, one_line
 from telemetry.protocol.errors import ProbeUnavailable
+from telemetry.protocol.node_proof import public_key_of
 
-KEY_FILE = "node_key"
 MACHINE_ID = Path("/etc/machine-id")
 EXAMPLE = BASE_DIR / "deploy" / "node.env.example"
 SECONDS = 60.0
@@ -85,33 +85,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         write_bundle(
             options.write, answer=answer, key_der=base64.b64decode(values["key"]), ca=ca
         )
-    except (JoinFailed, JoinUntrusted, Malformed, NodeSettingsError, OSError) as error:
+    except (JoinFailed, JoinUntrusted, ValueError, OSError) as error:
         print(f"join: {one_line(str(error))}", file=sys.stderr)
         return EXIT_REFUSED
     print("ready" if answer.broker_ready else "wait")
     return 0
 
 
-def machine_key(path: Path) -> Ed25519PrivateKey:
-    """Return the machine's key. `deploy/join.sh` makes it.
-
-    Raises:
-        JoinFailed: the file has something else.
-        OSError: it cannot be read.
-    """
-    try:
-        key = load_pem_private_key(path.read_bytes(), password=None)
-    except ValueError as error:
-        raise JoinFailed(f"{path} has no key: delete it, and join again") from error
-    if not isinstance(key, Ed25519PrivateKey):
-        raise JoinFailed(f"{path} has a key of another kind")
-    return key
-
-
 def request_of(key: Ed25519PrivateKey) -> JoinRequest:
     """Return what this machine says about itself."""
     gpus, driver, no_gpus = _gpus()
-    public = key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
     try:
         machine_id = MACHINE_ID.read_text().strip()
     except OSError:
@@ -120,7 +103,7 @@ def request_of(key: Ed25519PrivateKey) -> JoinRequest:
         raise JoinFailed(f"{MACHINE_ID} is missing: type systemd-machine-id-setup")
     return JoinRequest(
         nonce=secrets.token_hex(16),
-        public_key=base64.b64encode(public).decode(),
+        public_key=public_key_of(key),
         machine_hash=machine_sum(machine_id),
         boot_id=boot_id()[:40],
         hostname=platform.node()[:120],

@@ -30,6 +30,7 @@ CHECKS = {
     "ssh": sentence("ssh"),
     "broker": sentence("Broker"),
     "channel": sentence("Channel"),
+    "token": sentence("Token"),
     "torch": sentence("torch"),
     "secrets": sentence("Secret files"),
     "worker": sentence("Worker"),

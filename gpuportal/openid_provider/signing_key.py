@@ -5,6 +5,7 @@ It is RSA, because RS256 is the one algorithm that every service knows (OpenID C
 Core 1.0, section 15.1).
 """
 
+from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any
 
@@ -17,6 +18,8 @@ from cryptography.hazmat.primitives.serialization import (
 from joserfc.errors import JoseError
 from joserfc.jwk import RSAKey
 
+from reservations.models import AuditEntry
+from reservations.store.audit_log import audit_act
 from telemetry import paths
 
 CURRENT, PREVIOUS = "openid_key", "openid_key_previous"
@@ -24,10 +27,17 @@ CURRENT, PREVIOUS = "openid_key", "openid_key_previous"
 ALGORITHM = "RS256"
 BITS = 3072
 LEAST_BITS = 2048
+REPLACED = "openid.key-replaced"
+PAUSE = timedelta(hours=1)
+"""Between two new keys. Services may need that long to fetch the last one."""
 
 
 class SigningKeyInvalid(Exception):
     """The file of the key cannot be used. The text names it."""
+
+
+class ReplacedLately(Exception):
+    """A second new key within PAUSE. ID tokens of the key before would be refused."""
 
 
 def signing_key() -> RSAKey:
@@ -62,15 +72,27 @@ def key_id(key: RSAKey) -> str:
     return key.thumbprint()
 
 
-def rotate() -> str:
+def replace(now: datetime, *, force: bool = False) -> str:
     """Replace the key, and return the name of the new one.
 
     ID tokens that the previous key signed stay valid. Those of the key before do not.
+    The audit log has it first, so that no new key is unknown to it.
+
+    Args:
+        force: even if the key was replaced within PAUSE.
 
     Raises:
         SigningKeyInvalid: another key is in its file.
+        ReplacedLately: the key was replaced within PAUSE.
     """
     public = signing_key().as_pem(private=False).decode()
+    lately = AuditEntry.objects.filter(verb=REPLACED, at__gt=now - PAUSE)
+    if not force and lately.exists():
+        raise ReplacedLately(
+            "the key was replaced within the last hour; a second new key lets services "
+            "refuse what the first one replaced had signed (--force does it)"
+        )
+    audit_act(verb=REPLACED, subject="site", actor=None, now=now)
     paths.secret_file(PREVIOUS).unlink(missing_ok=True)
     paths.make_secret(PREVIOUS, public)
     paths.secret_file(CURRENT).unlink(missing_ok=True)

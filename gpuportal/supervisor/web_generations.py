@@ -34,6 +34,8 @@ from gpuportal.supervisor import kernel
 from telemetry.protocol.back_off import BackOff
 
 SIGNALS = (signal.SIGHUP, signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
+BACKLOG = 2048
+"""Connections that wait to be accepted, as uvicorn has it."""
 READY_SECONDS = 150.0
 """How long a web process may take to load the application."""
 LOOK_SECONDS = 0.05
@@ -370,6 +372,22 @@ def reload_web(file: Path) -> str:
     return "the web does not answer"
 
 
+def open_socket(path: Path) -> int:
+    """Listen on a Unix socket, which every user may connect to; return its descriptor.
+
+    It is for a container, where nothing else opens a port beforehand.
+
+    Raises:
+        OSError: the path cannot be used.
+    """
+    path.unlink(missing_ok=True)
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(str(path))
+    path.chmod(0o666)
+    listening.listen(BACKLOG)
+    return listening.detach()
+
+
 def main() -> int:
     """Serve, or ask the process that serves for a new generation."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -377,6 +395,9 @@ def main() -> int:
     parser.add_argument("--reload", action="store_true")
     parser.add_argument("--root", type=Path, default=Path.cwd())
     parser.add_argument("--fd", type=int, default=3, help="the open port")
+    parser.add_argument(
+        "--uds", type=Path, metavar="FILE", help="a socket to open in place of a port"
+    )
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--module", default="gpuportal.supervisor.web_process")
     options = parser.parse_args()
@@ -387,7 +408,7 @@ def main() -> int:
         return 1 if why else 0
     return WebGenerations(
         root=options.root,
-        fd=options.fd,
+        fd=open_socket(options.uds) if options.uds else options.fd,
         workers=options.workers,
         module=options.module,
         state=options.state,

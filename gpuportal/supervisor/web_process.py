@@ -9,6 +9,7 @@ closes connections a moment later.
 
 import argparse
 import asyncio
+import os
 import socket
 
 import uvicorn
@@ -49,7 +50,8 @@ def main() -> None:
             access_log=False,
             server_header=False,
             proxy_headers=True,
-            forwarded_allow_ips="127.0.0.1",
+            # The proxy's. "*" where nobody else reaches the socket.
+            forwarded_allow_ips=os.environ.get("FORWARDED_ALLOW_IPS", "127.0.0.1"),
             ws_max_size=2**20,
             ws_per_message_deflate=False,
             timeout_graceful_shutdown=DRAIN_SECONDS,

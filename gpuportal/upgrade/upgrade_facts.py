@@ -1,5 +1,6 @@
 """Read the facts about a portal that is to be upgraded."""
 
+import http.client
 import re
 import shutil
 import time
@@ -22,6 +23,7 @@ from gpuportal.upgrade.migration_effects import (
     effects_of,
     tables_made,
 )
+from gpuportal.upgrade.readiness import parts_not_in_order
 from gpuportal.upgrade.release_folders import ReleaseUnusable, release_of
 from gpuportal.upgrade.upgrade_report import (
     NodeRelease,
@@ -41,12 +43,13 @@ _RELEASE = re.compile(r"^## (\d+\.\d+\.\d+) \(", re.MULTILINE)
 
 
 def upgrade_facts(
-    installed: Path | None, *, lost_packages: Sequence[str] = ()
+    installed: Path | None, *, web: str, lost_packages: Sequence[str] = ()
 ) -> UpgradeFacts:
     """Read everything once. Nothing is changed.
 
     Args:
         installed: folder of the release that runs; None: not known.
+        web: address of the web processes that run.
         lost_packages: Python packages that only the installed release has.
     """
     last, now = last_backup.read_last(), time.time()
@@ -86,6 +89,7 @@ def upgrade_facts(
             for folder in (settings.VAR_DIR, paths.BASE_DIR)
         ),
         lost_packages=tuple(lost_packages),
+        not_in_order=_not_in_order(web),
     )
 
 
@@ -128,6 +132,13 @@ def lost_to(folder: Path) -> list[str]:
             if effect.kind is EffectKind.CONTRACT
         ]
     return found
+
+
+def _not_in_order(web: str) -> tuple[str, ...] | None:
+    try:
+        return tuple(parts_not_in_order(web))
+    except (OSError, http.client.HTTPException, ValueError):
+        return None
 
 
 def _release(folder: Path | None) -> str:

@@ -75,6 +75,8 @@ class UpgradeFacts:
     disk_free_bytes: int
     lost_packages: tuple[str, ...]
     """Python packages that only the installed release has."""
+    not_in_order: tuple[str, ...] | None
+    """Parts that ``/readyz`` calls not in order; None: the web does not answer."""
 
 
 def upgrade_report(facts: UpgradeFacts) -> Iterator[Diagnosis]:
@@ -89,6 +91,7 @@ def upgrade_report(facts: UpgradeFacts) -> Iterator[Diagnosis]:
     else:
         yield from _migrations(facts)
         yield from _going_on(facts)
+    yield _web(facts)
     yield _backup(facts)
     yield from _nodes(facts)
     free = f"{facts.disk_free_bytes / GIB_BYTES:.1f} GiB free"
@@ -193,6 +196,19 @@ def _going_on(facts: UpgradeFacts) -> Iterator[Diagnosis]:
         "replaced: no request is refused, and open pages connect again. Nodes, jobs, "
         "broker and database are not restarted",
     )
+
+
+def _web(facts: UpgradeFacts) -> Diagnosis:
+    bad = facts.not_in_order
+    if bad is None:
+        return note("web", "it does not answer, so it may be stopped")
+    if not bad:
+        return well("web", "it answers, and every part is in order")
+    fix = (
+        "See gpuportal-manage health. If you accept it, the test after the upgrade "
+        "accepts it too."
+    )
+    return problem("web", f"not in order now: {', '.join(bad)}", fix)
 
 
 def _backup(facts: UpgradeFacts) -> Diagnosis:

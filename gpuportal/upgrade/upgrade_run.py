@@ -57,7 +57,10 @@ INTERRUPTIONS = (signal.SIGINT, signal.SIGTERM)
 TRIES = 3
 PAUSE_SECONDS = 5.0
 BACKUP_COMMAND = Path("gpuportal/management/commands/backup.py")
-OPTIONAL_LISTS = ("requirements-ldap.txt", "requirements-saml.txt")
+OPTIONAL_LISTS = (
+    *("requirements-ldap.txt", "requirements-saml.txt"),
+    "requirements-otel.txt",
+)
 """Further packages that a portal may have, beside the list of its set-up."""
 
 
@@ -134,6 +137,8 @@ class UpgradeRun:
     """Whether it began to replace the scripts of the pages."""
     resumed: bool = False
     """Whether it goes on with a change that was killed."""
+    not_in_order: list[str] = field(default_factory=list)
+    """Parts of the portal that were not in order before."""
     lock: int | None = None
     """Descriptor of the lock. It is held until the last command has ended, too."""
 
@@ -157,6 +162,7 @@ class UpgradeRun:
                 "them: --accept"
             )
             return status
+        self.not_in_order = self._not_in_order(new)
         try:
             self._change(new)
         except FAILURES as error:
@@ -218,6 +224,8 @@ class UpgradeRun:
         self.say(found.stdout.rstrip() or found.stderr.strip())
         if self.options.check or (found.returncode and not self.options.accept):
             return found.returncode
+        if not self.resumed:
+            self.not_in_order = self._not_in_order(new)
         try:
             self.collected = True
             self._manage(old, "collectstatic", "--noinput", "-v0")
@@ -251,6 +259,7 @@ class UpgradeRun:
         lists = [_named(file) for file in old.glob("requirements*.txt")]
         lost = sorted(_packages(old) - _packages(new) - set().union(*lists))
         words = ["upgrade", "--check", "--installed", str(old)]
+        words += ["--web", self.options.web]
         words += [word for name in lost for word in ("--lost", name)]
         found = self._manage(new, *words, check=False)
         self.say(found.stdout.rstrip())
@@ -364,9 +373,16 @@ class UpgradeRun:
             line = self.services.last_lines(service)
             raise StepFailed(f"{error}" + (f" ({line})" if line else "")) from error
 
+    def _not_in_order(self, release: Path) -> list[str]:
+        """Return what is not in order before anything changes, such as `disk`."""
+        words = ("upgrade", "--not-in-order", "--web", self.options.web)
+        found = self._manage(release, *words, check=False)
+        return [] if found.returncode else found.stdout.split()
+
     def _test(self, tested_by: Path, release: Path) -> None:
         words = ["upgrade", "--self-test", "--web", self.options.web]
         words += ["--note", self.old.name, release.name]
+        words += [word for part in self.not_in_order for word in ("--before", part)]
         found = self._manage(tested_by, *words, check=False)
         self.say(found.stdout.rstrip())
         if found.returncode:
@@ -417,7 +433,9 @@ class UpgradeRun:
         if not found.returncode:
             return ""
         bad = [line for line in found.stdout.splitlines() if "problem" in line[:8]]
-        return " ".join(" ".join(bad or [_last_line(found)]).split()).rstrip(".")
+        first = " ".join((bad or [_last_line(found)])[0].split()).rstrip(".")
+        more = f" ({len(bad) - 1} more, see --back --check)" if len(bad) > 1 else ""
+        return first.partition(". Fix: ")[0] + more
 
     def _stay(self, why: str, lost: str) -> None:
         """Say why there is no way back. What was not restarted yet gets the new code.

@@ -2,7 +2,8 @@
 
 Samples use the broker's user, so a wrong token would go unnoticed until a Job fails.
 For that reason the node presents its token to the portal, compares the order key, logs
-every problem and reports it in ``facts.<node>``.
+every problem and reports it in ``facts.<node>``. Before that it renews the token if it
+is due (token_renewal.py).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from placement.agent import token_renewal
 from placement.agent.job_folder import NodeView
 from placement.agent.portal_channel import ChannelDown, ChannelRefused, request
 from placement.protocol import signing
@@ -40,9 +42,8 @@ def check(node: NodeView) -> ChannelFact:
         _, body = request("GET", url, node=node.name, token=token, headers=boot)
         expected = json.loads(body)["order_key_sha256"]
     except ChannelRefused as error:
-        if error.status in (401, 403):
-            why = f"the portal does not know {node.name}, or the token is not its own"
-            return ChannelFact(ChannelState.REFUSED, why)
+        if error.status in token_renewal.UNKNOWN:
+            return token_renewal.unknown(node)
         return ChannelFact(ChannelState.DOWN, f"the portal answered {error}")
     except (ChannelDown, ValueError, KeyError, TypeError) as error:
         return ChannelFact(ChannelState.DOWN, str(error))
@@ -62,6 +63,8 @@ class ChannelWatch:
     def __init__(self, node: NodeView) -> None:
         self.node = node
         self.known: ChannelFact | None = None
+        self.fault: ChannelFact | None = None
+        """Why the token could not be renewed."""
 
     def run(
         self, stop: threading.Event, tell: Callable[[dict[str, Any]], bool]
@@ -71,9 +74,23 @@ class ChannelWatch:
             well = self.check_and_report(tell)
             stop.wait(EVERY_SECONDS if well else AGAIN_SECONDS)
 
+    def _checked(self) -> ChannelFact:
+        found = check(self.node)
+        ended = found.state is ChannelState.REFUSED
+        if not ended or not token_renewal.proves_itself(self.node):
+            return found
+        # Its token has ended, for example because the node was off for a week.
+        return token_renewal.renew(self.node) or check(self.node)
+
     def check_and_report(self, tell: Callable[[dict[str, Any]], bool]) -> bool:
         """Check once and report the result. Return whether the channel works."""
-        found = check(self.node)
+        fault = token_renewal.renew_if_due(self.node)
+        if fault is not None and fault != self.fault:
+            logger.warning("the token is not renewed: %s", fault.detail)
+        self.fault = fault
+        # The present token may be good for some hours.
+        refused = fault is not None and fault.state is ChannelState.REFUSED
+        found = fault if fault is not None and refused else self._checked()
         if found != self.known:
             if found.state is not ChannelState.OK:
                 logger.error("no channel to the portal: %s", found.detail)

@@ -38,6 +38,7 @@ from placement.agent.gate.gate_keeper import GateKeeper
 from placement.agent.job_folder import ENDS, JobFolder, NodeView, job_folders
 from placement.agent.local_runner import LocalRunner
 from placement.agent.process.enforcement import Enforcer
+from placement.agent.slurm import slurm_job
 from placement.agent.storage import disk_quota, folder_tree
 from placement.agent.storage.checkpoint_transfer import CheckpointTransfer
 from placement.agent.storage.live_log import LogPump
@@ -138,6 +139,7 @@ class JobKeeper:
             ("channel", lambda: self.channel.run(self._stop, self._publish_fact)),
             ("checkpoints", lambda: self.carrier.run(self._stop)),
             ("sizes", lambda: sizes.run(self._stop)),
+            ("slurm", lambda: slurm_job.run(self.runner.jobs, self._stop)),
             ("gate", lambda: self.gate.run(self._stop, self._publish_fact)),
         ]
         for name, loop in loops:

@@ -2,17 +2,24 @@
 
 from typing import TypedDict
 
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
-from ninja import Router
+from ninja import Query, Router
 
-from placement.backfill.queries import GapAnswer, gap_facts, gap_rows
+from placement.backfill.queries import (
+    MOST_ROWS,
+    GapAnswer,
+    gap_facts,
+    placed_rows,
+    visible_gaps,
+)
 from placement.backfill.service import queue_for_gaps, stop_in_gaps
 from placement.jobs.schemas import NewJob, StopReason
 from placement.models import Backfill
 from reservations.models import Membership, User
 from reservations.rules.errors import NotFound
 from telemetry.protocol.sentences import sentence
+from telemetry.web.cursor_page import CURSOR, NextPage, cursor_page, link_next
 
 router = Router(tags=["placement"])
 
@@ -30,7 +37,7 @@ class PlacedGap(GapAnswer):
     """1 is the oldest. Null: it does not wait."""
 
 
-class GapList(TypedDict):
+class GapList(NextPage):
     """Jobs in gaps that the caller may see."""
 
     gaps: list[PlacedGap]
@@ -65,13 +72,25 @@ def gap_create(user: User, body: NewJob) -> QueuedGap:
 
 
 @router.get("/jobs/gaps")
-def gap_list(request: HttpRequest, ended: bool = False) -> GapList:
+def gap_list(
+    request: HttpRequest,
+    response: HttpResponse,
+    ended: bool = False,
+    limit: int = Query(MOST_ROWS, ge=1, le=MOST_ROWS),
+    cursor: str = CURSOR,
+) -> GapList:
     """Jobs in gaps that the caller may see, newest first. ``ended``: also ended
     ones.
     """
-    now = timezone.now()
-    rows = gap_rows(_user(request), live=not ended)
-    return {"gaps": [{**gap_facts(r.row, now=now), "place": r.place} for r in rows]}
+    user, now = _user(request), timezone.now()
+    rows = visible_gaps(user, live=not ended)
+    page, following = cursor_page(rows, by="created_at", cursor=cursor, limit=limit)
+    link_next(request, response, following)
+    placed = placed_rows(page, user)
+    return {
+        "gaps": [{**gap_facts(r.row, now=now), "place": r.place} for r in placed],
+        "next": following,
+    }
 
 
 @router.get("/jobs/gaps/{int:backfill_id}")

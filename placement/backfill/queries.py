@@ -1,10 +1,11 @@
 """Jobs in gaps for pages and programs."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TypedDict
 
-from django.db.models import F, OuterRef, Subquery
+from django.db.models import F, OuterRef, QuerySet, Subquery
 
 from placement.jobs.queries import iso
 from placement.models import Backfill, Job
@@ -26,12 +27,24 @@ class GapRow:
     may_stop: bool
 
 
-def gap_rows(user: User, *, live: bool = True) -> list[GapRow]:
+def gap_rows(user: User) -> list[GapRow]:
+    """Return the live Jobs in gaps that a User may see, newest first."""
+    return placed_rows(visible_gaps(user)[:MOST_ROWS], user)
+
+
+def visible_gaps(user: User, *, live: bool = True) -> QuerySet[Backfill]:
     """Return the Jobs in gaps that a User may see, newest first."""
     rows = Backfill.objects.visible_to(user)
     if live:
         rows = rows.live()
-    rows = with_last_job(rows.select_related("owner", "membership__account"))
+    found: QuerySet[Backfill] = with_last_job(
+        rows.select_related("owner", "membership__account")
+    )
+    return found
+
+
+def placed_rows(rows: Iterable[Backfill], user: User) -> list[GapRow]:
+    """Return each Job in gaps with its place. Cost: one query."""
     ahead = list(
         Backfill.objects.filter(state=GapState.QUEUED)
         .order_by("created_at", "pk")
@@ -40,7 +53,7 @@ def gap_rows(user: User, *, live: bool = True) -> list[GapRow]:
     places = {pk: number for number, pk in enumerate(ahead, start=1)}
     return [
         GapRow(row, places.get(row.pk), row.owner_id == user.pk or user.is_operator)
-        for row in rows[:MOST_ROWS]
+        for row in rows
     ]
 
 

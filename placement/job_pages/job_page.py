@@ -306,7 +306,8 @@ def job_log(request: HttpRequest, pk: int) -> JsonResponse:
 @require_safe
 def job_numbers(request: HttpRequest, pk: int) -> JsonResponse:
     """Return the numbers in log and event files, thinned for a chart."""
-    return JsonResponse({"rows": run_curves.numbers(_visible_job(request, pk))})
+    found = run_curves.numbers(_visible_job(request, pk))
+    return JsonResponse({"rows": found.rows, "left_bytes": found.left_bytes})
 
 
 @require_safe

@@ -32,9 +32,8 @@ from placement.planner.launch.recipes import (
     RECIPES,
     as_planned,
     check_needs_no_plan,
-    checked_settings,
-    planned_sizes,
     runs_by_plan,
+    with_planned_sizes,
 )
 from placement.planner.values.errors import LaunchInvalid
 from placement.rules.job_refusals import (
@@ -115,8 +114,8 @@ def launch_in(
     _check_rights(user, reservation, where, checked, may_move=may_move)
     if kind == Job.Kind.RECIPE and recipe in BY_TORCHRUN:
         given = checked["recipe_settings"]
-        if plan is not None and (sizes := planned_sizes(recipe, plan.plan)):
-            given = checked_settings(recipe, {**sizes, **(recipe_settings or {})})
+        if plan is not None:
+            given = with_planned_sizes(recipe, plan.plan, recipe_settings or {})
         checked["recipe_settings"] = _planned(recipe, given, plan, where)
     before = checked_predecessor(
         user, after, reservation, resume_from=resume_from, now=now

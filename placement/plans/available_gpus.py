@@ -27,6 +27,7 @@ from reservations.store.foreign_use import RULES
 from telemetry.inventory.queries import LiveGpu, read_live
 from telemetry.live import broadcast
 from telemetry.models import Alert, Gpu, Node
+from telemetry.protocol.gpu_cards import GpuCard, card_of
 from telemetry.protocol.gpu_state import GpuState
 from telemetry.protocol.sentences import sentence
 
@@ -124,6 +125,12 @@ def offered(
         offers.append(_offer(gpu, looked, closed or words))
     ids = {gpu.uuid: gpu.pk for gpu in gpus}
     return AvailableGpus(tuple(offers), own, ids, window.start, window.end, later)
+
+
+def site_cards() -> list[GpuCard | None]:
+    """Return the kinds of cards of the site; None: one that is not in the table."""
+    rows = Gpu.objects.filter(present=True, retired=False)
+    return [card_of(name) for (name,) in rows.order_by().values_list("name").distinct()]
 
 
 def placement_policy() -> PlacementPolicy:

@@ -117,7 +117,7 @@ def record_use(
 
 def measured(outcome: PlanOutcome, job: Job) -> PlanOutcome:
     """Return the row with the present values of the log. Nothing is written."""
-    rows = log_store.numbers(job)
+    rows = log_store.numbers(job).rows
     pace = pace_of(rows, [(at, step) for at, step in outcome.marks])
     outcome.step_seconds, outcome.step_source = pace.step_seconds, pace.source
     outcome.steps_seen = max(0, pace.steps)
@@ -166,6 +166,8 @@ def settle_outcome(outcome: PlanOutcome, now: datetime) -> bool:
     """Settle one row if all its values have arrived. Otherwise wait."""
     job = outcome.job
     ended = job.ended_at or now
+    if log_store.numbers(job, log_store.SCAN_BYTES).left_bytes:
+        return False
     if log_store.size(job) < job.log_bytes and now - ended < timedelta(
         seconds=LOG_SECONDS
     ):
@@ -222,7 +224,7 @@ def why_not_counted(outcome: PlanOutcome, job: Job) -> str:
 def _other_model(job: Job) -> str:
     """Return the difference between a Job's model and its Plan's. "": none."""
     assert job.plan is not None
-    rows = log_store.numbers(job)
+    rows = log_store.numbers(job).rows
     ran = next((row["parameters"] for row in rows if "parameters" in row), None)
     planned = job.plan.plan.get("parameter_count", 0)
     if ran is not None and abs(ran - planned) > SAME_MODEL * planned:

@@ -6,6 +6,7 @@ The codes of all are in docs/errors.md.
 from http import HTTPStatus
 
 from telemetry.protocol.coded_error import CodedError
+from telemetry.protocol.node_proof import ProofFault
 from telemetry.protocol.sentences import sentence
 
 
@@ -16,6 +17,39 @@ class OrderRefused(CodedError):
         self.code = code
         self.detail = detail
         super().__init__(detail)
+
+
+class NodeProofRefused(CodedError):
+    """A machine that proves itself as a node gets no token."""
+
+    code = "proof-refused"
+    status = HTTPStatus.CONFLICT
+
+    def __init__(self, fault: ProofFault, *, node: str, other: str) -> None:
+        self.fault = fault
+        words = {
+            ProofFault.OTHER_KEY: sentence(
+                "{node} is bound to the key of {other}. If this machine is a clone, "
+                "type systemctl disable --now gpuportal-node here. Otherwise let it "
+                "join again.",
+                node=node,
+                other=other or "?",
+            ),
+            # A node reports at most 200 characters of it.
+            ProofFault.BEHIND: sentence(
+                "{other} has renewed the token of {node}. If this machine is a clone, "
+                "type systemctl disable --now gpuportal-node here. Otherwise let it "
+                "join again.",
+                node=node,
+                other=other or "?",
+            ),
+        }
+        super().__init__(words[fault])
+
+    @property
+    def members(self) -> dict[str, object]:
+        """Return the reason for programs."""
+        return {"fault": self.fault.value}
 
 
 class FactRefused(CodedError):

@@ -8,7 +8,10 @@ step is found beside or before the numbers:
 * bars of tqdm with a postfix, such as Lightning's: ``Epoch 1:  30%|###  | 3/10
   [00:02<00:05, 1.3it/s, loss=2.3]``.
 * Keras: ``Epoch 2/5``, then ``32/32 [====] - 1s 9ms/step - loss: 0.3``.
-* plain prints: ``epoch 1/2 loss 2.3``, ``Epoch [2/8], Step [100/600], Loss: 0.3``.
+* plain prints: ``epoch 1/2 loss 2.3``, ``Epoch [2/8], Step [100/600], Loss: 0.3``,
+  ``step 6: loss 1.02``, ``iter 0: loss 4.2, time 90.1ms``, accelerate's
+  ``epoch 0: {'accuracy': 0.87}``.
+* PyTorch's quick start: ``Epoch 1``, then ``loss: 2.30  [   64/60000]``.
 
 Every pattern is linear in the line, and lines are bounded.
 """
@@ -37,6 +40,11 @@ _EPOCH = re.compile(
     r"\bepoch[ :=#]{0,3}[\[(]?([0-9]{1,15})(?: ?(?:/|of) ?([0-9]{1,15}))?",
     re.IGNORECASE,
 )
+_STEP = re.compile(
+    r"\b(?:step|iter|iteration|update)[ :=#]{0,3}[\[(]?([0-9]{1,15})\b(?![.%])",
+    re.IGNORECASE,
+)
+_EXAMPLES = re.compile(r"\[ {0,12}([0-9]{1,15})/ {0,12}([0-9]{1,15})\]\s*\Z")
 _PART = re.compile(r"[\[( ]([0-9]{1,15})/([0-9]{1,15})\b")
 _PAIR = re.compile(
     rf"(?<![A-Za-z0-9_./-])([A-Za-z_][A-Za-z0-9_./]{{0,30}})(?:[=:] ?| )({_NUMBER})"
@@ -60,6 +68,10 @@ class TrainingOutput:
     """The step of the last bar that counts the whole run; -1: none yet."""
     reports: int = 0
     """Number of the Trainer's dictionaries without a bar before them."""
+    last: float = -1.0
+    """The last step of plain lines, as it was printed; -1: none yet."""
+    passed: float = 0.0
+    """Steps of earlier epochs, if they are counted from 0 in each."""
 
     def read(self, line: str) -> dict[str, float] | None:
         """Return the numbers of one line with their step; None: it has none.
@@ -79,7 +91,7 @@ class TrainingOutput:
             return self._of_bar(line, bar)
         if keras := _KERAS.search(line):
             return self._of_keras(line, keras)
-        return self._of_epoch(line)
+        return self._of_epoch(line) or self._of_step(line) or self._of_examples(line)
 
     def _report(self, line: str) -> dict[str, float] | None:
         """Read a dictionary that the Trainer prints, after the bar that it
@@ -87,13 +99,17 @@ class TrainingOutput:
         """
         head, _, rest = line.rpartition("{'")
         numbers = _finite(_DICT.findall("{'" + rest))
+        if "epoch" not in numbers and (epoch := _EPOCH.search(head)):
+            # accelerate's examples print the metrics of an epoch.
+            metrics = {key: x for key, x in numbers.items() if _METRIC.search(key)}
+            return {"step": float(epoch[1]), **metrics} if metrics else None
         if "epoch" not in numbers or len(numbers) < 2:
             return None
         if bar := _BAR.search(head):
             self.bar = max(self.bar, float(bar[1]))
         if "train_runtime" in numbers or "eval_runtime" in numbers:
             # A summary of the whole run, or of an evaluation at the last step.
-            numbers = {key: x for key, x in numbers.items() if "loss" in key}
+            numbers = {key: x for key, x in numbers.items() if _METRIC.search(key)}
             if not numbers:
                 return None
         elif self.bar < 0:
@@ -132,7 +148,33 @@ class TrainingOutput:
         step = self.epoch
         if part and float(part[1]) <= float(part[2]):
             step = min(self.epoch * float(part[2]) + float(part[1]), MOST_COUNT)
+        elif inner := _STEP.search(rest):
+            step = self._counted(float(inner[1]))
         return {"step": step, **numbers} if numbers else None
+
+    def _of_step(self, line: str) -> dict[str, float] | None:
+        """Read "step 6: loss 1.02"."""
+        step = _STEP.search(line)
+        numbers = _metrics(line[step.end() :]) if step else {}
+        if step is None or not numbers:
+            return None
+        return {"step": self._counted(float(step[1])), **numbers}
+
+    def _of_examples(self, line: str) -> dict[str, float] | None:
+        """Read "loss: 2.30  [   64/60000]": examples of the epoch."""
+        part = _EXAMPLES.search(line)
+        numbers = _metrics(line[: part.start()]) if part else {}
+        if part is None or not numbers or float(part[1]) > float(part[2]):
+            return None
+        before = max(0.0, self.epoch - 1) * float(part[2])
+        return {"step": min(before + float(part[1]), MOST_COUNT), **numbers}
+
+    def _counted(self, step: float) -> float:
+        """Return a step of the whole run. A smaller one than before begins an epoch."""
+        if step < self.last:
+            self.passed += self.last + 1
+        self.last = step
+        return min(self.passed + step, MOST_COUNT)
 
 
 def _metrics(text: str) -> dict[str, float]:

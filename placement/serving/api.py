@@ -3,7 +3,7 @@
 Inference is not here: it is the Open Inference Protocol at /serve/<job>/v2/.
 """
 
-from typing import Any, TypedDict
+from typing import Any
 
 from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
@@ -60,7 +60,7 @@ class Admit(Schema):
     admits: str
 
 
-class ModelFileList(TypedDict):
+class ModelFileList(NextPage):
     """The caller's model files."""
 
     files: list[show.ModelFileAnswer]
@@ -75,10 +75,17 @@ class EndpointList(NextPage):
 
 
 @router.get("/serve/files")
-def file_list(request: HttpRequest) -> ModelFileList:
+def file_list(
+    request: HttpRequest,
+    response: HttpResponse,
+    limit: int = Query(200, ge=1, le=200),
+    cursor: str = CURSOR,
+) -> ModelFileList:
     """The caller's model files, newest first."""
     rows = model_store.own_files(_user(request))
-    return {"files": [show.file_facts(row) for row in rows]}
+    page, following = cursor_page(rows, by="created_at", cursor=cursor, limit=limit)
+    link_next(request, response, following)
+    return {"files": [show.file_facts(row) for row in page], "next": following}
 
 
 @router.post("/serve/files", response={201: dict[str, Any]})

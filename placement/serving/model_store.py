@@ -77,7 +77,7 @@ def store_file(
         with transaction.atomic(durable=True):
             # The lock on the person's row makes the count below exact.
             User.objects.select_for_update().get(pk=user.pk)
-            same = _stored_files(user).filter(sha256=digest).first()
+            same = own_files(user).filter(sha256=digest).first()
             if same is not None:
                 return same
             _check_space(user, size_bytes)
@@ -264,7 +264,7 @@ def drop_file(*, user: User, file_id: int, now: datetime) -> None:
         FileServed: a live Job serves it.
     """
     with transaction.atomic(durable=True):
-        row = _stored_files(user).select_for_update().filter(pk=file_id).first()
+        row = own_files(user).select_for_update().filter(pk=file_id).first()
         if row is None:
             raise NotFound(
                 what=sentence("model file #{file_id} of yours", file_id=file_id)
@@ -279,18 +279,14 @@ def drop_file(*, user: User, file_id: int, now: datetime) -> None:
         transaction.on_commit(lambda: model_files.remove(row))
 
 
-def own_files(user: User) -> list[ModelFile]:
+def own_files(user: User) -> QuerySet[ModelFile]:
     """Return the files that a User has stored, newest first."""
-    return list(_stored_files(user))
-
-
-def _stored_files(user: User):  # type: ignore[no-untyped-def]
     return ModelFile.objects.filter(owner=user, dropped_at=None)
 
 
 def _check_space(user: User, size_bytes: int) -> None:
     """Check the limit of a person's files. Raises FilesFull."""
-    found = _stored_files(user).aggregate(files=Count("pk"), total=Sum("size_bytes"))
+    found = own_files(user).aggregate(files=Count("pk"), total=Sum("size_bytes"))
     files, total = found["files"], found["total"] or 0
     if files >= MOST_FILES or total + size_bytes > MOST_BYTES:
         raise FilesFull(

@@ -2,7 +2,7 @@
 
 from typing import Any, TypedDict
 
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.utils import timezone
 from ninja import Query, Router, Schema, Status
@@ -27,6 +27,7 @@ from reservations.web.request_keys import repeatable
 from reservations.web.schemas import Key, Line
 from telemetry.protocol.sentences import sentence
 from telemetry.web.answer_types import UtcInstant
+from telemetry.web.cursor_page import CURSOR, NextPage, cursor_page, link_next
 
 MOST_LISTED = 200
 router = Router(tags=["placement"])
@@ -67,7 +68,7 @@ class Sharing(Schema):
     shared: bool
 
 
-class WorkspaceList(TypedDict):
+class WorkspaceList(NextPage):
     """Workspaces and terminals that the caller may use."""
 
     workspaces: list[WorkspaceAnswer]
@@ -86,12 +87,15 @@ class EntryAnswer(TypedDict):
 @router.get("/workspaces")
 def workspace_list(
     request: HttpRequest,
+    response: HttpResponse,
     reservation: int | None = Query(None, ge=1, le=2**62),
     ended: bool = False,
+    limit: int = Query(MOST_LISTED, ge=1, le=MOST_LISTED),
+    cursor: str = CURSOR,
 ) -> WorkspaceList:
     """Workspaces and terminals that the caller may use, newest first.
 
-    With `ended` also those that have ended. At most 200 are listed.
+    With `ended` also those that have ended.
     """
     user = signed_in(request)
     rows = usable_workspaces(user)
@@ -99,7 +103,12 @@ def workspace_list(
         rows = rows.filter(job__reservation_id=reservation)
     if not ended:
         rows = rows.filter(job__in=Job.objects.live().values("pk"))
-    return {"workspaces": [workspace_facts(row, user) for row in rows[:MOST_LISTED]]}
+    page, following = cursor_page(rows, by="created_at", cursor=cursor, limit=limit)
+    link_next(request, response, following)
+    return {
+        "workspaces": [workspace_facts(row, user) for row in page],
+        "next": following,
+    }
 
 
 @router.post("/workspaces", response={201: dict[str, Any]})

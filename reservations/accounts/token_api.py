@@ -6,8 +6,8 @@ another one, which would still work after the first is revoked.
 
 from typing import TypedDict
 
-from django.http import HttpRequest
-from ninja import Router
+from django.http import HttpRequest, HttpResponse
+from ninja import Query, Router
 
 from reservations.accounts.api_tokens import revoke_token
 from reservations.models import ApiToken
@@ -16,7 +16,9 @@ from reservations.store.calendar_queries import iso
 from reservations.web.api_parts import count_request, signed_in, token_of
 from telemetry.protocol.sentences import sentence
 from telemetry.web.answer_types import UtcInstant
+from telemetry.web.cursor_page import CURSOR, NextPage, cursor_page, link_next
 
+MOST = 200
 router = Router(tags=["people"])
 
 
@@ -34,7 +36,7 @@ class TokenAnswer(TypedDict):
     """Whether this request was sent with it."""
 
 
-class TokenList(TypedDict):
+class TokenList(NextPage):
     """The caller's tokens."""
 
     tokens: list[TokenAnswer]
@@ -48,14 +50,21 @@ class TokenRevoked(TypedDict):
 
 
 @router.get("/tokens")
-def token_list(request: HttpRequest) -> TokenList:
+def token_list(
+    request: HttpRequest,
+    response: HttpResponse,
+    limit: int = Query(MOST, ge=1, le=MOST),
+    cursor: str = CURSOR,
+) -> TokenList:
     """The caller's tokens that are not revoked, newest first. Their text is not here.
 
     A token is made on the page Settings.
     """
     used = token_of(request)
     rows = ApiToken.objects.filter(user=signed_in(request), revoked_at=None)
-    return {"tokens": [_facts(row, used) for row in rows]}
+    page, following = cursor_page(rows, by="created_at", cursor=cursor, limit=limit)
+    link_next(request, response, following)
+    return {"tokens": [_facts(row, used) for row in page], "next": following}
 
 
 @router.delete("/tokens/{int:token_id}")

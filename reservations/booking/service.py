@@ -11,6 +11,7 @@ from reservations.booking import overstay as overstaying
 from reservations.booking.counted_returns import allocations_of, given_back_late
 from reservations.booking.refusals import count_refusal
 from reservations.engines import service as engines
+from reservations.engines.engine_port import ReservationEngine
 from reservations.models import Allocation, Membership, Reservation, User
 from reservations.notifications import live
 from reservations.rules.calendar import CalendarGpu
@@ -258,11 +259,15 @@ def write_decision(
     actor: User | None,
     policy: Policy,
     overstay: bool = False,
+    engine: ReservationEngine | None = None,
 ) -> Reservation:
     """Insert Reservation, Allocations, HOLD and audit row. Publish them on commit.
 
     Call it in a transaction, under the locks of ``locked``. The decision must be
     ``judge``'s, made under the same locks.
+
+    Args:
+        engine: as of `engines.hold`.
 
     Raises:
         Refusal: the engine of a node does not hold it (``engines``).
@@ -298,7 +303,7 @@ def write_decision(
     ledger.audit(
         "booked", made, actor=actor, now=now, gpus=[g.pk for g in request.gpus]
     )
-    engines.hold(made, request.gpus, now=now, policy=policy)
+    engines.hold(made, request.gpus, now=now, policy=policy, engine=engine)
     live.publish_reservation(
         made, gpu_ids=[gpu.pk for gpu in request.gpus], policy=policy
     )

@@ -64,6 +64,10 @@ class EngineView:
     holds: Mapping[str, HoldInfo] = field(default_factory=dict)
     running: Mapping[str, int] = field(default_factory=dict)
     """Number of jobs that run, by the name of the hold."""
+    used: frozenset[str] = frozenset()
+    """Names of the holds in which a job runs, or ran a short time ago."""
+    others: tuple[HoldInfo, ...] = ()
+    """What it holds on nodes for other purposes."""
 
 
 class EngineAnswer(StrEnum):
@@ -120,8 +124,12 @@ class ReservationEngine(Protocol):
         The database is locked meanwhile. What is not answered then raises `EngineAway`.
         """
 
-    def reserve(self, hold: HoldInfo, *, now: datetime) -> None:
+    def reserve(self, hold: HoldInfo, *, now: datetime, lost: bool = False) -> None:
         """Hold nodes. If there is a hold of this name, change it to this one.
+
+        Args:
+            lost: the engine had this hold. Jobs of its users that run on its nodes are
+                no reason to refuse it.
 
         Raises:
             EngineDeclined: the nodes are not free, or it may not be asked.
@@ -132,6 +140,14 @@ class ReservationEngine(Protocol):
 
         Raises:
             EngineDeclined: as in `reserve`. The hold is unchanged.
+        """
+
+    def check_rights(self) -> None:
+        """Check that the portal may see and change its holds, so that a hold that
+        `observe` does not show is gone.
+
+        Raises:
+            EngineDeclined: ``DENIED``.
         """
 
     def release(self, name: str) -> None:
@@ -159,11 +175,14 @@ class PortalEngine:
         """Return this engine, because nobody is asked."""
         return self
 
-    def reserve(self, hold: HoldInfo, *, now: datetime) -> None:
+    def reserve(self, hold: HoldInfo, *, now: datetime, lost: bool = False) -> None:
         """Do nothing: the Allocations hold the GPUs."""
 
     def change(self, hold: HoldInfo, *, seen: HoldInfo, now: datetime) -> None:
         """Do nothing: the Allocations hold the GPUs."""
+
+    def check_rights(self) -> None:
+        """Do nothing: the portal may do everything."""
 
     def release(self, name: str) -> None:
         """Do nothing: the Allocations hold the GPUs."""

@@ -47,6 +47,10 @@ _WORDS: dict[str, str] = {
         "minute."
     ),
     "closed": sentence("{nodes} is closed in Slurm. Reason: {why}."),
+    "unreported": sentence(
+        "{nodes} has not reported to Slurm since its restart, or does not answer it. "
+        "Try again in a minute."
+    ),
     "no-login": sentence(
         "{nodes} belongs to Slurm, and you have no Unix user there. The admin enters "
         "it under Manage, People."
@@ -71,6 +75,11 @@ class EngineRefused(Refusal):
     """Number that each node has."""
     held_gpus: int | None = None
     """Number that other reservations hold; None: it is not known."""
+
+    @property
+    def passes(self) -> bool:
+        """Whether the same request may be granted in some minutes."""
+        return self.cause in ("away", "leaving")
 
     def text(self, zone: tzinfo = UTC) -> str:
         cause = self.cause

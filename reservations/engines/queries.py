@@ -149,11 +149,12 @@ def cluster_is_silent() -> bool:
     return found is None or found.failing_since is not None
 
 
-def closed_nodes(names: Collection[str]) -> dict[str, str]:
-    """Return the reason of each of these nodes on which no job can begin now."""
+def closed_nodes(names: Collection[str]) -> dict[str, tuple[SlurmUse, str]]:
+    """Return why no job can begin now on each of these nodes, with Slurm's reason."""
     closed = Q(use__in=[SlurmUse.CLOSED, SlurmUse.AWAY])
     rows = SlurmGpu.objects.filter(closed, gpu__node__name__in=names)
-    return dict(rows.values_list("gpu__node__name", "reason"))
+    found = rows.values_list("gpu__node__name", "use", "reason")
+    return {node: (SlurmUse(use), reason) for node, use, reason in found}
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ compares them, so that a request that was lost, or made twice, does no harm.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -157,3 +157,22 @@ def strange_names(holds: Collection[str], known: Collection[str]) -> list[str]:
     ['gp_a1b2_2']
     """
     return sorted(set(holds) - set(known))
+
+
+def most_held_gpus(hold: HoldInfo, others: Iterable[HoldInfo]) -> int:
+    """Return how many GPUs of a node of a hold the other holds have at one instant of
+    its time, at most. One without a number has all of them."""
+    near = [one for one in others if meets(one, hold)]
+    instants = {max(one.start, hold.start) for one in near}
+    return max(
+        (
+            sum(
+                one.gpus_each or hold.of_each
+                for one in near
+                if node in one.nodes and one.start <= at < one.end
+            )
+            for node in hold.nodes
+            for at in instants
+        ),
+        default=0,
+    )

@@ -35,6 +35,7 @@ from reservations.engines.queries import (
     held_gpus,
     names_of_nodes,
 )
+from reservations.engines.rehearsed_engine import RehearsedEngine
 from reservations.engines.rules import HoldFacts, meets
 from reservations.engines.slurm_engine import SlurmEngine
 from reservations.models import EngineHold, Reservation, User
@@ -44,6 +45,7 @@ from reservations.rules.engine_names import UNIX_USER, hold_name
 from reservations.rules.errors import Refusal
 from reservations.rules.policy import Policy
 from telemetry.models import Node
+from telemetry.rules.slurm_use import SlurmUse
 from telemetry.slurm.slurm_commands import SlurmCommands
 
 STEP_SECONDS = 8.0
@@ -87,23 +89,67 @@ def refusal_of(
     if cluster_is_silent():
         return EngineRefused("away", words)
     if start is not None and start <= now and (closed := closed_nodes(names)):
-        node, why = min(closed.items())
-        return EngineRefused("closed", node, why or "-")
+        node, (use, why) = min(closed.items())
+        # Slurm gives no reason before a node reports after a restart of slurmctld.
+        cause = "closed" if why or use is SlurmUse.CLOSED else "unreported"
+        return EngineRefused(cause, node, why or "-")
     return None
 
 
+def rehearsal_of(gpu_ids: Iterable[int], *, now: datetime) -> ReservationEngine | None:
+    """Ask the engine of these Gpus once, and return one that answers from that.
+
+    Call it outside of a transaction. None: they are the portal's own.
+    """
+    if not names_of_nodes(gpu_ids):
+        return None
+    engine = engine_of(Node.Engine.SLURM)
+    able = engine.capabilities()
+    if cluster_is_silent():
+        return RehearsedEngine(able, None, "it did not answer before")
+    try:
+        view = engine.within(STEP_SECONDS).observe(now=now)
+    except EngineAway as error:
+        return RehearsedEngine(able, None, str(error))
+    return RehearsedEngine(able, view)
+
+
+def engine_for_many(
+    gpu_ids: Iterable[int], *, now: datetime
+) -> ReservationEngine | None:
+    """Return the engine for many bookings in one transaction, which asks for them all
+    within `STEP_SECONDS` together.
+
+    Call it outside of a transaction: it looks first whether the engine answers. If not,
+    nobody is asked while the database is locked. None: the Gpus are the portal's own.
+    """
+    rehearsal = rehearsal_of(gpu_ids, now=now)
+    if isinstance(rehearsal, RehearsedEngine) and rehearsal.view is None:
+        return rehearsal
+    return None if rehearsal is None else engine_of(Node.Engine.SLURM)
+
+
 def hold(
-    row: Reservation, gpus: Sequence[CalendarGpu], *, now: datetime, policy: Policy
+    row: Reservation,
+    gpus: Sequence[CalendarGpu],
+    *,
+    now: datetime,
+    policy: Policy,
+    engine: ReservationEngine | None = None,
 ) -> None:
     """Have the engine hold a Reservation as it is now. Call it last in a transaction.
 
     Does nothing for the portal's own Gpus, and for flex that may still be taken.
 
+    Args:
+        engine: one whose time is limited, for many bookings. None: the engine of the
+            Gpus, for `STEP_SECONDS`.
+
     Raises:
         Refusal: the engine refuses it, or does not answer.
     """
-    engine = _engine_for(gpus)
-    if engine is None:
+    own = _engine_for(gpus)
+    if own is None:
         # If it moved to other nodes, the reconciliation gives those of Slurm back.
         return
     kept = EngineHold.objects.filter(pk=row.pk).first()
@@ -116,7 +162,7 @@ def hold(
     if facts.wanted is None:
         return
     words = ", ".join(facts.wanted.nodes)
-    engine = engine.within(STEP_SECONDS)
+    engine = engine or own.within(STEP_SECONDS)
     try:
         _give_back_first(facts, engine, now=now)
         seen = engine.observe(now=now).holds.get(facts.wanted.name) if kept else None

@@ -7,7 +7,9 @@ with the new number. If that is refused, it is created as it was.
 
 from __future__ import annotations
 
+import logging
 import time
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -17,17 +19,26 @@ from reservations.engines.engine_port import (
     EngineAway,
     EngineCapabilities,
     EngineDeclined,
+    EngineFailure,
     EngineView,
     HoldInfo,
 )
-from reservations.engines.rules import as_counted, meets
+from reservations.engines.hold_jobs import (
+    gpus_of_jobs,
+    has_room,
+    holds_of_jobs,
+    is_counted,
+)
+from reservations.engines.rules import as_counted, most_held_gpus
 from reservations.rules.engine_names import reservation_of
 from telemetry.slurm.gres import read_tres_cpus, read_tres_gpus, read_tres_kinds
+from telemetry.slurm.placed_jobs import PlacedJob
 from telemetry.slurm.slurm_commands import SlurmCommands
 from telemetry.slurm.slurm_output import SlurmFailure
 from telemetry.slurm.slurm_records import SlurmReservation
 from telemetry.slurm.slurm_refusals import SlurmAnswer, SlurmRefusal
 
+log = logging.getLogger(__name__)
 FLAG = "MAGNETIC"
 """Jobs of its users run in the reservation without naming it."""
 _TAKEN = (SlurmAnswer.DUPLICATE, SlurmAnswer.OVERLAP, SlurmAnswer.BUSY)
@@ -57,7 +68,7 @@ class SlurmEngine:
         deadline = time.monotonic() + seconds
         return replace(self, commands=replace(self.commands, deadline=deadline))
 
-    def reserve(self, hold: HoldInfo, *, now: datetime) -> None:
+    def reserve(self, hold: HoldInfo, *, now: datetime, lost: bool = False) -> None:
         """Create a reservation, or change the one that has the name.
 
         One in which jobs of other people run is not taken over.
@@ -65,6 +76,9 @@ class SlurmEngine:
         try:
             self._create(hold, now=now)
         except SlurmRefusal as refusal:
+            if lost and refusal.answer is SlurmAnswer.BUSY:
+                self._reserve_around(hold, refusal, now=now)
+                return
             # An earlier request may have been carried out although its answer was lost.
             seen = None
             if refusal.answer in _TAKEN:
@@ -73,10 +87,55 @@ class SlurmEngine:
                 if seen and view.running.get(hold.name) and seen.users != hold.users:
                     seen = None
             if seen is None:
-                raise self._declined(hold, refusal) from refusal
+                raise self._declined(refusal, hold) from refusal
             self.change(hold, seen=seen, now=now)
         except SlurmFailure as error:
             raise EngineAway(str(error)) from error
+
+    def _reserve_around(
+        self, hold: HoldInfo, refusal: SlurmRefusal, *, now: datetime
+    ) -> None:
+        """Create a reservation beside jobs of its users, and let them count to it.
+
+        They ran in the reservation that Slurm has lost, so they are not in the way.
+        Jobs of other people on the other GPUs of a node are not in the way either.
+
+        Raises:
+            EngineDeclined: other people's jobs have what it needs, or none of its
+                users' jobs is shown.
+        """
+        try:
+            jobs = _jobs_on(hold, self.commands.placed_jobs())
+            own = [job for job in jobs if job.user in hold.users]
+            gpus = gpus_of_jobs(self.commands.jobs()) if hold.gpus_each else Counter()
+            others = self._others(hold) if hold.gpus_each else []
+            if not own or not has_room(hold, others, jobs, gpus):
+                raise self._declined(refusal, hold) from refusal
+            fields = creation_fields(hold, now=now)
+            flags = f"{fields['Flags']},IGNORE_JOBS"
+            self.commands.create_reservation(hold.name, fields | {"Flags": flags})
+        except SlurmRefusal as again:
+            raise self._declined(again, hold) from again
+        except SlurmFailure as error:
+            raise EngineAway(str(error)) from error
+        if hold.gpus_each:
+            told = holds_of_jobs(own, [hold], gpus, now=now)
+            own = [job for job, name in told if name == hold.name]
+        for job in own:
+            try:
+                self.commands.move_job(job.job_id, hold.name)
+            except SlurmFailure as error:
+                # `observe` counts it all the same.
+                log.warning("job %s stays beside %s: %s", job.job_id, hold.name, error)
+
+    def _others(self, hold: HoldInfo) -> list[HoldInfo]:
+        """Return all reservations but one.
+
+        Raises:
+            SlurmFailure.
+        """
+        found = self.commands.reservations(self.commands.version())
+        return [hold_of(one) for one in found if one.name != hold.name]
 
     def change(self, hold: HoldInfo, *, seen: HoldInfo, now: datetime) -> None:
         """Change the fields that differ, all by one command, or make it again."""
@@ -87,7 +146,17 @@ class SlurmEngine:
             elif fields := changed_fields(hold, seen, now=now):
                 self.commands.update_reservation(hold.name, fields)
         except SlurmRefusal as refusal:
-            raise self._declined(hold, refusal) from refusal
+            raise self._declined(refusal, hold) from refusal
+        except SlurmFailure as error:
+            raise EngineAway(str(error)) from error
+
+    def check_rights(self) -> None:
+        """Check that the portal's user is an operator. PrivateData of slurm.conf hides
+        reservations from others."""
+        try:
+            if not self.commands.may_reserve():
+                why = "the portal's user has no right to reserve"
+                raise EngineDeclined(why, EngineAnswer.DENIED)
         except SlurmFailure as error:
             raise EngineAway(str(error)) from error
 
@@ -117,27 +186,13 @@ class SlurmEngine:
             self._create(seen, now=now)
             raise
 
-    def _declined(self, hold: HoldInfo, refusal: SlurmRefusal) -> EngineDeclined:
-        found = _refused(refusal)
-        taken = found.answer in (EngineAnswer.TAKEN, EngineAnswer.BUSY)
-        if not taken or not hold.gpus_each:
-            return found
-        try:
-            rows = self.commands.reservations(self.commands.version())
-        except SlurmFailure:
-            return EngineDeclined(str(refusal), EngineAnswer.SHORT)
-        others = [hold_of(one) for one in rows if one.name != hold.name]
-        return EngineDeclined(
-            str(refusal), EngineAnswer.SHORT, most_held_gpus(hold, others)
-        )
-
     def release(self, name: str) -> None:
         """Delete the reservation."""
         try:
             self.commands.delete_reservation(name)
         except SlurmRefusal as refusal:
             if refusal.answer is not SlurmAnswer.UNKNOWN:
-                raise _refused(refusal) from refusal
+                raise self._declined(refusal) from refusal
         except SlurmFailure as error:
             raise EngineAway(str(error)) from error
 
@@ -154,15 +209,49 @@ class SlurmEngine:
             self.commands.ping()
             version = self.commands.version()
             found = self.commands.reservations(version)
-            running = self.commands.jobs_by_reservation()
+            jobs = self.commands.placed_jobs()
+            holds = {one.name: hold_of(one) for one in found if self._is_ours(one)}
+            counted = is_counted(jobs, holds.values(), now=now)
+            gpus = gpus_of_jobs(self.commands.jobs()) if counted else Counter()
         except SlurmFailure as error:
             raise EngineAway(str(error)) from error
-        ours = [one for one in found if reservation_of(self.site, one.name) is not None]
+        told = holds_of_jobs(jobs, holds.values(), gpus, now=now)
         return EngineView(
             at=now,
-            holds={one.name: hold_of(one) for one in ours},
-            running=running,
+            holds=holds,
+            running=Counter(name for job, name in told if name and job.runs),
+            used=frozenset(name for _job, name in told if name),
+            others=tuple(hold_of(one) for one in found if not self._is_ours(one)),
         )
+
+    def _declined(
+        self, refusal: SlurmRefusal, hold: HoldInfo | None = None
+    ) -> EngineFailure:
+        """Return a refusal as the port has it.
+
+        Slurm says "Invalid user id" of an unknown user, and to a portal that may not
+        reserve.
+
+        Args:
+            hold: what was asked for. None: a release.
+        """
+        answer = _ANSWERS.get(refusal.answer, EngineAnswer.OTHER)
+        try:
+            if answer is EngineAnswer.NO_USER and not self.commands.may_reserve():
+                answer = EngineAnswer.DENIED
+        except SlurmFailure as error:
+            return EngineAway(str(error))
+        taken = answer in (EngineAnswer.TAKEN, EngineAnswer.BUSY)
+        if not taken or hold is None or not hold.gpus_each:
+            return EngineDeclined(str(refusal), answer)
+        try:
+            held = most_held_gpus(hold, self._others(hold))
+        except SlurmFailure:
+            return EngineDeclined(str(refusal), EngineAnswer.SHORT)
+        return EngineDeclined(str(refusal), EngineAnswer.SHORT, held)
+
+    def _is_ours(self, found: SlurmReservation) -> bool:
+        return reservation_of(self.site, found.name) is not None
 
 
 def creation_fields(hold: HoldInfo, *, now: datetime) -> dict[str, str]:
@@ -186,25 +275,6 @@ def is_made_again(hold: HoldInfo, seen: HoldInfo) -> bool:
     """Return whether Slurm cannot change the one hold to the other."""
     moves = hold.nodes != seen.nodes and bool(hold.gpus_each or seen.gpus_each)
     return moves or (hold.gpus_each, hold.kind) != (seen.gpus_each, seen.kind)
-
-
-def most_held_gpus(hold: HoldInfo, others: Iterable[HoldInfo]) -> int:
-    """Return how many GPUs of a node of a hold the other holds have at one instant of
-    its time, at most. One without a number has all of them."""
-    near = [one for one in others if meets(one, hold)]
-    instants = {max(one.start, hold.start) for one in near}
-    return max(
-        (
-            sum(
-                one.gpus_each or hold.of_each
-                for one in near
-                if node in one.nodes and one.start <= at < one.end
-            )
-            for node in hold.nodes
-            for at in instants
-        ),
-        default=0,
-    )
 
 
 def changed_fields(hold: HoldInfo, seen: HoldInfo, *, now: datetime) -> dict[str, str]:
@@ -249,9 +319,10 @@ def hold_of(found: SlurmReservation) -> HoldInfo:
     )
 
 
-def _refused(refusal: SlurmRefusal) -> EngineDeclined:
-    answer = _ANSWERS.get(refusal.answer, EngineAnswer.OTHER)
-    return EngineDeclined(str(refusal), answer)
+def _jobs_on(hold: HoldInfo, jobs: Iterable[PlacedJob]) -> list[PlacedJob]:
+    """Return the jobs that run on a node of a hold."""
+    nodes = set(hold.nodes)
+    return [job for job in jobs if job.runs and nodes & set(job.nodes)]
 
 
 def _time(at: datetime) -> str:

@@ -47,6 +47,14 @@ class User(AbstractUser):
     erased_at = models.DateTimeField(
         null=True, blank=True, editable=False, help_text="When the person was erased."
     )
+    name_from_provider = models.BooleanField(
+        default=False,
+        db_default=False,
+        editable=False,
+        help_text="The user name is that of an identity provider where people may "
+        "choose it. So it is no Unix login.",
+    )
+    """It stays when the login at the provider is disconnected."""
     second_factor_asked_at = models.DateTimeField(
         null=True,
         blank=True,

@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from reservations.models.accounts import Account, User
 
-UNIX_LOGIN_UNKNOWN = models.Q(unix_user="", identities__name_from_provider=True)
+UNIX_LOGIN_UNKNOWN = models.Q(unix_user="", name_from_provider=True)
 """Users whose Unix login is not known. The user name of all others is one."""
 
 
@@ -32,6 +32,8 @@ class Identity(models.Model):
         help_text="The person has the user name of the provider, where people may "
         "choose it. So it is no Unix login.",
     )
+    """Not used any more: `User.name_from_provider` is. The release after the next one
+    removes it."""
 
     class Meta:
         ordering = ["issuer", "pk"]

@@ -81,7 +81,7 @@ def reconcile(
         if time.monotonic() - begun > MOST_SECONDS:
             break
         with isolated(log, "the hold of reservation %s is not reconciled", pk):
-            if view.running.get(_name(pk)):
+            if _name(pk) in view.used:
                 done["checked_in"] += check_in(reservation_id=pk, now=at, by="job")
             did = _reconcile_one(pk, view, engine, at, policy, watched_since)
             done[did] += 1
@@ -140,6 +140,7 @@ def _carry_out(
 ) -> None:
     wanted = facts.wanted
     if step in (Step.NO_SHOW, Step.UNUSED) and wanted is not None:
+        engine.check_rights()
         absent = wanted.start + timedelta(seconds=facts.idle_seconds)
         if row.state == State.ACTIVE and absent < row.end:
             reason = sentence("nobody came")
@@ -152,7 +153,7 @@ def _carry_out(
                 reservation_id=row.pk, now=absent, reason=reason, no_show=no_show
             )
     elif step is Step.RESERVE and wanted is not None:
-        engine.reserve(wanted, now=now)
+        engine.reserve(wanted, now=now, lost=facts.confirmed)
         engines.confirm(row, wanted.nodes, now=now)
     elif step is Step.CHANGE and wanted is not None and seen is not None:
         engine.change(wanted, seen=seen, now=now)
@@ -194,18 +195,31 @@ def _declined(
     if not again:
         log.warning("reservation %s, %s: Slurm refuses it: %s", row.pk, step, error)
     engines.record_failure(row, str(error), now=now)
-    taken = error.answer in (
-        EngineAnswer.TAKEN,
-        EngineAnswer.BUSY,
-        EngineAnswer.SHORT,
-    )
-    reserves = step is Step.RESERVE and (taken or row.state == State.ACTIVE)
-    # One refusal may be of a moment, and Slurm still holds what was booked before.
-    if lost and (reserves or (step is Step.CHANGE and taken and again)):
+    if lost and _is_lost(step, error.answer, State(row.state), again=again):
         why = engines.refused_by(error, lost)
         refund(row, now=now, reason=why.text(), policy=policy)
         return "refunded"
     return "declined"
+
+
+def _is_lost(step: Step, answer: EngineAnswer, state: State, *, again: bool) -> bool:
+    """Return whether the holder cannot have the nodes any more.
+
+    One refusal may be of a moment: a job that is ending, a controller that has not
+    heard of its nodes since its start. Another reservation stays.
+
+    Args:
+        again: the request before was refused for the same reason.
+    """
+    if answer is EngineAnswer.DENIED:
+        # Slurm may hold it still, and hide it from the portal.
+        return False
+    taken = answer in (EngineAnswer.TAKEN, EngineAnswer.BUSY, EngineAnswer.SHORT)
+    if step is Step.RESERVE:
+        return answer is EngineAnswer.TAKEN or (
+            again and (taken or state is State.ACTIVE)
+        )
+    return step is Step.CHANGE and taken and again
 
 
 @transaction.atomic(durable=True)

@@ -12,7 +12,9 @@ from reservations.booking.service import (
     request_of,
     write_decision,
 )
+from reservations.engines.engine_port import ReservationEngine
 from reservations.engines.engine_refusals import EngineRefused
+from reservations.engines.service import STEP_SECONDS
 from reservations.models import Membership, Occurrence, Reservation, Series
 from reservations.rules.decision import Decision
 from reservations.rules.errors import Refusal
@@ -83,21 +85,32 @@ def days_ahead(rule: Rule, at: datetime, policy: Policy) -> list[JudgedDay]:
 
 
 def book_days(
-    wanted: SeriesWish, days: Sequence[date], policy: Policy, at: datetime
+    wanted: SeriesWish,
+    days: Sequence[date],
+    policy: Policy,
+    at: datetime,
+    engine: ReservationEngine | None,
 ) -> list[JudgedDay]:
     """Book each day under the locks of all. A refusal does not stop the other days,
-    but an engine that does not answer is asked once."""
+    but an engine that does not answer is asked once.
+
+    Args:
+        engine: of all days, which has `STEP_SECONDS` for them together. None: the
+            portal has the Gpus.
+    """
     if not days:
         locks.read(wanted.membership, wanted.gpu_ids)
         return []
     locked = locks.lock(wanted.membership, wanted.gpu_ids)
     windows = [wanted.rule.window(day) for day in days]
     locks.lock_flex(locked.gpus, windows[0].start, windows[-1].end)
+    if engine is not None:
+        engine = engine.within(STEP_SECONDS)
     booked: list[JudgedDay] = []
     away: Refusal | None = None
     for day, window in zip(days, windows, strict=True):
         if away is None:
-            one = _book_one(day, window, wanted, locked, policy, at)
+            one = _book_one(day, window, wanted, locked, policy, at, engine)
         else:
             one = JudgedDay(day, window, _state_of(away), None, away)
         booked.append(one)
@@ -107,7 +120,8 @@ def book_days(
 
 
 def _state_of(refusal: Refusal) -> str:
-    return LATER if refusal.code in PASSING else REFUSED
+    passes = isinstance(refusal, EngineRefused) and refusal.passes
+    return LATER if passes or refusal.code in PASSING else REFUSED
 
 
 def _book_one(
@@ -117,6 +131,7 @@ def _book_one(
     locked: locks.LockedRows,
     policy: Policy,
     at: datetime,
+    engine: ReservationEngine | None,
 ) -> JudgedDay:
     try:
         request = request_of(locked.gpus, window.start, window.end, now=at)
@@ -133,6 +148,7 @@ def _book_one(
                 purpose=wanted.purpose,
                 actor=wanted.membership.user,
                 policy=policy,
+                engine=engine,
             )
     except IntegrityError as error:
         refusal: Refusal = overlap_refusal(error, locked.gpus[0], window)

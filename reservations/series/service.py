@@ -13,6 +13,7 @@ from zoneinfo import ZoneInfo
 from django.db import transaction
 
 from reservations.booking import slot_search
+from reservations.engines import service as engines
 from reservations.models import Membership, Notice, Occurrence, Series, User
 from reservations.notifications.service import notify
 from reservations.rules.policy import Policy
@@ -81,8 +82,10 @@ def rehearse(wanted: SeriesWish, *, now: datetime) -> list[JudgedDay]:
     """
     at = whole_second(now)
     policy = site_policy()
+    engine = engines.rehearsal_of(wanted.gpu_ids, now=at)
     with transaction.atomic(durable=True):
-        looked = book_days(wanted, days_in(wanted.rule, at, policy), policy, at)
+        days = days_in(wanted.rule, at, policy)
+        looked = book_days(wanted, days, policy, at, engine)
         transaction.set_rollback(True)
     for one in [one for one in looked if one.refusal is not None][:MOST_NEXT_SLOTS]:
         assert one.refusal is not None
@@ -118,9 +121,10 @@ def create(
     at = whole_second(now)
     policy = site_policy()
     user = wanted.membership.user
+    engine = engines.engine_for_many(wanted.gpu_ids, now=at)
     with transaction.atomic(durable=True):
         days = [day for day in days_in(wanted.rule, at, policy) if day not in skip]
-        looked = book_days(wanted, days, policy, at)
+        looked = book_days(wanted, days, policy, at, engine)
         if Series.objects.filter(user=user, state="running").count() >= MOST_SERIES:
             raise SeriesInvalid(
                 field="times",
@@ -209,6 +213,7 @@ def _extend(pk: int, at: datetime, policy: Policy) -> list[JudgedDay]:
     """Process one Series once, in its own transaction."""
     row = Series.objects.select_related("user", "membership__account").get(pk=pk)
     gpu_ids = tuple(row.gpus.order_by("pk").values_list("pk", flat=True))
+    engine = engines.engine_for_many(gpu_ids, now=at)
     with transaction.atomic(durable=True):
         try:
             chosen = locks.choose_membership(row.user, row.membership)
@@ -227,7 +232,7 @@ def _extend(pk: int, at: datetime, policy: Policy) -> list[JudgedDay]:
             day for day in days_in(rule, at, policy) if known.get(day, LATER) == LATER
         ]
         wanted = SeriesWish(chosen, gpu_ids, rule, row.purpose)
-        looked = book_days(wanted, days, policy, at)
+        looked = book_days(wanted, days, policy, at, engine)
         looked += _missed(rule, known, at)
         _store_day_results(row, looked, at)
         _notify_of_conflicts(row, looked, at)

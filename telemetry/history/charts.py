@@ -13,14 +13,11 @@ from django.utils.translation import gettext
 from telemetry.history.queries import HistoryRange, Subject, read_history
 from telemetry.history.schemas import MOST_SECONDS, HistoryIn
 from telemetry.models import Gpu
-from telemetry.rules.chart_series import ChartSeries
+from telemetry.rules.chart_series import MOST_GPU_CURVES, ChartSeries
 from telemetry.rules.usage_summary import Usage
 from telemetry.web.answer_types import CsvAnswer
 from telemetry.web.csv_answer import csv_answer
 from telemetry.web.spreadsheet import series_rows
-
-MOST_LINES = 16
-"""Most Gpus of one node of which a chart draws a line each."""
 
 
 class HistoryAnswer(TypedDict):
@@ -125,7 +122,7 @@ def charts_page(
         "per_gpu": per_gpu,
         "gpus": [
             {"path": f"/gpus/{gpu.pk}/history", "name": f"GPU {gpu.index}"}
-            for gpu in gpus[:MOST_LINES]
+            for gpu in gpus[:MOST_GPU_CURVES]
         ],
         "hole": hole or gettext("no reading"),
         "empty": gettext(

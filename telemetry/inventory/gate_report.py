@@ -1,4 +1,4 @@
-"""Store what a node reports of its device gate, and alert if it does not work."""
+"""Reports of a node about its device gate: stored, judged, and shown to admins."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -48,6 +48,17 @@ def record_gate(
     detail = {"reason": ", ".join(uncovered)}
     _judge(node, GATE_BYPASS, wanted and bool(uncovered), detail, now)
     return bool(changed)
+
+
+def shown_report(node: Node, *, to_admin: bool) -> dict[str, Any] | None:
+    """Return the report that the node's page shows.
+
+    None: the node has no gate, or the reader is no admin. Only an admin may know the
+    names of people in it.
+    """
+    if node.gate == Node.GateMode.OPEN or not to_admin:
+        return None
+    return {"refusals": [], **node.gate_report}
 
 
 def _judge(

@@ -22,6 +22,8 @@ def record_join(
         row.other_machine_at = now
     row.public_key, row.machine_hash = public_key, machine_hash
     row.boots, row.two_machines_at = [boot_id] if boot_id else [], None
+    row.enrolment_hash, row.token_number = node.token_hash, 0
+    row.refused_at = None
     row.join_count += 1
     row.joined_at = now
     row.save()
@@ -57,6 +59,21 @@ def identity_warnings(node: Node, now: datetime) -> list[str]:
                 "one join again."
             )
             % {"node": node.name}
+        )
+    if row.refused_at and now - row.refused_at < SHOWN:
+        found.append(
+            gettext(
+                "Two machines prove that they are %(node)s: %(first)s, and %(second)s, "
+                "which is refused. Its disk is a clone or an older copy of the other "
+                "one. On the machine that is not %(node)s, type systemctl disable "
+                "--now gpuportal-node. If the refused one is the right one, let it "
+                "join again."
+            )
+            % {
+                "node": node.name,
+                "first": row.proved_from or "?",
+                "second": row.refused_from or "?",
+            }
         )
     for other in machine_twins(row):
         why = (

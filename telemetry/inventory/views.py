@@ -16,6 +16,7 @@ from django.utils.translation import gettext
 from django.views.decorators.http import require_safe
 
 from telemetry.history.charts import charts_page
+from telemetry.inventory.gate_report import shown_report
 from telemetry.inventory.node_identity import identity_warnings
 from telemetry.models import Alert, Gpu, Node
 from telemetry.rules.alert_rules import REFUSED
@@ -100,25 +101,20 @@ def node_show(request: HttpRequest, name: str) -> HttpResponse:
             "links": link_matrix(node, gpus),
             "alerts": alerts.order_by("-opened_at")[:ALERTS_SHOWN],
             "refused": _refusal(alerts.filter(rule=REFUSED).first()),
-            "gate": _gate_report(request, node),
+            "gate": shown_report(node, to_admin=_is_admin(request)),
             "doubts": _doubts(request, node),
             "page": {"node": node.name},
         },
     )
 
 
-def _gate_report(request: HttpRequest, node: Node) -> dict[str, object] | None:
-    """Return what a node reports of its device gate; None: it has none, or the reader
-    is no admin. The names of the people in it are the admin's to know."""
-    if node.gate == Node.GateMode.OPEN:
-        return None
-    sees_all = bool(getattr(request.user, "is_operator", False))
-    return {"refusals": [], **node.gate_report} if sees_all else None
+def _is_admin(request: HttpRequest) -> bool:
+    return bool(getattr(request.user, "is_operator", False))
 
 
 def _doubts(request: HttpRequest, node: Node) -> list[str]:
     """Return for an admin what is wrong with a node's machine."""
-    if not getattr(request.user, "is_operator", False):
+    if not _is_admin(request):
         return []
     return identity_warnings(node, timezone.now())
 

@@ -85,6 +85,29 @@ class NodeIdentity(models.Model):
     """Ids of its last boots, the newest first."""
     two_machines_at = models.DateTimeField(null=True, blank=True)
     """When two machines last used its token in turns."""
+    enrolment_hash = models.CharField(
+        max_length=64, blank=True, default="", db_default="", editable=False
+    )
+    """Hash of the enrolment token with which the key was bound; empty: none was."""
+    token_number = models.PositiveIntegerField(default=0, db_default=0, editable=False)
+    """How many short tokens the node got since then."""
+    token_hash = models.CharField(
+        max_length=64, blank=True, default="", db_default="", editable=False
+    )
+    token_issued_at = models.DateTimeField(null=True, editable=False)
+    token_before_hash = models.CharField(
+        max_length=64, blank=True, default="", db_default="", editable=False
+    )
+    """Hash of the token before, which is accepted for some minutes more."""
+    proved_from = models.CharField(
+        max_length=200, blank=True, default="", db_default="", editable=False
+    )
+    """Host name and address of the machine that got the last short token."""
+    refused_from = models.CharField(
+        max_length=200, blank=True, default="", db_default="", editable=False
+    )
+    """Those of the last machine that got none, because another one did."""
+    refused_at = models.DateTimeField(null=True, editable=False)
 
     class Meta:
         verbose_name_plural = "node identities"

@@ -215,6 +215,25 @@ _COMMON_NAMES = {
 FLASH_CAPABILITY = (8, 0)
 """FlashAttention-2 runs on Ampere and later (github.com/Dao-AILab/flash-attention,
 README; torch's sdp_utils.cpp checks the same)."""
+CONTEXTS: dict[str, tuple[int, str]] = {
+    "8.6": (
+        256 * 2**20,
+        "github.com/invoke-ai/InvokeAI issue 9413: RTX 3090, CUDA 12.8, no kernel",
+    ),
+    "8.9": (
+        426 * 2**20,
+        "github.com/unslothai/unsloth-zoo pull request 1053: RTX 6000 Ada, CUDA 13.0, "
+        "no kernel",
+    ),
+    "9.0": (
+        726_000_000,
+        "tests/data/memory/measured_h200.json: H200, CUDA 13.0, least of 12 runs",
+    ),
+}
+"""Compute capability -> bytes that a process of torch has on the card outside torch's
+allocator, and the source. It is the CUDA context with the kernels that were loaded.
+Other generations are unknown.
+"""
 _VENDOR = re.compile(r"^(nvidia|tesla|quadro|geforce|amd|instinct)\s+", re.I)
 _MEMORY = re.compile(r"\s+\d+\s?gi?b$", re.I)
 _LONGEST_NAME = 120
@@ -249,6 +268,12 @@ class GpuCard:
         16-bit products in fp32.
         """
         return max(self.fp16_flops, self.bf16_flops, self.fp32_flops)
+
+    @property
+    def context_bytes(self) -> int | None:
+        """Return the bytes of a process outside torch's allocator; None: unknown."""
+        known = CONTEXTS.get(self.compute_capability)
+        return known[0] if known else None
 
     @property
     def has_flash_attention(self) -> bool:

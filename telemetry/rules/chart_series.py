@@ -20,6 +20,8 @@ from typing import TypedDict
 from telemetry.rules.rollup import EMPTY, MINUTE_SECONDS, MinuteTotals, merge
 
 MOST_POINTS = 1000
+MOST_GPU_CURVES = 16
+"""GPUs of a node with a curve of their own in its charts."""
 HOUR_SECONDS = 3600
 DAY_SECONDS = 24 * HOUR_SECONDS
 MOST_MINUTE_ROWS = 150_000

@@ -11,7 +11,6 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
@@ -19,6 +18,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO
 
+from telemetry.slurm import placed_jobs
+from telemetry.slurm.placed_jobs import PlacedJob, read_placed_jobs
 from telemetry.slurm.sacct_usage import (
     FIELDS,
     SacctReading,
@@ -44,6 +45,8 @@ PING_SECONDS = 5.0
 MOST_LINE_BYTES = 64 * 2**10
 SACCT_SECONDS = 120.0
 """slurmdbd may read a month of jobs."""
+NO_RESERVATION = "gpuportal_check"
+"""Nothing makes a reservation of this name."""
 SCONTROL_JSON = (23, 2)
 """From this version on `scontrol` prints JSON."""
 
@@ -132,12 +135,20 @@ class SlurmCommands:
         """Return the jobs that have GPUs now."""
         return read_jobs(self._run("squeue", "--all", "--json"))
 
-    def jobs_by_reservation(self) -> Counter[str]:
-        """Return how many jobs run in each reservation, those without GPUs included."""
-        options = ("--all", "--noheader", "--states=running,suspended,completing")
-        output = self._run("squeue", *options, "--format=%v")
-        words = output.decode("utf-8", "replace").split()
-        return Counter(word for word in words if word != "(null)")
+    def placed_jobs(self) -> list[PlacedJob]:
+        """Return the jobs that have nodes, those without GPUs included, and those that
+        had some and ended within MinJobAge of slurm.conf (300 s by default)."""
+        options = ("--all", "--noheader", "--states=all")
+        output = self._run("squeue", *options, f"--format={placed_jobs.FORMAT}")
+        return read_placed_jobs(output)
+
+    def move_job(self, job_id: int, reservation: str) -> None:
+        """Let a job count to a reservation. Slurm 22.05 does so for running jobs too.
+
+        Raises:
+            SlurmFailure: it does not.
+        """
+        self._run("scontrol", "update", f"JobId={job_id}", f"Reservation={reservation}")
 
     def reservations(self, version: SlurmVersion) -> list[SlurmReservation]:
         """Return all reservations."""
@@ -201,6 +212,21 @@ class SlurmCommands:
         """Change the named fields of a reservation. Raises what
         `create_reservation` raises."""
         self._change("update", f"ReservationName={name}", "", fields)
+
+    def may_reserve(self) -> bool:
+        """Return whether Slurm lets this user make reservations.
+
+        It asks for a change of one that does not exist, so nothing is changed. Slurm
+        looks at the right first.
+
+        Raises:
+            SlurmFailure: no controller answers.
+        """
+        try:
+            self.update_reservation(NO_RESERVATION, {"Duration": "1"})
+        except SlurmRefusal as refusal:
+            return refusal.answer is SlurmAnswer.UNKNOWN
+        return True
 
     def delete_reservation(self, name: str) -> None:
         """Delete a reservation. Raises what `create_reservation` raises."""

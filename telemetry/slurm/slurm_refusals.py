@@ -6,6 +6,7 @@ slurm_errno.c, which have not changed from 22.05 to 25.05.
 
 from enum import StrEnum
 
+from telemetry.protocol.slurm_silence import is_silence
 from telemetry.slurm.slurm_output import SlurmFailure
 
 
@@ -23,7 +24,8 @@ class SlurmAnswer(StrEnum):
     UNKNOWN = "unknown"
     """There is no reservation of that name."""
     NO_USER = "no-user"
-    """A Unix user does not exist where the controller runs."""
+    """A Unix user does not exist where the controller runs. Slurm 22.05 says the same
+    if the portal's user may not reserve."""
     NO_NODE = "no-node"
     DENIED = "denied"
     """The portal's user may not reserve."""
@@ -43,11 +45,6 @@ _WORDS = {
     "invalid user": SlurmAnswer.NO_USER,
     "invalid node name": SlurmAnswer.NO_NODE,
     "access/permission denied": SlurmAnswer.DENIED,
-    "unable to contact slurm controller": SlurmAnswer.SILENT,
-    "unexpected message received": SlurmAnswer.SILENT,
-    "socket timed out": SlurmAnswer.SILENT,
-    "zero bytes were transmitted": SlurmAnswer.SILENT,
-    "slurm backup controller in standby mode": SlurmAnswer.SILENT,
 }
 
 
@@ -65,5 +62,7 @@ def answer_of(text: str) -> SlurmAnswer:
     >>> answer_of("scontrol: Error: Requested reservation is in use").value
     'in-use'
     """
+    if is_silence(text):
+        return SlurmAnswer.SILENT
     low = text.lower()
     return next((a for words, a in _WORDS.items() if words in low), SlurmAnswer.OTHER)

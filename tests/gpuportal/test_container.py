@@ -6,14 +6,15 @@ No base image is fetched here, so neither is built in the tests (docs/packages.m
 import os
 import re
 import shutil
+import socket
 import subprocess
 from unittest.mock import MagicMock
 
 import pytest
 import yaml
-from uvicorn.main import main as uvicorn_command
 
 from gpuportal.supervisor import web_process
+from gpuportal.supervisor.web_generations import open_socket
 from tests.gpuportal.test_deploy import unit
 from tests.house.walk import ROOT
 
@@ -69,28 +70,39 @@ def container(tmp_path):
     return start, secrets
 
 
-def test_the_web_process_has_the_settings_of_its_unit(container, monkeypatch):
+def test_the_web_process_is_that_of_the_unit_on_a_socket(
+    container, monkeypatch, tmp_path
+):
     start, _ = container
     passed: dict[str, object] = {}
-
-    class Config:
-        def __init__(self, app: str, **more: object) -> None:
-            passed.update(more, app=app)
-
-    monkeypatch.setattr(web_process.uvicorn, "Config", Config)
+    monkeypatch.setattr(web_process.uvicorn, "Config", lambda _, **m: passed.update(m))
     monkeypatch.setattr(web_process, "PatientServer", MagicMock())
     monkeypatch.setattr("sys.argv", ["web_process", "--fd", "3"])
     web_process.main()
+    assert passed["forwarded_allow_ips"] == "127.0.0.1"
     done = start("web")
     assert done.returncode == 0, done.stderr
-    words = done.stdout.splitlines()[0].split()
-    assert words[:2] == ["-m", "uvicorn"]
-    given = uvicorn_command.make_context("uvicorn", words[2:]).params
+    line, *environ = done.stdout.splitlines()
+    wanted = unit(ROOT / "deploy" / "systemd" / "gpuportal-web.service")["ExecStart"]
+    module = wanted.split()[1:3]
+    assert line.split()[:2] == module
     # A socket in place of a port, which nobody but the proxy reaches.
-    assert given["uds"] and given["forwarded_allow_ips"] == "*"
-    differs = ("fd", "forwarded_allow_ips", "timeout_graceful_shutdown")
-    same = {name: one for name, one in passed.items() if name not in differs}
-    assert len(same) == 8 and same.items() <= given.items()
+    assert f"--uds {tmp_path}/web.sock" in line and "FORWARDED_ALLOW_IPS=*" in environ
+    monkeypatch.setenv("FORWARDED_ALLOW_IPS", "*")
+    web_process.main()
+    assert passed["forwarded_allow_ips"] == "*"
+    # Requests that were begun have their time before the container is killed.
+    grace = int(SERVICES["web"]["stop_grace_period"].removesuffix("s"))
+    assert grace > passed["timeout_graceful_shutdown"]
+
+
+def test_the_socket_is_opened_again_after_a_crash(tmp_path):
+    path = tmp_path / "web.sock"
+    for _ in range(2):
+        handle = open_socket(path)
+        with socket.socket(fileno=handle), socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(path))
+            assert path.stat().st_mode & 0o777 == 0o666
 
 
 def test_each_process_starts_as_its_unit_does(container):
@@ -127,6 +139,7 @@ def test_settings_read_what_the_entrypoint_sets(container):
     names |= set(re.findall(r"(\w+)=", image[1])) if image else set()
     names |= set(COMPOSE["x-portal"]["environment"])
     names -= {"PORTAL_NAME", "PYTHONDONTWRITEBYTECODE"}
+    names -= {"FORWARDED_ALLOW_IPS"}  # The web process reads it.
     assert {"SECRET_KEY", "GPUPORTAL_VAR", "ALLOWED_HOSTS", "EMAIL_URL"} <= names
     unknown = [name for name in names if f'"{name}"' not in settings + paths]
     assert unknown == []

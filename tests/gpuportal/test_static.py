@@ -127,3 +127,26 @@ def test_a_file_that_changed_under_a_running_portal_is_served_whole(tmp_path, se
 
 def test_the_sprite_is_there_under_the_name_that_modules_use(collected: Path):
     assert (collected / "img" / "icons.svg").is_file()
+
+
+def test_names_of_modules_converge_in_whatever_order_they_are_listed():
+    """Each pass may get one more module of a chain right, and the last one looks."""
+    folder = Path(settings.BASE_DIR) / "static"
+    imports = {
+        path: {
+            (path.parent / target).resolve()
+            for target in IMPORT.findall(path.read_text())
+        }
+        for path in (folder / "js").rglob("*.js")
+    }
+    known: dict[Path, int] = {}
+
+    def length(path: Path, importers: tuple[Path, ...] = ()) -> int:
+        assert path not in importers, f"modules import each other: {importers}"
+        if path not in known:
+            inner = [length(one, (*importers, path)) for one in imports.get(path, ())]
+            known[path] = 1 + max(inner, default=0)
+        return known[path]
+
+    longest = max(map(length, imports))
+    assert longest + 1 < PortalStaticFilesStorage.max_post_process_passes

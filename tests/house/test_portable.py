@@ -15,7 +15,7 @@ TEXT += (".service", ".target", ".conf", ".yml", ".c", "")
 
 
 def test_every_requirement_is_pinned_and_names_no_registry():
-    assert len(REQUIREMENTS) == 6
+    assert len(REQUIREMENTS) == 7
     for path in REQUIREMENTS:
         text = path.read_text().splitlines()
         lines = [line for line in text if not line.startswith("#")]

@@ -38,6 +38,13 @@ def test_every_row_names_tests_that_exist():
     assert missing == []
 
 
+def test_every_test_that_the_page_of_slurm_names_exists():
+    text = (ROOT / "docs" / "slurm.md").read_text()
+    names = re.findall(r"`(tests/[^`]+?\.py)::([^`]+)`", text)
+    assert len(names) > 20
+    assert [f"{p}::{n}" for p, n in names if n not in _defined(p)] == []
+
+
 def test_every_process_is_killed_in_every_state():
     for words in KILLED:
         after = TEXT.split(f"\n{words}", 1)[1]

@@ -41,6 +41,7 @@ BROUGHT = {
     "deepspeed": "an extra of nodes: requirements-peers.txt",
     "onelogin": "python3-saml, an extra of portals with SAML: requirements-saml.txt",
     "ldap": "an extra of portals with a directory: requirements-ldap.txt",
+    "opentelemetry": "an extra of portals with traces: requirements-otel.txt",
     "peft": "an extra of nodes, for adapters: docs/operations.md",
     "PIL": "pillow, an extra of nodes, for images: docs/operations.md",
     "pyarrow": "an extra of nodes, for .parquet data: docs/operations.md",

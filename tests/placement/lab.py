@@ -3,6 +3,7 @@
 import json
 import struct
 import time
+from dataclasses import replace
 
 import redis
 from django.test import Client
@@ -101,10 +102,13 @@ def onnx_bytes() -> bytes:
     return model.SerializeToString()
 
 
-def plan_on(user: User, strategy: str) -> StoredPlan:
-    """Keep the best Plan of a strategy on the Gpus that are offered now."""
+def plan_on(user: User, strategy: str, family: str = "gpt2") -> StoredPlan:
+    """Keep the best Plan of a strategy on the Gpus that are offered now.
+
+    It is for a model of GPT-2's size.
+    """
     now = timezone.now()
-    spec = well_known_spec("gpt2")
+    spec = replace(well_known_spec("gpt2"), family=family)
     found = offered(user=user, at=None, hours=4, now=now)
     plans = make_plans(
         spec=spec,

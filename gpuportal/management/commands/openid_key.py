@@ -1,19 +1,12 @@
 """`manage.py openid_key`: the key that signs ID tokens, and a new one."""
 
-from datetime import datetime, timedelta
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 from django.utils import timezone
 
 from gpuportal.openid_provider import signing_key
-from reservations.models import AuditEntry
-from reservations.store.audit_log import audit_act
 from telemetry.web.plain_commands import PlainCommand
-
-REPLACED = "openid.key-replaced"
-PAUSE = timedelta(hours=1)
-"""Between two new keys. Services may need that long to fetch the last one."""
 
 
 class Command(PlainCommand):
@@ -43,28 +36,10 @@ class Command(PlainCommand):
         """
         try:
             if options["rotate"]:
-                _rotate(timezone.now(), force=options["force"])
+                signing_key.replace(timezone.now(), force=options["force"])
             names = [key["kid"] for key in signing_key.public_keys()]
-        except signing_key.SigningKeyInvalid as error:
+        except (signing_key.SigningKeyInvalid, signing_key.ReplacedLately) as error:
             raise CommandError(str(error)) from error
         self.stdout.write(f"signs: {names[0]}")
         for name in names[1:]:
             self.stdout.write(f"verifies only: {name}")
-
-
-def _rotate(now: datetime, *, force: bool) -> None:
-    """Replace the key. The audit log has it first, so that no new key is unknown to it.
-
-    Raises:
-        SigningKeyInvalid: the file holds no key.
-        CommandError: the key was replaced lately.
-    """
-    signing_key.signing_key()
-    lately = AuditEntry.objects.filter(verb=REPLACED, at__gt=now - PAUSE)
-    if not force and lately.exists():
-        raise CommandError(
-            "the key was replaced within the last hour; a second new key lets services "
-            "refuse what the first one replaced had signed (--force does it)"
-        )
-    audit_act(verb=REPLACED, subject="site", actor=None, now=now)
-    signing_key.rotate()

@@ -3,6 +3,7 @@
 `deploy/upgrade` does the upgrade itself, because it needs root.
 """
 
+import http.client
 import sys
 from argparse import ArgumentParser
 from pathlib import Path
@@ -17,7 +18,7 @@ from gpuportal.doctor.diagnosis import (
     report_lines,
     well,
 )
-from gpuportal.upgrade import self_test, upgrade_facts
+from gpuportal.upgrade import readiness, self_test, upgrade_facts
 from gpuportal.upgrade.upgrade_report import upgrade_report
 from reservations.store.audit_log import audit_act
 from telemetry.web.plain_commands import CommandInvalid, PlainCommand
@@ -52,6 +53,11 @@ class Command(PlainCommand):
             metavar="FOLDER",
             help="say whether an older release can run on the present database",
         )
+        what.add_argument(
+            "--not-in-order",
+            action="store_true",
+            help="print the parts of the portal that are not in order now",
+        )
         parser.add_argument(
             "--installed",
             type=Path,
@@ -73,6 +79,13 @@ class Command(PlainCommand):
             help=f"where the web processes listen (default: {WEB})",
         )
         parser.add_argument(
+            "--before",
+            action="append",
+            default=[],
+            metavar="PART",
+            help="with --self-test: a part that was not in order before",
+        )
+        parser.add_argument(
             "--note",
             nargs=2,
             metavar=("FROM", "TO"),
@@ -89,6 +102,8 @@ class Command(PlainCommand):
         installed: Path,
         lost: list[str],
         web: str,
+        before: list[str],
+        not_in_order: bool,
         note: list[str] | None,
         json: bool,
         **options: object,
@@ -99,9 +114,14 @@ class Command(PlainCommand):
                 raise CommandInvalid(f"{folder} is not a release of the portal.")
         if not web.startswith("http://"):
             raise CommandInvalid(f"--web is {web}. It begins with http://.")
+        if not_in_order:
+            self.stdout.write(" ".join(self._not_in_order(web)))
+            return
         try:
             if check:
-                facts = upgrade_facts.upgrade_facts(installed, lost_packages=lost)
+                facts = upgrade_facts.upgrade_facts(
+                    installed, web=web, lost_packages=lost
+                )
                 found = list(upgrade_report(facts))
             elif back_to:
                 fix = "Restore the backup from before the upgrade."
@@ -109,7 +129,7 @@ class Command(PlainCommand):
                 found = [problem("database", text, fix) for text in lost_to]
                 found = found or [well("database", "the older release can use it")]
             else:
-                found = self_test.self_test(web)
+                found = self_test.self_test(web, before=before)
                 if note and not exit_status(found):
                     audit_act(
                         verb="portal.upgraded",
@@ -124,3 +144,9 @@ class Command(PlainCommand):
         self.stdout.write("\n".join(lines))
         if status := exit_status(found):
             sys.exit(status)
+
+    def _not_in_order(self, web: str) -> list[str]:
+        try:
+            return readiness.parts_not_in_order(web)
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise CommandInvalid(f"{web} does not answer: {error}") from error

@@ -122,7 +122,7 @@ class Shim:
             process_tree.end_descendants()
             if self.unit:
                 systemd_unit.kill(self.order.job, self.order.attempt, self.order.key)
-            slurm_job.cancel(self.order)
+            slurm_job.cancel(self.order, self.folder)
 
     def _prepare(self, identity: UnixIdentity | None) -> list[str]:
         """Create the Job's own folder with its files. Return argv."""

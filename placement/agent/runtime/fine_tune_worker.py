@@ -178,7 +178,9 @@ def prepared(model: Any, how: Execution) -> nn.Module:
     return made.train()
 
 
-def in_turns(act: Callable[[], nn.Module], device: torch.device) -> nn.Module:
+def in_turns(
+    act: Callable[[], list[nn.Module]], device: torch.device
+) -> list[nn.Module]:
     """Let the ranks of a node act one after another. Return the result of this rank.
 
     Whole weights are then in the node's memory once, not once for each rank.
@@ -187,7 +189,7 @@ def in_turns(act: Callable[[], nn.Module], device: torch.device) -> nn.Module:
     turns = torch.tensor(int(os.environ["LOCAL_WORLD_SIZE"]), device=device)
     # Nodes may have different numbers of ranks, and all of them meet at each barrier.
     distributed.all_reduce(turns, distributed.ReduceOp.MAX)
-    made: list[nn.Module] = []
+    made: list[list[nn.Module]] = []
     for turn in range(int(turns)):
         if turn == mine:
             made.append(act())
@@ -239,7 +241,7 @@ class FineTuneTrainer(OwnTrainer):
         how, ranks = self.how, self.ranks
         self.autocast = None if how.shares_out else LOWER.get(how.precision)
 
-        def placed() -> nn.Module:
+        def placed() -> list[nn.Module]:
             model = base = self.first_model()
             self.packed = packed_names(base)
             table: Any = base.get_input_embeddings()  # type: ignore[operator]
@@ -247,25 +249,31 @@ class FineTuneTrainer(OwnTrainer):
             blocks = blocks_of(model)
             if self.settings.get("lora_rank"):
                 model = with_adapters(base, self.settings)
+            parts, bases, tied = [model], [base], None
             if how.stages > 1:
-                self.staged = StageOfRank(base, model, how, ranks.place.stage)
+                stage = StageOfRank(base, model, how, ranks.place.stage)
+                parts, bases, tied = stage.parts, stage.bases, stage.is_tied
+                self.staged = stage
             if how.tensor_degree > 1:
-                cut_by_family(base, ranks.along("tensor"), along=how.sequence_parallel)
+                mesh, along = ranks.along("tensor"), how.sequence_parallel
+                for piece in bases:
+                    cut_by_family(piece, mesh, along=along, tied=tied)
             if how.shares_out:
                 share_out(model, how, ranks.sharing, blocks=blocks)
-            elif how.weights == FULL:
-                model.to(ranks.device)
-            return model
+            elif how.weights == FULL and how.tensor_degree == 1:
+                for part in parts:
+                    part.to(ranks.device)
+            return parts
 
-        model = in_turns(placed, ranks.device)
+        parts = in_turns(placed, ranks.device)
         if self.staged is not None:
             self.staged.make_groups(ranks)
-        return [model]
+        return parts
 
     def stage_module(self, part: nn.Module) -> nn.Module:
-        """Return the module that the schedule calls for this rank's stage."""
+        """Return the module that the schedule calls for a part of the model."""
         assert self.staged is not None
-        return self.staged.module(self.autocast)
+        return self.staged.module(part, self.autocast)
 
     def stage_loss(self, logits: torch.Tensor, following: torch.Tensor) -> torch.Tensor:
         """Return the mean loss of a microbatch, or the sum over its sequences."""
@@ -383,7 +391,8 @@ class FineTuneTrainer(OwnTrainer):
         size, count = self.batch_size, len(self.held_out)
         first = self.ranks.place.replica * size
         sums = torch.zeros(3, dtype=torch.float64, device=self.ranks.device)
-        self.model.eval()
+        for part in self.parts:
+            part.eval()
         self.is_evaluating = True
         with torch.no_grad():
             for start in range(first, first + count, size * self.how.replicas):
@@ -400,7 +409,8 @@ class FineTuneTrainer(OwnTrainer):
                     sums[0] += self._staged_loss(inputs, targets, size) * bool(mine)
                 sums[1] += len(mine) if self.has_loss else 0
         self.is_evaluating = False
-        self.model.train()
+        for part in self.parts:
+            part.train()
         for module in self.model.modules():
             # ZeRO-2 keeps whole weights until the next backward, which does not come.
             if isinstance(module, FSDPModule):
@@ -453,13 +463,14 @@ class FineTuneTrainer(OwnTrainer):
         """Write the model and its tokenizer, and replace the previous ones."""
         model: Any = self.parts[0]
         adapters = bool(self.settings.get("lora_rank"))
-        if self.how.shares_out or self.how.tensor_degree > 1:
+        if self.staged is not None:
+            kept = {n: v for p in self.parts for n, v in self.kept_weights(p).items()}
+            state: Mapping[str, Any] = self.staged.gathered(kept, self.ranks)
+        elif self.how.shares_out or self.how.tensor_degree > 1:
             whole = StateDictOptions(
                 full_state_dict=True, cpu_offload=True, ignore_frozen_params=adapters
             )
-            state: Mapping[str, Any] = get_model_state_dict(model, options=whole)
-        elif self.staged is not None:
-            state = self.staged.gathered(self.kept_weights(model), self.ranks)
+            state = get_model_state_dict(model, options=whole)
         else:
             state = self.kept_weights(model)
         if self.ranks.rank == 0:
@@ -479,12 +490,13 @@ class FineTuneTrainer(OwnTrainer):
     def _save_adapters(self, state: Mapping[str, Any], draft: Path) -> None:
         """Write the adapters, or the model with the adapters in its weights."""
         base = self.settings["model"]
+        model = self.parts[0] if self.staged is None else self.staged.outline
         if self.settings["lora_output"] == "adapters":
-            save_adapters(self.parts[0], state, draft, base)
+            save_adapters(model, state, draft, base)
             return
         adapters = draft.with_suffix(".adapters")
         shutil.rmtree(adapters, ignore_errors=True)
-        save_adapters(self.parts[0], state, adapters, base)
+        save_adapters(model, state, adapters, base)
         base_model = loaded_model(self.folder, replace(self.how, weights=FULL))
         save_merged(base_model, adapters, draft)
         shutil.rmtree(adapters)

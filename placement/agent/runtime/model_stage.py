@@ -1,10 +1,11 @@
-"""One stage of a Hugging Face model in a pipeline.
+"""The pieces of a Hugging Face model on one stage of a pipeline.
 
-A stage keeps some blocks of the model, the first stage also the embedding, the last one
-the final norm and the head. The weights keep their names, so checkpoints do not depend
-on the cut. Modules of other stages are replaced by modules without weights that pass
-their input on, and the model's own forward runs on the rest. Later stages give it the
-hidden states as ``inputs_embeds``.
+A stage has one piece, or with the interleaved schedule several. A piece keeps some
+blocks of the model, the first piece also the embedding, the last one the final norm and
+the head. The weights keep their names, so checkpoints do not depend on the cut. Modules
+of other pieces are replaced by modules without weights that pass their input on, and
+the model's own forward runs on the rest. Later pieces give it the hidden states as
+``inputs_embeds``.
 
 If the head has the table's weight, the first and the last stage both keep it. They add
 up their gradients, so both take the same steps.
@@ -12,12 +13,15 @@ up their gradients, so both take the same steps.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import copy
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import distributed, nn
+from torch.distributed.tensor import DTensor
 
+from placement.agent.runtime.loss_scale import local
 from placement.agent.runtime.rank_groups import RankGroups
 from placement.agent.runtime.tp_plan import is_tied
 from placement.planner.launch.execution import Execution, RankPlace, not_cut
@@ -50,7 +54,7 @@ class AbsentTable(nn.Module):
 
 
 class ModelStage(nn.Module):
-    """The forward of one stage, as torch's schedules call it."""
+    """The forward of one piece, as torch's schedules call it."""
 
     def __init__(
         self, model: Any, *, first: bool, last: bool, autocast: torch.dtype | None
@@ -61,10 +65,10 @@ class ModelStage(nn.Module):
         self.autocast = autocast
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the hidden states for the next stage, or the logits.
+        """Return the hidden states for the next piece, or the logits.
 
         Args:
-            x: tokens, or the hidden states of the stage before.
+            x: tokens, or the hidden states of the piece before.
         """
         given = {"input_ids" if self.first else "inputs_embeds": x, "use_cache": False}
         dtype = self.autocast
@@ -155,7 +159,7 @@ class StageOfRank:
     """The stage of this rank, and what it shares with other stages."""
 
     def __init__(self, base: Any, whole: nn.Module, how: Execution, stage: int) -> None:
-        """Cut a model in place.
+        """Cut a model into the pieces of a stage. The first piece is cut in place.
 
         Args:
             base: the language model of transformers, whole.
@@ -167,7 +171,7 @@ class StageOfRank:
             NotRunnable: the model cannot be cut, or it has another number of blocks
                 than that of the Plan.
         """
-        self.how, self.base = how, base
+        self.how = how
         layers = layers_of(base)
         count = max(layers.values()) + 1
         if count != how.bounds[-1]:
@@ -179,14 +183,15 @@ class StageOfRank:
         self.trainable_count = sum(
             p.numel() for p in whole.parameters() if p.requires_grad
         )
-        names = {module: name for name, module in whole.named_modules()}
-        self.prefix = f"{names[base]}." if names[base] else ""
+        inner = names_of(whole)[base]
+        prefix = f"{inner}." if inner else ""
         head, table = base.get_output_embeddings(), base.get_input_embeddings()
         self.is_tied = is_tied(base)
-        self.head = f"{self.prefix}{names_of(base)[head]}.weight"
-        self.table = f"{self.prefix}{names_of(base)[table]}.weight"
+        self.is_table_trained = table.weight.requires_grad
+        self.head = f"{prefix}{names_of(base)[head]}.weight"
+        self.table = f"{prefix}{names_of(base)[table]}.weight"
         frozen = {n for n, p in whole.named_parameters() if not p.requires_grad}
-        named = {f"{self.prefix}{n}": n for n in layers}
+        named = {f"{prefix}{n}": n for n in layers}
         left_out = frozen | ({self.head} if self.is_tied else set())
         state = base.state_dict()
         self.weights = {
@@ -195,39 +200,55 @@ class StageOfRank:
             if name not in left_out
         }
         self.first, self.last = stage == 0, stage == how.stages - 1
-        keep_layers(base, how.bounds[stage], how.bounds[stage + 1])
+        self.numbers = how.pieces_of(stage)
+        self.outline = _copy_with(whole, lambda tensor: tensor.to("meta"))
+        """The whole model without its weights. PEFT saves adapters by its modules."""
+        self.parts = [whole, *(_copy_with(whole, _same) for _ in self.numbers[1:])]
+        self.bases: list[Any] = [part.get_submodule(inner) for part in self.parts]
+        for number, piece in zip(self.numbers, self.bases, strict=True):
+            keep_layers(piece, how.bounds[number], how.bounds[number + 1])
         self.shared: nn.Parameter | None = None
-        ends = self.first or self.last
-        if self.is_tied and ends and table.weight.requires_grad:
-            self.shared = table.weight
         self.group: Any = None
 
-    def module(self, autocast: torch.dtype | None) -> ModelStage:
-        """Return the module for torch's schedules."""
+    def module(self, part: nn.Module, autocast: torch.dtype | None) -> ModelStage:
+        """Return the module of one of its parts for torch's schedules."""
+        place = next(n for n, one in enumerate(self.parts) if one is part)
+        number = self.numbers[place]
         return ModelStage(
-            self.base, first=self.first, last=self.last, autocast=autocast
+            self.bases[place],
+            first=number == 0,
+            last=number == len(self.how.bounds) - 2,
+            autocast=autocast,
         )
 
     def make_groups(self, ranks: RankGroups) -> None:
-        """Create the group of the two stages that share a weight. All ranks call it."""
+        """Create the groups of the two stages that share a weight.
+
+        All ranks call it, after the layers of the pieces have been cut.
+        """
         if not self.is_tied:
             return
-        rank_of = self.how.places.index
-        for replica in range(self.how.replicas):
-            pair = [
-                rank_of(RankPlace(stage, replica, 0))
-                for stage in (0, self.how.stages - 1)
-            ]
-            group = distributed.new_group(pair)
-            if ranks.rank in pair:
-                self.group = group
+        how = self.how
+        for replica in range(how.replicas):
+            for part in range(how.tensor_degree):
+                pair = [
+                    how.places.index(RankPlace(stage, replica, part))
+                    for stage in (0, how.stages - 1)
+                ]
+                group = distributed.new_group(pair)
+                if ranks.rank in pair:
+                    self.group = group
+        if self.is_table_trained and self.first:
+            self.shared = self.bases[0].get_input_embeddings().weight
+        elif self.is_table_trained and self.last:
+            self.shared = self.bases[-1].get_output_embeddings().weight
 
     def sum_shared(self) -> None:
         """Add up the gradients of the weight that two stages have."""
         if self.shared is not None:
             if self.shared.grad is None:
                 self.shared.grad = torch.zeros_like(self.shared)
-            distributed.all_reduce(self.shared.grad, group=self.group)
+            distributed.all_reduce(local(self.shared.grad), group=self.group)
 
     @property
     def counted_elsewhere(self) -> nn.Parameter | None:
@@ -258,17 +279,44 @@ class StageOfRank:
         found: dict[str, torch.Tensor] = {}
         bounds = self.how.bounds
         for name, (layer, shape, dtype) in self.weights.items():
-            stage = next(n for n in range(self.how.stages) if layer < bounds[n + 1])
+            piece = next(n for n, end in enumerate(bounds[1:]) if layer < end)
+            stage = piece % self.how.stages
             owner = self.how.places.index(RankPlace(stage, 0, 0))
-            if ranks.rank == owner == 0:
-                found[name] = kept[name].detach().cpu()
-            elif ranks.rank == owner:
-                distributed.send(kept[name].detach().contiguous(), 0)
-            elif ranks.rank == 0:
+            if ranks.place.stage == stage:
+                own = kept[name].detach()
+                # All tensor ranks of the stage must call full_tensor.
+                value = own.full_tensor() if isinstance(own, DTensor) else own
+                if ranks.rank == owner == 0:
+                    found[name] = value.cpu()
+                elif ranks.rank == owner:
+                    distributed.send(value.contiguous(), 0)
+            if ranks.rank == 0 != owner:
                 value = torch.empty(shape, dtype=dtype, device=ranks.device)
                 distributed.recv(value, owner)
                 found[name] = value.cpu()
         return found
+
+
+def _copy_with(
+    model: nn.Module, change: Callable[[torch.Tensor], torch.Tensor]
+) -> nn.Module:
+    """Return a copy of a model's modules with other parameters and buffers.
+
+    Args:
+        model: it stays as it is.
+        change: returns the tensor of the copy for a tensor of the model.
+    """
+    others: dict[int, Any] = {id(one): change(one) for one in model.buffers()}
+    for one in model.parameters():
+        other = change(one)
+        if other is not one:
+            other = nn.Parameter(other.detach(), requires_grad=one.requires_grad)
+        others[id(one)] = other
+    return copy.deepcopy(model, others)
+
+
+def _same(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
 
 
 def names_of(model: nn.Module) -> dict[nn.Module, str]:

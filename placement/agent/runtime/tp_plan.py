@@ -38,28 +38,48 @@ The others are for attention with a latent (MLA) and for sinks.
 """
 
 
-def cut_by_family(model: Any, mesh: DeviceMesh, *, along: bool = False) -> None:
-    """Cut a model in place. Every rank needs the same whole weights. Nothing is sent.
+def cut_by_family(
+    model: Any, mesh: DeviceMesh, *, along: bool = False, tied: bool | None = None
+) -> None:
+    """Cut a model in place, and move its parts to the mesh's device.
+
+    Every rank needs the same whole weights. Nothing is sent.
 
     Args:
-        model: a language model of transformers with its weights. It may have adapters
-            of PEFT.
+        model: a language model of transformers with its weights, or a piece of it. It
+            may have adapters of PEFT.
         mesh: the tensor ranks.
         along: also cut activations between attention and MLP along the sequence.
+        tied: whether the head of the whole model has the weight of the table. None:
+            the model itself is whole.
 
     Raises:
         NotRunnable: the family has no plan, or its sizes cannot be shared evenly.
     """
-    styles = _styles_of(model)
+    is_whole = tied is None
+    tied = is_tied(model) if tied is None else tied
+    styles = _styles_of(model, tied=tied)
     _check_sizes(model, styles, mesh.size())
     summed = [name for name, style in styles.items() if style == SUMMED]
-    tied = is_tied(model)
     _apply(model, mesh, {n: s for n, s in styles.items() if s != SUMMED})
-    if tied:
-        model.get_output_embeddings().weight = model.get_input_embeddings().weight
+    # Before hooks and ties: in torch 2.13 Module.to drops the hooks of a DTensor, even
+    # of one that is on the device already.
+    model.to(mesh.device_type)
+    table = model.get_input_embeddings()
+    weight = getattr(table, "weight", None)
+    if tied and is_whole:
+        model.get_output_embeddings().weight = weight
+    elif tied and isinstance(weight, DTensor) and weight.requires_grad:
+        weight.register_hook(partial(_cut_like, weight.placements))
     if along:
         summed += _cut_sequences(model, styles, mesh)
     _add_gradient_sums(model, summed, mesh)
+
+
+def _cut_like(placements: Any, grad: torch.Tensor) -> torch.Tensor:
+    """Return a gradient cut like its weight. That of a table alone is whole."""
+    assert isinstance(grad, DTensor)
+    return grad.redistribute(placements=placements)
 
 
 def packed_names(model: Any) -> frozenset[str]:
@@ -157,8 +177,9 @@ def _cut_sequences(
             if name.partition(".")[0] not in cut
         ]
     blocks = [modules[block] for block in parts]
-    _on_input(blocks[0], split)
-    _on_output(blocks[-1], gather)
+    if blocks:
+        _on_input(blocks[0], split)
+        _on_output(blocks[-1], gather)
     return partial_names
 
 
@@ -205,8 +226,14 @@ def is_tied(model: Any) -> bool:
     return head is not None and head.weight is table.weight
 
 
-def _styles_of(model: Any) -> dict[str, str]:
+def _styles_of(model: Any, *, tied: bool) -> dict[str, str]:
     """Return the style of each parameter and module, parameters before their module.
+
+    Modules without weights, such as those of another piece, have none.
+
+    Args:
+        model: whole, or a piece.
+        tied: the head of the whole model has the weight of the table.
 
     Raises:
         NotRunnable: the family has no plan that trains.
@@ -216,6 +243,8 @@ def _styles_of(model: Any) -> dict[str, str]:
     found: dict[str, str] = {}
     names = {module: name for name, module in model.named_modules()}
     for module, name in names.items():
+        if not any(True for _ in module.parameters()):
+            continue
         own = _style_of(name, plan)
         for part, _ in module.named_parameters(recurse=False):
             path = f"{name}.{part}" if name else part
@@ -224,16 +253,18 @@ def _styles_of(model: Any) -> dict[str, str]:
         if own and not hasattr(module, "base_layer"):
             found[name] = own
     table = names[model.get_input_embeddings()]
-    if is_tied(model):
+    if tied:
         # The head has the table's weight, and is cut like it or not at all.
         head = names[model.get_output_embeddings()]
-        found.pop(f"{head}.weight", None)
-        if found.get(table) != "embedding_rowwise":
+        if table in found:
+            found.pop(f"{head}.weight", None)
+        if _style_of(table, plan) != "embedding_rowwise":
+            found.pop(f"{head}.weight", None)
             found.pop(head, None)
     elif table in found:
         # By rows the table's gradient would stay whole.
         found |= {name: "embedding_colwise" for name in (f"{table}.weight", table)}
-    if not any(_any_layer(name) != name for name in found):
+    if not any("*" in name for name in plan):
         raise not_cut(f"transformers has no tensor-parallel plan of family {family}")
     if unknown := sorted({*found.values()} - KNOWN_STYLES):
         raise not_cut(

@@ -16,6 +16,9 @@ from placement.protocol.commands import Order
 FOLDER = ".slurm"
 """The folder in a Job's own folder for the files of the script."""
 LOG, EXIT, SCRIPT_FILE = "log", "exit", "batch.sh"
+BEGUN_FOLDER = "begun"
+"""It is made by the first script of the attempt that runs."""
+LOST_FILE = "lost"
 REQUEUED = "gpuportal: Slurm has started this job again. The portal decides about that."
 NOT_OURS = ("CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
 """Slurm sets them on the node."""
@@ -69,20 +72,24 @@ def batch_script(argv: Sequence[str], env: Mapping[str, str], folder: str) -> st
     """Return a script that runs a program with these variables beside Slurm's own.
 
     It writes the exit status to a file, because Slurm forgets jobs after MinJobAge. It
-    runs once: a job that Slurm has queued again is left to the portal.
+    runs once: a job that Slurm has queued again, or that was submitted twice because
+    the controller forgot the first one, is left to the portal.
 
     Args:
-        folder: of the file with the exit status.
+        folder: of the file with the exit status, and of the mark of the first run.
     """
     names = [name for name in env if name not in NOT_OURS]
     exports = [f"export {name}={shlex.quote(env[name])}" for name in sorted(names)]
-    done = shlex.quote(f"{folder}/{EXIT}")
+    done, begun, lost = (
+        shlex.quote(f"{folder}/{name}") for name in (EXIT, BEGUN_FOLDER, LOST_FILE)
+    )
     program = " ".join(shlex.quote(word) for word in argv)
     return "\n".join(
         (
             "#!/bin/sh",
-            'if [ "${SLURM_RESTART_COUNT:-0}" != 0 ]; then',
+            f"""if [ "${{SLURM_RESTART_COUNT:-0}}" != 0 ] || ! mkdir {begun}; then""",
             f"  echo {shlex.quote(REQUEUED)}",
+            f"  : >{lost}",
             "  exit 1",
             "fi",
             "unset SLURM_EXPORT_ENV",

@@ -13,6 +13,7 @@ from placement.agent.slurm.job_script import (
     read_span,
     read_states,
 )
+from telemetry.protocol.slurm_silence import is_silence
 
 CONF, CLIENT_FOLDER = "SLURM_CONF", "GPUPORTAL_SLURM_FOLDER"
 """Variables of the node worker, as in docs/slurm.md."""
@@ -42,6 +43,9 @@ def ask(command: Sequence[str]) -> str:
     done = _run(command, SECONDS)
     if done.returncode != 0:
         words = " ".join(done.stderr.decode(errors="replace").split())[:300]
+        if is_silence(words):
+            # The controller died after the ping.
+            raise SlurmUnavailable(words)
         raise SlurmRefused(words or f"{command[0]}: exit status {done.returncode}")
     return done.stdout.decode(errors="replace")
 

@@ -4,29 +4,68 @@ from __future__ import annotations
 
 import logging
 import os
+from pathlib import Path
+from threading import Event
 
-from placement.agent.job_folder import JobFolder
+from placement.agent.job_folder import JobFolder, job_folders
 from placement.agent.slurm import slurm_client
-from placement.agent.slurm.job_script import FOLDER, job_name, limit_minutes
+from placement.agent.slurm.job_script import (
+    EXIT,
+    FOLDER,
+    LOST_FILE,
+    job_name,
+    limit_minutes,
+)
 from placement.agent.slurm.slurm_client import SlurmRefused, SlurmUnavailable
-from placement.agent.slurm.slurm_leader import LOST_FILE
-from placement.protocol.commands import Order
+from placement.protocol.commands import Order, parse_order
+from telemetry.protocol.coded_error import CodedError
 
+NOT_CANCELLED = "not-cancelled"
+"""Name of the mark in the folder of a Job whose job in Slurm has to end."""
+AGAIN_SECONDS = 10.0
 logger = logging.getLogger(__name__)
 
 
-def cancel(order: Order) -> None:
+def cancel(order: Order, folder: JobFolder) -> None:
     """End the job of an attempt if Slurm still has it. Does nothing without Slurm.
 
-    If Slurm does not answer, the job ends with its time limit, which is the end of the
-    Reservation.
+    If Slurm does not answer, the folder is marked, and `cancel_marked` asks again. At
+    the latest the job ends with its time limit, the end of the Reservation.
     """
     if order.slurm is None:
         return
     try:
         slurm_client.cancel(job_name(order), _owner(order))
-    except (SlurmUnavailable, SlurmRefused) as error:
+    except SlurmUnavailable as error:
+        logger.warning("job %s is not cancelled in Slurm yet: %s", order.job, error)
+        try:
+            folder.write(NOT_CANCELLED, {"why": str(error)})
+        except OSError as full:
+            logger.error("job %s: no mark to cancel it: %s", order.job, full)
+        return
+    except SlurmRefused as error:
         logger.error("job %s is not cancelled in Slurm: %s", order.job, error)
+    _mark(folder).unlink(missing_ok=True)
+
+
+def cancel_marked(jobs: Path) -> None:
+    """Cancel the jobs that were to end while Slurm did not answer.
+
+    Args:
+        jobs: the folder of all Jobs of the agent.
+    """
+    for folder in job_folders(jobs):
+        try:
+            if _mark(folder).exists():
+                cancel(parse_order(str(folder.read("order")["payload"])), folder)
+        except (OSError, KeyError, CodedError) as error:
+            logger.error("job %s is not cancelled in Slurm: %s", folder.name, error)
+
+
+def run(jobs: Path, stop: Event) -> None:
+    """Call `cancel_marked` again and again until the event is set."""
+    while not stop.wait(AGAIN_SECONDS):
+        cancel_marked(jobs)
 
 
 def move_end(order: Order, left_seconds: float) -> None:
@@ -52,7 +91,12 @@ def is_lost(order: Order, folder: JobFolder) -> bool:
     """Return whether Slurm lost the node of a Job, which is no fault of the Job."""
     if order.slurm is None:
         return False
-    return os.path.lexists(folder.work / FOLDER / LOST_FILE)
+    ours = folder.work / FOLDER
+    return os.path.lexists(ours / LOST_FILE) and not os.path.lexists(ours / EXIT)
+
+
+def _mark(folder: JobFolder) -> Path:
+    return folder.path / f"{NOT_CANCELLED}.json"
 
 
 def _owner(order: Order) -> str:

@@ -28,11 +28,13 @@ from typing import NoReturn
 
 from placement.agent.slurm import slurm_client
 from placement.agent.slurm.job_script import (
+    BEGUN_FOLDER,
     ENDED,
     EXIT,
     FOLDER,
     LOG,
     LOST,
+    LOST_FILE,
     SCRIPT_FILE,
     SlurmState,
     batch_script,
@@ -52,7 +54,13 @@ RUNS_ASK_SECONDS = 15.0
 PATIENCE_SECONDS = 10.0
 """After the end of a job, until its files are visible on the agent's host."""
 PIECE_BYTES = 64 * 1024
-LOST_FILE = "lost"
+UNSEEN_FOLDER = (
+    "{node} could not write into {folder}. That folder has to be on a file system that "
+    "this host and the nodes of Slurm see under the same path. The admin finds more in "
+    "docs/slurm.md#run"
+)
+MOST_SUBMISSIONS = 3
+"""A controller that dies may forget a job that it has just accepted."""
 
 
 class SlurmLeader:
@@ -68,6 +76,8 @@ class SlurmLeader:
         self.silent = False
         self.last_reason = self.last_refusal = ""
         self.seen: SlurmState | None = None
+        self.submissions = 0
+        self.forgotten = False
 
     def run(self) -> int:
         """Submit the job, follow it to its end, and return its exit status."""
@@ -87,7 +97,9 @@ class SlurmLeader:
                 return status
             now = time.monotonic()
             if ended_at and now - ended_at > PATIENCE_SECONDS:
-                return self._status_of_lost_files()
+                if not self._submit_again():
+                    return self._status_of_lost_files()
+                ended_at = 0.0
             to_stop = self.asked_to_stop and not self.told_to_stop
             if (now >= ask_at or to_stop) and not ended_at:
                 ended_at = now if self._over() else 0.0
@@ -108,6 +120,7 @@ class SlurmLeader:
                     left = self._left_seconds()
                     words = (str(self.folder), str(self.work), left)
                     slurm_client.ask(submit_command(self.order, *words))
+                    self.submissions += 1
                 self._heard()
                 return True
             except SlurmUnavailable as error:
@@ -118,6 +131,15 @@ class SlurmLeader:
                 return False
             time.sleep(ASK_SECONDS)
         return False
+
+    def _submit_again(self) -> bool:
+        """Submit a job again that Slurm forgot before it began. False: it began, or is
+        not wanted any more."""
+        begun = (self.folder / BEGUN_FOLDER).exists()
+        if not self.forgotten or begun or self.submissions >= MOST_SUBMISSIONS:
+            return False
+        self._say("Slurm has lost the job before it began. It is submitted again")
+        return self._submit()
 
     def _over(self) -> bool:
         """Return whether Slurm has ended the job. Ask for its end if it is due."""
@@ -135,8 +157,9 @@ class SlurmLeader:
                 self._say(f"Slurm refuses a question: {refusal}")
             return False
         self._heard()
+        self.forgotten = found is None
         if found is None:
-            return True  # forgotten: it has ended long ago
+            return True  # it has ended long ago, or the controller lost it
         self.seen = found
         if found.state == "PENDING" and found.reason not in ("None", self.last_reason):
             self.last_reason = found.reason
@@ -158,9 +181,14 @@ class SlurmLeader:
     def _status_of_lost_files(self) -> int:
         """Return the exit status of a job that ended without writing one."""
         self._copy_log()
-        state = self.seen.state if self.seen else ""
+        state = self.seen.state if self.seen and not self.forgotten else ""
         self._say(f"Slurm ended the job: {state or 'it no longer knows it'}")
-        if state in LOST:
+        reason = self.seen.reason if self.seen and not self.forgotten else ""
+        if reason == "JobLaunchFailure" and not (self.folder / LOG).exists():
+            # As of slurmstepd: "Could not open stdout file".
+            self._say(UNSEEN_FOLDER.format(node=self._node(), folder=self.work))
+            return CANNOT_START
+        if state in LOST or self.forgotten:
             (self.folder / LOST_FILE).touch()
         if state == "COMPLETED":
             return 0
@@ -175,6 +203,10 @@ class SlurmLeader:
             while piece := file.read(PIECE_BYTES):
                 self.copied += len(piece)
                 _write(piece)
+
+    def _node(self) -> str:
+        assert self.order.slurm is not None
+        return self.order.slurm.node
 
     def _left_seconds(self) -> float:
         order = self.order

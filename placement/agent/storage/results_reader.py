@@ -1,12 +1,15 @@
 """Read a Job's results folder as the Job's user.
 
+    python -m placement.agent.storage.results_reader collect WORK RESULTS [NAME ...]
     python -m placement.agent.storage.results_reader list FOLDER MOST_FILES MOST_BYTES
     python -m placement.agent.storage.results_reader send FOLDER PATH OFFSET
 
-``list`` prints one JSON object: the files with size and SHA-256, and the omitted files
-with reasons. ``send`` writes one file's bytes from an offset. Everything is opened by
-descriptor, folder by folder, and no link is followed, so a name that is replaced during
-the walk leads nowhere else. Only regular files are opened.
+``collect`` moves what a script wrote to its own folder to the results folder in it,
+except the named files. ``list`` prints one JSON object: the files with size and
+SHA-256, and the omitted files with reasons. ``send`` writes one file's bytes from an
+offset. Everything is opened by descriptor, folder by folder, and no link is followed,
+so a name that is replaced during the walk leads nowhere else. Only regular files are
+opened.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import os
 import shutil
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 MOST_ENTRIES = 10_000
 MOST_DEPTH = 16
@@ -133,9 +136,41 @@ def listing(folder: str, most_files: int, most_bytes: int) -> dict[str, object]:
     return {"files": files, "left_out": left_out}
 
 
-def main(arguments: list[str]) -> int:
-    """List or send; 0, or 1 with one line on standard error."""
+def collect(work: str, results: str, kept: Collection[str]) -> list[str]:
+    """Move files and folders of a Job's own folder to its results. Return their names.
+
+    Hidden ones, links and the kept ones stay. So do those whose name the results have
+    already.
+    """
+    moved = []
+    handle = os.open(work, FOLDER)
     try:
+        place = os.open(results, FOLDER, dir_fd=handle)
+        try:
+            # Of open folders, which pathlib does not list.
+            there = set(os.listdir(place))  # noqa: PTH208
+            for name in sorted(os.listdir(handle)):  # noqa: PTH208
+                if name in there or name in kept or name.startswith((".", "__")):
+                    continue
+                mode = os.stat(name, dir_fd=handle, follow_symlinks=False).st_mode
+                if name == results or not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+                    continue
+                os.rename(name, name, src_dir_fd=handle, dst_dir_fd=place)
+                moved.append(name)
+        finally:
+            os.close(place)
+    finally:
+        os.close(handle)
+    return moved
+
+
+def main(arguments: list[str]) -> int:
+    """Collect, list or send; 0, or 1 with one line on standard error."""
+    try:
+        if arguments[0] == "collect":
+            work, results, *kept = arguments[1:]
+            collect(work, results, kept)
+            return 0
         if arguments[0] == "list":
             folder, most_files, most_bytes = arguments[1:]
             answer = listing(folder, int(most_files), int(most_bytes))

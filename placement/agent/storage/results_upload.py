@@ -22,10 +22,12 @@ from placement.agent import portal_channel
 from placement.agent.job_folder import RESULTS, JobFolder, NodeView
 from placement.agent.portal_channel import ChannelDown, ChannelRefused
 from placement.agent.process import unix_user
+from placement.agent.process.job_exec import CHECKPOINT, SCRIPT
 from placement.agent.process.unix_user import UnixIdentity
 from placement.agent.storage import folder_tree
 from placement.agent.storage.log_upload import BACK_OFF_SECONDS, Upload
 from placement.protocol.commands import parse_order
+from placement.protocol.launchers import FILES
 from placement.protocol.node_refusals import OrderRefused
 from telemetry.protocol.back_off import BackOff
 
@@ -77,6 +79,8 @@ class ResultCarrier:
         try:
             identity = identity_of(folder)
             limits = self._request_json(folder, "GET")
+            if _is_script(folder):
+                _collect(folder.work, identity)
             told = _listing(place, identity, limits)
             if told["files"] or told["left_out"]:
                 wanted = self._request_json(folder, "PUT", json.dumps(told).encode())[
@@ -155,6 +159,30 @@ def identity_of(folder: JobFolder) -> UnixIdentity | None:
     """
     order = parse_order(str(folder.read("order")["payload"]))
     return unix_user.identity_of(order, allow_scripts=True)
+
+
+def _is_script(folder: JobFolder) -> bool:
+    """Return whether a Job ran a person's script in its own folder."""
+    order = parse_order(str(folder.read("order")["payload"]))
+    return order.recipe is None
+
+
+def _collect(work: Path, identity: UnixIdentity | None) -> None:
+    """Move what a script wrote to its own folder to the results.
+
+    The examples of libraries write to the folder in which they are started. The
+    portal's own files and the checkpoint stay: the next attempt resumes from it.
+    """
+    done = subprocess.run(
+        _command("collect", str(work), RESULTS, SCRIPT, CHECKPOINT, *FILES),
+        **as_user(identity),
+        capture_output=True,
+        timeout=LIST_SECONDS,
+        check=False,
+    )
+    if done.returncode != 0:
+        told = done.stderr.decode(errors="replace")[-200:].strip()
+        logger.warning("what lies in %s stays there: %s", work, told)
 
 
 def _listing(

@@ -40,8 +40,14 @@ DROPPED_A_LOOK = 50
 MOST_QUERIED = 1000
 """Jobs per query."""
 _FILE = re.compile(r"(\d{1,18})-\d{1,9}(?:-([0-9a-f]{1,32}))?\..+")
+PAGE_BYTES = 2 * 2**20
+"""Bytes of a log that one request reads for numbers: a third of a second. The next
+request continues, and so does the tick.
+"""
+NUMBERS_BLOCK_BYTES = 2**17
+"""Bytes that are read for numbers at once. No line with numbers is as long."""
 SCAN_BYTES = 32 * 2**20
-"""Bytes of a log that one run reads for numbers. The next run continues."""
+"""Bytes that one tick reads for numbers, of all logs together."""
 SEARCH_BYTES = 256 * 2**20
 """Bytes of a log that one search reads. The next search continues."""
 BLOCK_BYTES = 2**20
@@ -69,6 +75,18 @@ class LogMatch:
     offset: int
     """Of the line, or of the shown part of a long one."""
     data: str
+
+
+@dataclass(frozen=True)
+class CurveRows:
+    """The numbers in a log as far as it has been read for them."""
+
+    rows: list[dict[str, float]]
+    """Names and values of one line each, thinned for a chart."""
+    new_bytes: int
+    """Bytes that were read now."""
+    left_bytes: int
+    """Bytes to read. 0 if only the start of a line is left."""
 
 
 @dataclass(frozen=True)
@@ -296,39 +314,74 @@ def last_lines(job: Job, count: int, *, part: int = 0) -> list[str]:
     return [clean(line) for line in job.last_lines][-count:]
 
 
-def numbers(job: Job) -> list[dict[str, float]]:
-    """Return the numbers in the log, thinned for a chart.
+def numbers(job: Job, most: int = PAGE_BYTES) -> CurveRows:
+    """Read on for numbers, and return those that have been read.
 
     Earlier results are stored beside the log, so only the new part of a long log is
-    read. When there are too many points, every second one is dropped.
+    read. When there are too many points, every second one is dropped. One process reads
+    a log at a time. The others return what is stored.
+
+    Args:
+        most: bytes to read now, or up to a block more.
     """
     path = path_of(job)
     if not path.is_file():
-        return []
+        return CurveRows([], 0, 0)
     kept = path.with_suffix(".numbers.json")
     state = _read_state(kept)
     total = size(job)
-    if state["offset"] > total:
-        state = _fresh()
-    if state["offset"] < total:
-        until = min(total, state["offset"] + SCAN_BYTES)
-        output = TrainingOutput(**state["output"])
-        while state["offset"] < until:
-            data = _bytes(job, state["offset"], BLOCK_BYTES)
-            whole = len(data) if len(data) == BLOCK_BYTES else 0
-            # Bars are redrawn after a carriage return.
-            end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1 or whole
-            if end == 0:  # half a line waits for its rest
-                break
-            for line in data[:end].decode(errors="replace").splitlines():
-                found = output.read(line if line.isprintable() else clean(line))
-                if found is not None:
-                    _add_point(state, found)
-            state["offset"] += end
-        state["output"] = asdict(output)
-        _put_by(kept, state)
-    rows: list[dict[str, float]] = state["rows"]
-    return rows
+    left, new = max(0, total - state["offset"]), 0
+    if state["offset"] != total:
+        with path.with_suffix(".numbers.turn").open("w") as turn:
+            try:
+                fcntl.flock(turn, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return CurveRows(state["rows"], 0, left)
+            # Another process may have read on before this one had its turn.
+            state = _read_state(kept)
+            if state["offset"] > total:
+                state = _fresh()
+            before = state["offset"]
+            left = _read_on(job, state, total, most)
+            _put_by(kept, state)
+            if left:
+                # Older than the log, so that the tick reads on.
+                with contextlib.suppress(FileNotFoundError):
+                    os.utime(kept, (0, 0))
+            new = state["offset"] - before
+    return CurveRows(state["rows"], new, left)
+
+
+def has_unread_numbers(job: Job) -> bool:
+    """Return whether a part of the log was not read for numbers."""
+    path = path_of(job)
+    try:
+        return path.stat().st_mtime >= path.with_suffix(".numbers.json").stat().st_mtime
+    except FileNotFoundError:
+        return path.is_file()
+
+
+def _read_on(job: Job, state: dict[str, Any], total: int, most: int) -> int:
+    """Read about `most` bytes into the state. Return how many bytes are left."""
+    until = min(total, state["offset"] + most)
+    output = TrainingOutput(**state["output"])
+    left = True
+    while state["offset"] < until:
+        block = min(NUMBERS_BLOCK_BYTES, total - state["offset"])
+        data = _bytes(job, state["offset"], block)
+        whole = len(data) if len(data) == NUMBERS_BLOCK_BYTES else 0
+        # Bars are redrawn after a carriage return.
+        end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1 or whole
+        if end == 0:  # half a line waits for its rest
+            left = False
+            break
+        for line in data[:end].decode(errors="replace").splitlines():
+            found = output.read(line if line.isprintable() else clean(line))
+            if found is not None:
+                _add_point(state, found)
+        state["offset"] += end
+    state["output"] = asdict(output)
+    return total - state["offset"] if left else 0
 
 
 def _put_by(kept: Path, state: dict[str, Any]) -> None:

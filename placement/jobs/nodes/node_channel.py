@@ -32,6 +32,7 @@ from placement.protocol.node_http import (
 from placement.protocol.node_refusals import LogConflict, LogTooLarge
 from telemetry.inventory.enrollment import mark_channel
 from telemetry.inventory.node_identity import record_boot
+from telemetry.inventory.short_tokens import node_with_token
 from telemetry.models import Node
 from telemetry.protocol.request_refusal import RequestRefused
 from telemetry.web.error_answers import problem_response
@@ -90,8 +91,7 @@ def node_with(shown: str) -> Node | None:
     name, colon, token = rest.partition(":")
     if scheme != "Node" or not colon or len(rest) > 512:
         return None
-    node = Node.objects.filter(name=name).first()
-    return node if node is not None and node.accepts(token) else None
+    return node_with_token(name, token, timezone.now())
 
 
 def refused(code: str, detail: str) -> JsonResponse:

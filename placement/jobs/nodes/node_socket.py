@@ -10,6 +10,7 @@ import redis
 from channels.db import database_sync_to_async
 
 from placement.jobs.nodes.node_channel import node_with
+from telemetry.inventory.short_tokens import is_enrolled
 
 RECHECK_SECONDS = 60.0
 REFUSED = 4401
@@ -27,15 +28,15 @@ class NodeSocket:
     """An accepted websocket of a node."""
 
     node: str
-    shown: str
-    """The Authorization header that the node presented."""
+    enrolment: str
+    """The hash of its enrolment token. Its short tokens change while it is open."""
     receive: Receive
     send: Send
 
     async def run(
         self, reading: Coroutine[Any, Any, None], *others: Coroutine[Any, Any, None]
     ) -> None:
-        """Run the work of the socket until one part of it ends, or the token is no
+        """Run the work of the socket until one part of it ends, or the enrolment is no
         longer valid. Log what failed.
 
         Args:
@@ -43,7 +44,7 @@ class NodeSocket:
             others: what runs beside it.
         """
         first = asyncio.create_task(reading)
-        tasks = {first, asyncio.create_task(self._end_on_invalid_token())}
+        tasks = {first, asyncio.create_task(self._end_with_enrolment())}
         tasks |= {asyncio.create_task(one) for one in others}
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in tasks - done:
@@ -55,11 +56,12 @@ class NodeSocket:
             if isinstance(result, Exception) and not isinstance(result, OUTAGES):
                 logger.error("a websocket of %s failed", self.node, exc_info=result)
 
-    async def _end_on_invalid_token(self) -> None:
-        """End when the token is no longer the node's."""
+    async def _end_with_enrolment(self) -> None:
+        """End when the node is retired or has joined again."""
+        still = database_sync_to_async(is_enrolled)
         while True:
             await asyncio.sleep(RECHECK_SECONDS)
-            if await database_sync_to_async(node_with)(self.shown) is None:
+            if not await still(self.node, self.enrolment):
                 return
 
 
@@ -74,7 +76,7 @@ async def accepted_socket(
         await send({"type": "websocket.close", "code": REFUSED})
         return None
     await send({"type": "websocket.accept"})
-    return NodeSocket(node.name, shown, receive, send)
+    return NodeSocket(node.name, node.token_hash, receive, send)
 
 
 def _authorization(scope: Scope) -> str:

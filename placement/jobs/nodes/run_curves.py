@@ -12,6 +12,7 @@ import logging
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -37,19 +38,23 @@ RETRY = timedelta(minutes=10)
 logger = logging.getLogger(__name__)
 
 
-def numbers(job: Job) -> list[dict[str, float]]:
+def numbers(job: Job, most: int = log_store.PAGE_BYTES) -> log_store.CurveRows:
     """Return the numbers of a Job by step, thinned for a chart.
 
     Those of the log come first. A tag that the log has too is left to the log.
+
+    Args:
+        most: bytes of the log to read now.
     """
-    rows = log_store.numbers(job)
+    found = log_store.numbers(job, most)
+    rows = found.rows
     known = {name for row in rows for name in row} - {"step"}
     added = []
     for row in _stored(job).get("rows", ()):
         left = {name: value for name, value in row.items() if name not in known}
         if len(left) > 1:
             added.append(left)
-    return [*rows, *added]
+    return replace(found, rows=[*rows, *added])
 
 
 def is_cut(job: Job) -> bool:

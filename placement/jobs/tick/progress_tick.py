@@ -1,10 +1,13 @@
 """The tick that follows running Jobs.
 
-1. read the progress of each running Job, and send it to its pages 2. delete results and
-logs past the site's retention 3. read the curves of event files that have arrived
+It does four things:
 
-Only logs that have grown are read, and only their ends. Safe to run twice and
-concurrently. One bad row never blocks the rest.
+1. read the progress of each running Job, and send it to its pages
+2. read the numbers of logs that have grown
+3. delete results and logs past the site's retention
+4. read the curves of event files that have arrived
+
+Safe to run twice and concurrently. One bad row never blocks the rest.
 """
 
 import logging
@@ -34,6 +37,7 @@ def run_steps(now: datetime) -> dict[str, int]:
     """Run every step once. Return how many rows each one changed."""
     return {
         "progress": each_job(running(now)[:MOST_JOBS], _progress, now),
+        "numbers": _read_numbers(now),
         "dropped": result_files.drop_due(now),
         "logs_dropped": log_store.drop_due(now),
         "curves": run_curves.read_due(now),
@@ -48,6 +52,25 @@ def running(now: datetime) -> JobQuerySet:
         .select_related("node", "plan", "reservation__membership")
         .order_by("pk")
     )
+
+
+def _read_numbers(now: datetime) -> int:
+    """Read new parts of logs for their numbers, so that pages need not.
+
+    Return of how many Jobs. A shorter part comes before a longer one.
+    """
+    left = log_store.SCAN_BYTES
+
+    def read(job: Job, now: datetime) -> bool:
+        nonlocal left
+        new = log_store.numbers(job, left).new_bytes
+        left -= new
+        return new > 0
+
+    grown = [
+        job for job in running(now)[:MOST_JOBS] if log_store.has_unread_numbers(job)
+    ]
+    return each_job(sorted(grown, key=log_store.size), read, now)
 
 
 def _progress(job: Job, now: datetime) -> bool:

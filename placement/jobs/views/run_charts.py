@@ -10,7 +10,7 @@ from django.urls import reverse
 from django.utils.translation import gettext, gettext_lazy
 from django.views.decorators.http import require_safe
 
-from placement.jobs.nodes import run_curves
+from placement.jobs.nodes import log_store, run_curves
 from placement.jobs.views.viewer import reader
 from placement.models import Job, JobArray
 from placement.rules.run_comparison import (
@@ -52,7 +52,9 @@ def job_compare(request: HttpRequest) -> HttpResponse:
     """Compare the Jobs in the address, or all Jobs of an array."""
     user = reader(request)
     jobs, left_out = _jobs(request, user)
-    rows = [run_curves.numbers(job) for job in jobs]
+    most = log_store.PAGE_BYTES // max(1, len(jobs))
+    found = [run_curves.numbers(job, most) for job in jobs]
+    rows = [one.rows for one in found]
     metrics = metric_names(rows)
     metric = request.GET.get("metric", "")
     metric = metric if metric in metrics else (metrics[0] if metrics else "")
@@ -92,6 +94,7 @@ def job_compare(request: HttpRequest) -> HttpResponse:
             "bests": BEST.items(),
             "sort": sort,
             "left_out": left_out,
+            "left_bytes": sum(one.left_bytes for one in found),
             "most": MOST_RUNS,
             "array": JobArray.objects.filter(pk=_number(request, "array")).first()
             if jobs

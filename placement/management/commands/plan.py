@@ -24,9 +24,10 @@ from placement.planner.cli.plan_command import (
     question_of,
     text_of,
 )
-from placement.planner.cli.workload_options import workload_of
+from placement.planner.cli.workload_options import options_for_cards, workload_of
 from placement.planner.values.errors import BadInput
 from placement.plans import service as planning
+from placement.plans.available_gpus import site_cards
 from reservations.models import User
 
 LIVE = "live"
@@ -61,8 +62,8 @@ class Command(PlannerCommand):
                     field = name.replace("_", "-")
                     detail = "belongs to a file of GPUs: the portal's nodes measure it"
                     raise BadInput({field: detail})
-            question = question_of(options)
             try:
+                question = question_of(options_for_cards(options, site_cards()))
                 answer = _live(question)
             except (OperationalError, NoBroker) as error:
                 detail = f"the portal's database or Redis cannot be reached: {error}"

@@ -38,7 +38,7 @@ def cards_answer(options: Mapping[str, Any]) -> str:
         return json.dumps([asdict(card) for card in found])
     head = (
         f"{'card':<52}{'cap.':>7}{'GB':>6}{'GB/s':>6}{'fp32':>7}{'fp16':>7}"
-        f"{'bf16':>7}{'fp8':>7}  NVLink         source"
+        f"{'bf16':>7}{'fp8':>7}{'context':>9}  NVLink         source"
     )
     return "\n".join([head, *map(_line, found)])
 
@@ -47,6 +47,8 @@ def _line(card: GpuCard) -> str:
     """Return one row: dense teraoperations a second, - if the card has none."""
     rates = (card.fp32_flops, card.fp16_flops, card.bf16_flops, card.fp8_flops)
     told = "".join(f"{rate / TERA:>7.5g}" if rate else f"{'-':>7}" for rate in rates)
+    outside = card.context_bytes
+    told += f"{f'{outside / GIGA:.2f} GB' if outside else 'unknown':>9}"
     link = "-"
     if card.nvlink_generation:
         speed = card.nvlink_bytes_per_second / GIGA

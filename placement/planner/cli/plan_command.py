@@ -8,20 +8,30 @@ is too small and its missing bytes.
 
 import argparse
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from placement.planner.cli.cli_command import CliCommand
 from placement.planner.cli.json_input import json_from
-from placement.planner.cli.workload_options import add_workload_options, workload_of
+from placement.planner.cli.workload_options import (
+    add_workload_options,
+    options_for_cards,
+    workload_of,
+)
 from placement.planner.launch.files import launch_files
-from placement.planner.model.adaptation import adapted
+from placement.planner.model.adaptation import (
+    ALL_LINEAR,
+    adapted,
+    target_names,
+    usual_targets,
+)
 from placement.planner.model.spec import ModelSpec
 from placement.planner.sandbox.model_source import find
 from placement.planner.search import planner
 from placement.planner.search.memory_savings import PlanLimits
+from placement.planner.symbolic.case import Adapter
 from placement.planner.symbolic.followed_model import followed
 from placement.planner.symbolic.torch_check import torch_installed
 from placement.planner.values.errors import BadInput
@@ -125,8 +135,9 @@ def plan_answer(options: Mapping[str, Any]) -> str:
         CodedError: by field.
         OSError: the launch files cannot be written.
     """
-    question = question_of(options)
-    return text_of(PlanAnswer(plans_for_file(question)), question)
+    offers = with_host(offers_from_list(json_from(options["gpus"], "gpus")), options)
+    question = question_of(options_for_cards(options, [one.card for one in offers]))
+    return text_of(PlanAnswer(plans_for_file(question, offers)), question)
 
 
 @dataclass(frozen=True)
@@ -190,15 +201,19 @@ def question_of(options: Mapping[str, Any]) -> Question:
     """
     source = find(options["source"])
     spec = source.closed_spec()
-    plain = not options["lora"] and (options["weights"] or "full") == "full"
-    if source.model is not None and plain and torch_installed():
-        spec = followed(spec, source.model, workload_of(options), path=str(Path.cwd()))
-    spec = adapted(
-        spec,
-        weights=options["weights"] or "full",
-        lora_rank=options["lora"],
-        lora_targets=options["lora_targets"],
-    )
+    lora = {"lora_rank": options["lora"], "lora_targets": options["lora_targets"]}
+    if source.model is not None and spec.activations_are_a_guess and torch_installed():
+        # Quantized weights are followed as they are: their activations are the same.
+        adapters = adapted(spec, **lora)
+        seen = followed(
+            adapters,
+            source.model,
+            workload_of(options),
+            path=str(Path.cwd()),
+            adapter=_adapter_of(spec, options),
+        )
+        spec = replace(spec, activation_ratio=seen.activation_ratio, notes=seen.notes)
+    spec = adapted(spec, weights=options["weights"] or "full", **lora)
     most = options["max_gpus"]
     if most is not None and most < 1:
         raise BadInput({"max-gpus": "must be at least 1"})
@@ -211,19 +226,30 @@ def question_of(options: Mapping[str, Any]) -> Question:
     )
 
 
-def plans_for_file(question: Question) -> PlanSet:
-    """Plan on the GPUs of the file that --gpus names.
+def _adapter_of(spec: ModelSpec, options: Mapping[str, Any]) -> Adapter | None:
+    """Return the adapters of the options for the symbolic form. None: there are
+    none.
+    """
+    if not options["lora"]:
+        return None
+    targets = tuple(options["lora_targets"] or usual_targets(spec))
+    if targets == (ALL_LINEAR,):
+        targets = target_names(spec)
+    return Adapter(rank=options["lora"], targets=targets)
+
+
+def plans_for_file(question: Question, offers: Sequence[GpuOffer]) -> PlanSet:
+    """Plan on the GPUs of a file.
 
     Raises:
         CodedError: by field.
     """
-    options = question.options
     return planner.plan(
         question.spec,
-        workload_of(options),
-        with_host(offers_from_list(json_from(options["gpus"], "gpus")), options),
+        workload_of(question.options),
+        offers,
         limits=question.limits,
-        objective=options["wish"],
+        objective=question.options["wish"],
     )
 
 

@@ -1,16 +1,22 @@
 """The options that describe a Workload, shared by ``estimate`` and ``plan``."""
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from placement.planner.search.card_support import workload_defaults
 from placement.planner.values.workload import CHOICES, Workload
+from telemetry.protocol.gpu_cards import GpuCard
 
 DEFAULT = Workload()
 WORDS = (
     *("precision", "optimizer", "checkpointing", "attention"),
     *("accelerator", "task"),
 )
+
+
+BY_CARD = ("precision", "attention")
+"""Options whose usual values some cards cannot run. They are None if not given."""
 
 
 def add_workload_options(parser: argparse.ArgumentParser) -> None:
@@ -47,7 +53,7 @@ def add_workload_options(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             f"--{name}",
             choices=CHOICES[name],
-            default=default,
+            default=None if name in BY_CARD else default,
             help=f"default: {default}",
         )
     parser.add_argument(
@@ -58,18 +64,36 @@ def add_workload_options(parser: argparse.ArgumentParser) -> None:
 
 
 def workload_of(options: Mapping[str, Any]) -> Workload:
-    """Return the Workload that the options describe. Raises WorkloadInvalid."""
+    """Return the Workload that the options describe. Raises WorkloadInvalid.
+
+    A precision or an attention that is not given is the usual one.
+    """
     on_cpu = options["accelerator"] == "cpu"
+    chosen = {name: options[name] or getattr(DEFAULT, name) for name in BY_CARD}
     return Workload(
         task=options["task"],
         batch=options["batch"],
         sequence_length=options["sequence"],
         target_length=options["target"],
-        precision=options["precision"],
         optimizer=options["optimizer"],
         checkpointing=options["checkpointing"],
         accumulation=options["accumulation"],
-        attention=options["attention"],
         accelerator=options["accelerator"],
         optimizer_loop=options["loop"] or ("forloop" if on_cpu else "foreach"),
+        **chosen,
     )
+
+
+def options_for_cards(
+    options: Mapping[str, Any], cards: Iterable[GpuCard | None]
+) -> dict[str, Any]:
+    """Return the options with a precision and an attention that some of the cards run.
+
+    Options that are given stay.
+
+    Raises:
+        WorkloadInvalid: by field.
+    """
+    usual = workload_defaults(cards, workload_of(options))
+    changes = {name: usual[name] for name in BY_CARD if name in usual}
+    return {**options, **{k: v for k, v in changes.items() if options[k] is None}}

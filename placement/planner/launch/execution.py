@@ -349,14 +349,20 @@ def execution_of_pretrained(
                 "its gradients"
             )
         )
-    if width > 1 and spec is not None:
-        shape = spec.get("shape") or {}
-        heads = int(shape.get("heads", 1))
-        family, kv_heads = str(spec.get("family")), int(shape.get("kv_heads", heads))
-        if why := why_not_tensor(family, heads, kv_heads, width):
-            raise NotRunnable(why)
+    if why := _why_not_tensor(width, spec):
+        raise NotRunnable(why)
     sizes = {"heads": width, "seq": settings["seq"], "weights": form}
     return execution_of(plan, {**WHOLE, **sizes})
+
+
+def _why_not_tensor(width: int, spec: Mapping[str, Any] | None) -> str:
+    """Return why the layers of a model (as JSON) cannot be cut; "": they can."""
+    if width < 2 or spec is None:
+        return ""
+    shape = spec.get("shape") or {}
+    heads = int(shape.get("heads", 1))
+    kv_heads = int(shape.get("kv_heads", heads))
+    return why_not_tensor(str(spec.get("family")), heads, kv_heads, width)
 
 
 def _form_of_weights(
@@ -386,15 +392,16 @@ def _execution_of_stages(
     known = spec or {}
     shape = known.get("shape") or {}
     trains_adapters = settings.get("lora_rank") or shape.get("lora_rank")
+    width = int(plan.launch.get("tensor_degree", 1))
     why = why_not_stages(plan.launch)
     if not why and known:
-        why = why_not_family(str(known.get("family")))
+        why = why_not_family(str(known.get("family"))) or _why_not_tensor(width, known)
     if not why and trains_adapters:
         why = why_not_adapters(plan.launch["bounds"])
     if why:
         raise NotRunnable(why)
-    layers = plan.layer_count - 2
-    return execution_of(plan, {**WHOLE, "layers": layers, "seq": settings["seq"]})
+    sizes = {"layers": plan.layer_count - 2, "heads": width, "seq": settings["seq"]}
+    return execution_of(plan, {**WHOLE, **sizes})
 
 
 def execution_on_node(plan: Plan, settings: Mapping[str, Any]) -> Execution:

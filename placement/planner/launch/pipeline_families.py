@@ -9,14 +9,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from placement.planner.launch.tensor_families import TENSOR_FAMILIES
-from placement.planner.values.strategies import GPIPE, PIPELINE
+from placement.planner.values.strategies import GPIPE, INTERLEAVED, PIPELINE
 from telemetry.protocol.sentences import sentence
 
 PIPELINE_FAMILIES = TENSOR_FAMILIES | {"gpt2"}
 """Values of ``model_type``. Gradients of each were compared with those of one process.
 """
-SCHEDULES = (PIPELINE.schedule, GPIPE.schedule)
-"""Schedules that give each rank one piece of the model."""
+SCHEDULES = (PIPELINE.schedule, GPIPE.schedule, INTERLEAVED.schedule)
 
 
 def why_not_family(family: str) -> str:
@@ -45,13 +44,9 @@ def why_not_stages(launch: Mapping[str, Any]) -> str:
     schedule = str(launch.get("schedule"))
     if schedule not in SCHEDULES:
         return sentence(
-            "the recipe runs the stages of this model with 1F1B or GPipe, not "
+            "the recipe runs stages with 1F1B, GPipe or interleaved 1F1B, not "
             "{schedule}",
             schedule=schedule[:40],
-        )
-    if int(launch.get("tensor_degree", 1)) > 1:
-        return sentence(
-            "the recipe cuts this model into stages or its layers into parts, not both"
         )
     if int(launch.get("zero_stage", 0)) >= 2:
         return sentence(
@@ -62,10 +57,10 @@ def why_not_stages(launch: Mapping[str, Any]) -> str:
 
 
 def why_not_adapters(bounds: Sequence[int]) -> str:
-    """Return why stages cannot train adapters, which only blocks have; "": they can.
+    """Return why pieces cannot train adapters, which only blocks have; "": they can.
 
     Args:
-        bounds: the first layer of each stage, and the end. The embedding is layer 0,
+        bounds: the first layer of each piece, and the end. The embedding is layer 0,
             the head the last one.
 
     >>> why_not_adapters([0, 2, 6])
@@ -75,6 +70,7 @@ def why_not_adapters(bounds: Sequence[int]) -> str:
     for number, (first, end) in enumerate(itertools.pairwise(bounds), 1):
         if max(first, 1) >= min(end, last):
             return sentence(
-                "stage {number} has no block, so no adapters to train", number=number
+                "piece {number} of the model has no block, so no adapters to train",
+                number=number,
             )
     return ""

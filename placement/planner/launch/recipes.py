@@ -37,6 +37,7 @@ from placement.planner.launch.workspace_apps import (
 from placement.planner.values.entry_point import EntryPoint
 from placement.planner.values.errors import LaunchInvalid, SpecInvalid
 from placement.planner.values.strategies import SINGLE, STRATEGIES
+from placement.planner.values.workload import MAX_BATCH, MAX_SEQUENCE
 from telemetry.protocol.sentences import sentence
 
 GIB = 2**30
@@ -398,7 +399,7 @@ FINE_TUNE = Recipe(
             int,
             512,
             least=8,
-            most=131_072,
+            most=MAX_SEQUENCE,
             help=sentence("tokens per sequence"),
         ),
         RecipeSetting(
@@ -406,7 +407,7 @@ FINE_TUNE = Recipe(
             int,
             1,
             least=1,
-            most=1024,
+            most=MAX_BATCH,
             help=sentence("sequences per process (with a plan: per microbatch)"),
         ),
         RecipeSetting(
@@ -658,7 +659,7 @@ EXPORT_ONNX = Recipe(
             int,
             512,
             least=8,
-            most=131_072,
+            most=MAX_SEQUENCE,
             help=sentence("most tokens of a sequence"),
         ),
         *_SIMULATED,
@@ -1079,6 +1080,40 @@ def planned_sizes(recipe: str, plan: Mapping[str, Any]) -> dict[str, int]:
     if recipe not in OF_PRETRAINED:
         names = set()
     return {name: size for name, size in found.items() if size and name in names}
+
+
+def with_planned_sizes(
+    recipe: str, plan: Mapping[str, Any], given: Mapping[str, object]
+) -> dict[str, Any]:
+    """Return checked settings of a recipe with the sizes that they leave to a Plan.
+
+    Args:
+        recipe: its name.
+        plan: the Plan (as JSON).
+        given: the settings that were sent.
+
+    Raises:
+        LaunchInvalid: at the settings that were sent. At `plan` if one of its sizes is
+            beyond a limit of the recipe.
+    """
+    sizes = planned_sizes(recipe, plan)
+    try:
+        return checked_settings(recipe, {**sizes, **given})
+    except LaunchInvalid as error:
+        planned = {f"recipe_settings.{name}": name for name in sizes.keys() - given}
+        problems = {k: why for k, why in error.fields.items() if k not in planned}
+        names = sorted(planned[field] for field in error.fields if field in planned)
+        if not names:
+            raise
+        first = next(s for s in RECIPES[recipe].settings if s.name == names[0])
+        problems["plan"] = sentence(
+            "has {size} as {name}, and the recipe takes {least} to {most}",
+            size=_figure(sizes[first.name]),
+            name=first.name,
+            least=_figure(first.least),
+            most=_figure(first.most),
+        )
+        raise LaunchInvalid(problems) from error
 
 
 def as_planned(

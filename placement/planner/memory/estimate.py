@@ -20,11 +20,13 @@ from placement.planner.model.sharding import ONE_RANK, Sharding, check_fit
 from placement.planner.model.spec import ModelSpec
 from placement.planner.values.json_value import JsonValue
 from placement.planner.values.workload import Workload
+from telemetry.protocol.gpu_cards import GpuCard
 from telemetry.protocol.sentences import sentence
 
 CONTEXT_BYTES = 300_000_000
-"""CUDA context of one process, CUDA >= 11.7
-(docs/design/placement.md#outside-the-tensors)."""
+"""CUDA context of one process, CUDA >= 11.7, where that of the card's generation is
+unknown (docs/design/placement.md#outside-the-tensors). `context_of` is never less.
+"""
 OLD_CONTEXT_BYTES = 1000 * 2**20
 """The context before CUDA 11.7, which loads kernels lazily (pytorch/pytorch issue
 107667).
@@ -79,9 +81,17 @@ class Estimate(JsonValue):
         return self.parameter_bytes + self.gradient_bytes + self.optimizer_bytes
 
 
-def outside_bytes(workload: Workload) -> int:
+def context_of(card: GpuCard | None) -> int:
+    """Return the bytes of a CUDA context on a card.
+
+    Contexts that were read before any kernel ran can be less than `CONTEXT_BYTES`.
+    """
+    return max(CONTEXT_BYTES, (card.context_bytes if card else None) or 0)
+
+
+def outside_bytes(workload: Workload, context_bytes: int = CONTEXT_BYTES) -> int:
     """Return the bytes of one process outside its tensors: context and workspaces."""
-    return CONTEXT_BYTES + WORKSPACE_BYTES if workload.accelerator == "cuda" else 0
+    return context_bytes + WORKSPACE_BYTES if workload.accelerator == "cuda" else 0
 
 
 def interval(
@@ -143,16 +153,22 @@ def rank_costs(
 
 
 def estimate(
-    spec: ModelSpec, workload: Workload, sharding: Sharding = ONE_RANK
+    spec: ModelSpec,
+    workload: Workload,
+    sharding: Sharding = ONE_RANK,
+    *,
+    context_bytes: int = CONTEXT_BYTES,
 ) -> Estimate:
     """Return the Estimate of one rank. Pure and deterministic; a few hundred
     microseconds.
+
+    `context_bytes`: of the CUDA context on its card (`context_of`).
 
     Raises WorkloadInvalid, by field, if the model cannot be run or cut this way.
     """
     check_fit(spec, workload, sharding)
     costs = rank_costs(spec, workload, sharding)
-    return estimate_from_costs(spec, workload, sharding, costs)
+    return estimate_from_costs(spec, workload, sharding, costs, context_bytes)
 
 
 def estimate_from_costs(
@@ -160,12 +176,15 @@ def estimate_from_costs(
     workload: Workload,
     sharding: Sharding,
     costs: Sequence[LayerCost],
+    context_bytes: int = CONTEXT_BYTES,
 ) -> Estimate:
     """Return the Estimate from layer costs that the caller already has."""
     phases = rank_phases(costs, workload, sharding)
-    low, likely, high = interval(phases.peak_bytes, workload)
+    low, likely, high = interval(
+        phases.peak_bytes, workload, context_bytes=context_bytes
+    )
     components = dict(phases.components)
-    outside = outside_bytes(workload)
+    outside = outside_bytes(workload, context_bytes)
     if outside:
         components["context"] = outside
     return Estimate(

@@ -62,6 +62,7 @@ class LayerCost:
     weight_copy_bytes: int
     """Autocast's copies of a recomputed layer, alive until the whole forward ends."""
     output_bytes: int
+    """Of all tokens of the microbatch."""
     cache_bytes: int
     """Keys and values kept for generation (inference)."""
     gathered_bytes: int
@@ -86,6 +87,8 @@ class LayerCost:
     """Those of `trained_elements` that Muon steps. AdamW steps the others."""
     muon_largest: int = 0
     """Elements of the largest matrix that Muon steps."""
+    run_output_bytes: int = 0
+    """Output of the tokens that pass through the layer together."""
 
 
 def layer_costs(
@@ -169,7 +172,7 @@ def _cost(
         forward_peak_bytes=int(made.forward_peak_bytes),
         backward_peak_bytes=int(made.backward_peak_bytes),
         weight_copy_bytes=int(copied) if again else 0,
-        output_bytes=int(made.output_bytes),
+        output_bytes=int(made.output_bytes * _runs(setting, layer)),
         cache_bytes=_cache_bytes(setting, layer, windowed),
         gathered_bytes=_gathered_bytes(layer, workload, cut),
         forward_flops=flops,
@@ -182,7 +185,16 @@ def _cost(
         backward_flops=_backward_flops(setting, layer, flops) if reached else 0.0,
         muon_elements=_muon_elements(learns, layer, workload, cut),
         muon_largest=-(-_largest_matrix(learns, workload) // degree),
+        run_output_bytes=int(made.output_bytes),
     )
+
+
+def _runs(setting: Replaying, layer: LayerSpec) -> float:
+    """Return how many times as many tokens a microbatch has as one run of the layer."""
+    every, run = setting.tokens(layer.kind), setting.run_tokens(layer.kind)
+    if layer.kind == "head":
+        return every.batch / run.batch
+    return every.count / run.count
 
 
 def _muon_elements(

@@ -59,6 +59,28 @@ class Replaying:
             return Tokens(self.microbatch, target, target)
         return Tokens(self.microbatch, source, source)
 
+    def run_tokens(self, kind: str) -> Tokens:
+        """Return the tokens that pass through a layer together.
+
+        They are those of the microbatch, or a chunk of its prompts. Each query of a
+        chunk sees the keys of its whole prompt, as the last chunk does.
+        """
+        every, most = self.tokens(kind), self.workload.prefill_tokens
+        if not most or not reads_in_chunks(self.spec) or every.count <= most:
+            return every
+        sequences = max(1, min(every.batch, most // every.length))
+        return Tokens(sequences, min(every.length, most), every.keys)
+
+
+def reads_in_chunks(spec: ModelSpec) -> bool:
+    """Return whether a model can read a prompt piece by piece: a decoder with a
+    cache.
+    """
+    shape = spec.shape
+    return (
+        spec.head == "causal_lm" and shape is not None and shape.attention == "causal"
+    )
+
 
 def new_tape(workload: Workload) -> Tape:
     """Return an empty tape in the Workload's precision.
@@ -105,7 +127,7 @@ def _embedding(
     out = model_ends.embedding(
         tape,
         shape,
-        setting.tokens("embedding"),
+        setting.run_tokens("embedding"),
         table_elements=trained_elements(layer, setting.cut),
         target=setting.tokens("decoder") if two else None,
     )
@@ -123,7 +145,7 @@ def _head(
     constant: bool,
 ) -> LayerReplay:
     spec, workload = setting.spec, setting.workload
-    tokens = setting.tokens("head")
+    tokens = setting.run_tokens("head")
     rows = tokens.count
     if not workload.trains and spec.head == "causal_lm":
         rows = tokens.batch
@@ -155,7 +177,7 @@ def _block(
     constant: bool,
 ) -> tuple[LayerReplay, float]:
     workload = setting.workload
-    tokens = setting.tokens(layer.kind)
+    tokens = setting.run_tokens(layer.kind)
     elements = tokens.count * shape.hidden // setting.divide
     source = Value(elements, tape.residual_width, constant=constant)
     chosen = BlockSetting(

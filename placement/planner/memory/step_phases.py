@@ -208,7 +208,7 @@ def _forward(
                 logits = own if cost.kind == "head" else 0.0
                 running = moving.forward[index] + copies + own - logits
                 if not workload.trains and cost.kind not in ENDS:
-                    running += NAMED_TENSORS * cost.output_bytes
+                    running += NAMED_TENSORS * cost.run_output_bytes
                 moments = [_Moment(kept, running, held, logits, passing)]
                 if not moving.empty:
                     coming = moving.fetching[index] + copies

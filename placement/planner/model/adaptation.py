@@ -143,14 +143,16 @@ def usual_targets(spec: ModelSpec) -> tuple[str, ...]:
     """Return LoRA's default targets: query and value, as in its paper.
 
     For families with other names, or with both in one layer, they are all linear layers
-    except the head.
+    except the head and the experts that `with_lora` cannot adapt.
     """
     known = target_names(spec)
     usual = ("q_proj", "v_proj")
     if set(usual) <= set(known):
         return usual
-    heads = set(_names(layer for layer in spec.layers if layer.kind == "head"))
-    return tuple(name for name in known if name not in heads)
+    left = set(_names(layer for layer in spec.layers if layer.kind == "head"))
+    if spec.family in FUSED_FAMILIES:
+        left |= EXPERT_NAMES
+    return tuple(name for name in known if name not in left)
 
 
 def adapted(
@@ -166,7 +168,7 @@ def adapted(
         spec: the model.
         weights: full, int8 or nf4.
         lora_rank: of the adapters; 0: none.
-        lora_targets: names of the adapted layers; empty: q_proj and v_proj.
+        lora_targets: names of the adapted layers; empty: the usual ones.
 
     Raises:
         SpecInvalid: by field.
@@ -174,6 +176,6 @@ def adapted(
     if weights != "full":
         spec = with_quantized(spec, weights)  # type: ignore[arg-type]
     if lora_rank:
-        targets = lora_targets or ("q_proj", "v_proj")
+        targets = lora_targets or usual_targets(spec)
         spec = with_lora(spec, rank=lora_rank, targets=targets)
     return spec

@@ -211,6 +211,14 @@ def kind_of_json(data: Any) -> str:
         return "header"
     if "model_type" in data or "architectures" in data or "hidden_size" in data:
         return "config"
+    if "_class_name" in data or "_diffusers_version" in data:
+        raise SpecInvalid(
+            {
+                "file": "is a configuration of diffusers, whose classes are not built "
+                "here: give the model's .safetensors file, or name a module:callable "
+                "that returns the model"
+            }
+        )
     raise SpecInvalid(
         {
             "file": "is not a config.json (model_type), an index (weight_map) or a "

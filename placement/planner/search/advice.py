@@ -51,7 +51,7 @@ def advice(context: SearchContext, usable: Sequence[GpuOffer]) -> str:
                 gpus=counted("{n} GPU", "{n} GPUs", len(lora.shards)),
             )
         )
-    elif not context.asked.trains and context.limits.quantization:
+    elif not context.asked.trains and _in_4_bits(context, usable):
         ways.append(sentence("store the weights in 4 bits"))
     more = _more_gpus(context, usable)
     if more:
@@ -101,6 +101,28 @@ def _with_lora(context: SearchContext, usable: Sequence[GpuOffer]) -> Plan | Non
         if not one.absurd and not offloads(one)
     ]
     return min(plans, key=rank_key, default=None)
+
+
+def _in_4_bits(context: SearchContext, usable: Sequence[GpuOffer]) -> bool:
+    """Return whether a sensible Plan of a Node stores the weights in 4 bits.
+
+    The search has tried it unless its limits forbid it.
+    """
+    if context.limits.quantization or not _can_be_quantized(context.spec):
+        return False
+    node = _roomiest(usable).node
+    packed = replace(
+        context,
+        offers=tuple(offer for offer in usable if offer.node == node),
+        limits=replace(context.limits, strategies=(), quantization=True, offload=False),
+        quantize=_quantized,
+        caches=Caches(),
+        links={},
+    )
+    return any(
+        isinstance(found, list) and any(not one.absurd for one in found)
+        for found in (search(packed) for search in (single, tensor, pipeline))
+    )
 
 
 def _can_be_quantized(spec: ModelSpec) -> bool:

@@ -9,9 +9,13 @@ the likely ones.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from placement.planner.memory.estimate import estimate
+from placement.planner.memory.estimate import context_of, estimate
 from placement.planner.model.spec import ModelSpec
-from placement.planner.search.memory_savings import STEPPED_BY_HOST, Setting
+from placement.planner.search.memory_savings import (
+    PREFILL_TOKENS,
+    STEPPED_BY_HOST,
+    Setting,
+)
 from placement.planner.search.planner import quantizer_of
 from placement.planner.values.errors import SpecInvalid, WorkloadInvalid
 from placement.planner.values.gpu_availability import GpuOffer
@@ -73,7 +77,8 @@ def ladder(spec: ModelSpec, workload: Workload, gpu: GpuOffer) -> Ladder:
 
     def need(setting: Setting) -> int:
         model = quantize(spec, setting.weights) if quantize else spec
-        return estimate(model, setting.workload).likely_bytes
+        made = estimate(model, setting.workload, context_bytes=context_of(gpu.card))
+        return made.likely_bytes
 
     first = at = need(Setting(workload))
     rungs: list[Rung] = []
@@ -178,6 +183,13 @@ def _remedies(asked: Workload) -> list[tuple[str, Change]]:
         (
             sentence("use the flash kernel for attention"),
             lambda at: at.replace(attention="flash"),
+        ),
+        (
+            sentence(
+                "read the prompts {tokens} tokens at a time (chunked prefill)",
+                tokens=f"{PREFILL_TOKENS:,}",
+            ),
+            lambda at: None if at.trains else at.replace(prefill_tokens=PREFILL_TOKENS),
         ),
         (
             sentence("use the fused optimizer step, which needs no temporaries"),

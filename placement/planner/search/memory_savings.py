@@ -4,9 +4,9 @@ Order of docs/design/placement.md#order-of-choice: a fused optimizer step (free)
 batch in pieces (free but for smaller matrix products), activations recomputed (a third
 more time), 8-bit Adam (other numbers), then the optimizer and the weights in the node's
 memory (slow) or, if that memory is too small, on its drive (slower), last weights in 8
-or 4 bits (other numbers; inference and LoRA only). Inference uses fewer bits before the
-node's memory, from which the weights would be read for every token. Each change has the
-bytes that it saves.
+or 4 bits (other numbers; inference and LoRA only). Inference reads its prompts piece by
+piece first, and uses fewer bits before the node's memory, from which the weights would
+be read for every token. Each change has the bytes that it saves.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +21,10 @@ from placement.planner.values.workload import Workload
 from telemetry.protocol.sentences import sentence
 
 Weights = Literal["full", "int8", "nf4"]
+PREFILL_TOKENS = 2048
+"""Prompt tokens that are read together if memory is short: vLLM's default
+(`max_num_batched_tokens`).
+"""
 OFFLOAD_PLACES = ("cpu", "nvme")
 """Where state goes from a Gpu, the faster place first."""
 STEPPED_BY_HOST = ("momentum", "adam", "adamw", "adafactor")
@@ -67,7 +71,7 @@ class Setting:
         return (
             worse,
             bad,
-            self.workload.optimizer == "adam8bit",
+            self.workload.optimizer == "adam8bit" or self.workload.prefill_tokens > 0,
             self.workload.checkpointing == "full",
             self.workload.accumulation,
         )
@@ -95,6 +99,8 @@ class AllowedRemedies:
     """Whether a node may have room for what is offloaded; None: no offload."""
     parameters: bool = False
     """Weights may be offloaded too."""
+    chunks: bool = False
+    """Prompts can be read piece by piece."""
 
 
 def stages(workload: Workload, freedom: AllowedRemedies) -> Iterator[Setting]:
@@ -113,6 +119,9 @@ def stages(workload: Workload, freedom: AllowedRemedies) -> Iterator[Setting]:
         eight = workload.precision not in ("bf16", "megatron_bf16")
         if limits.small_optimizer and adam and eight:
             yield Setting(recomputed.replace(optimizer="adam8bit"))
+    elif freedom.chunks and limits.accumulation and not workload.prefill_tokens:
+        recomputed = workload.replace(prefill_tokens=PREFILL_TOKENS)
+        yield Setting(recomputed)
     if workload.trains:
         yield from _offloads(recomputed, freedom)
     if freedom.quantizable and limits.quantization:
@@ -247,7 +256,7 @@ def lighter(
     """Return the setting without remedies that later ones made needless, the harshest
     first.
     """
-    for name in ("optimizer", "checkpointing", "optimizer_loop"):
+    for name in ("optimizer", "checkpointing", "optimizer_loop", "prefill_tokens"):
         wanted = getattr(asked, name)
         if getattr(setting.workload, name) != wanted:
             plain = replace(
@@ -303,6 +312,13 @@ def _steps(asked: Workload, setting: Setting) -> list[tuple[str, Setting]]:
             else sentence("recompute activations in backward (checkpointing)"),
         ),
         ("optimizer", sentence("keep Adam's state in 8 bits")),
+        (
+            "prefill_tokens",
+            sentence(
+                "read the prompts {tokens} tokens at a time (chunked prefill)",
+                tokens=f"{chosen.prefill_tokens:,}",
+            ),
+        ),
     )
     for name, words in changes:
         if getattr(chosen, name) != getattr(asked, name):

@@ -508,7 +508,7 @@ def _batch_notes(workload: Workload, gpus: int) -> tuple[str, ...]:
 
 
 def _notes(spec: ModelSpec, usable: Sequence[GpuOffer]) -> tuple[str, ...]:
-    notes = []
+    notes: list[str] = []
     nodes = {offer.node for offer in usable}
     slowest = min((offer.network_bytes_per_second for offer in usable), default=0.0)
     if len(nodes) > 1 and not slowest:
@@ -542,4 +542,5 @@ def _notes(spec: ModelSpec, usable: Sequence[GpuOffer]) -> tuple[str, ...]:
                 "used."
             )
         )
+        notes += spec.notes
     return tuple(notes)

@@ -17,6 +17,9 @@ from placement.planner.values.objective import (
     noticed_seconds,
     step_cost,
 )
+from placement.planner.values.objective import (
+    ranked as in_order,
+)
 from placement.planner.values.plan import Plan, RejectedStrategy
 from telemetry.protocol.sentences import counted, sentence
 
@@ -63,6 +66,9 @@ def trade_off(ranked: Sequence[Plan], objective: Objective | None = None) -> Tra
             beaten += [_lost(kept[place], one) for place in worse]
             kept.insert(worse[0] if worse else len(kept), one)
             kept = [k for k in kept if not _beats(one, k, objective)]
+    if objective:
+        # The objective's own figure may rank a Plan behind one that it stands before.
+        kept = in_order(kept, objective)
     return TradeOff(kept, beaten)
 
 

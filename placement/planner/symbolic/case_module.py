@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any
 
 import torch
@@ -23,8 +24,15 @@ TASKS = (
     ("ForSpeechSeq2Seq", "speech"),
     ("ForConditionalGeneration", "seq2seq"),
     ("ForPreTraining", "mlm"),
+    ("ForCTC", "ctc"),
 )
-"""Kind of batch by the end of a class's name; anything else reads text."""
+"""Kind of batch by the end of a class's name; see `filled` for the others."""
+BASE_INPUTS = {
+    "pixel_values": "base_img",
+    "input_features": "base_speech",
+    "input_values": "base_sound",
+}
+"""Kind of batch of a model without a head, by the name of its input."""
 DEFAULT_IMAGE = 224
 DEFAULT_MELS, DEFAULT_FRAMES = 80, 3000
 
@@ -149,8 +157,9 @@ def filled(given: dict[str, Any], model: nn.Module, config: Any) -> dict[str, An
     """Return the fields of a batch, with missing ones derived from the model."""
     name = type(model).__name__
     if "kind" not in given:
-        plain = "lm" if config is not None else "lm_plain"
-        given["kind"] = next((k for end, k in TASKS if name.endswith(end)), plain)
+        given["kind"] = next(
+            (k for end, k in TASKS if name.endswith(end)), _headless(model, config)
+        )
         if given["kind"] == "seq2seq" and hasattr(config, "num_mel_bins"):
             given["kind"] = "speech"
     elif given["kind"] == "seq2seq" and hasattr(config, "num_mel_bins"):
@@ -167,12 +176,30 @@ def filled(given: dict[str, Any], model: nn.Module, config: Any) -> dict[str, An
     vocab = read("vocab_size", default=getattr(text, "vocab_size", 0) or 2**15)
     given.setdefault("vocab", vocab)
     given.setdefault("classes", read("num_labels", default=2))
-    given.setdefault("size", read("image_size", default=DEFAULT_IMAGE))
+    seen = getattr(config, "vision_config", None)
+    size = getattr(seen, "image_size", None)
+    given.setdefault(
+        "size", size if type(size) is int else read("image_size", default=DEFAULT_IMAGE)
+    )
+    words = getattr(text, "max_position_embeddings", 0) or given.get("seq", 1)
+    given.setdefault("words", min(words, given.get("seq", words)))
     given.setdefault("channels", read("num_channels", default=3))
     given.setdefault("mels", read("num_mel_bins", default=DEFAULT_MELS))
     source = 2 * read("max_source_positions", default=DEFAULT_FRAMES // 2)
     given.setdefault("frames", source)
     return given
+
+
+def _headless(model: nn.Module, config: Any) -> str:
+    """Return the kind of batch of a class whose name has no task."""
+    if config is None:
+        return "lm_plain"
+    two = hasattr(config, "vision_config") and hasattr(config, "text_config")
+    if two and hasattr(model, "logit_scale"):
+        return "pairs"
+    labelled = "labels" in signature(model.forward).parameters
+    given = str(getattr(model, "main_input_name", "input_ids"))
+    return "lm" if labelled else BASE_INPUTS.get(given, "base")
 
 
 def make_batch(given: dict[str, Any], dtype: torch.dtype) -> dict[str, Tensor]:
@@ -191,18 +218,38 @@ def make_batch(given: dict[str, Any], dtype: torch.dtype) -> dict[str, Tensor]:
     if kind == "speech":
         sound = torch.randn(count, given["mels"], given["frames"], dtype=dtype)
         return {"x": sound, "y": whole(given["vocab"], given["tgt"])}
+    if kind in ("ctc", "base_sound"):
+        return {"x": torch.randn(count, given["seq"], dtype=dtype)}
+    if kind == "base_speech":
+        sound = torch.randn(count, given["mels"], given["frames"], dtype=dtype)
+        return {"x": sound}
+    if kind == "base":
+        return {"x": whole(given["vocab"], given["seq"])}
     if kind == "cls_vec":
         vector = torch.randn(count, given["dim"], dtype=dtype)
         return {"x": vector, "y": whole(given["classes"])}
     size = given["size"]
     image = torch.randn(count, given["channels"], size, size, dtype=dtype)
+    if kind == "base_img":
+        return {"x": image}
+    if kind == "pairs":
+        return {"x": whole(given["vocab"], given["words"]), "image": image}
     labels = (size, size) if kind == "seg_img" else ()
     return {"x": image, "y": whole(given["classes"], *labels)}
 
 
 def loss_of(model: nn.Module, kind: str, batch: dict[str, Tensor]) -> Tensor:
     """Return the loss of one forward."""
-    x, y = batch["x"], batch["y"]
+    x = batch["x"]
+    if kind == "pairs":
+        pairs = model(input_ids=x, pixel_values=batch["image"], return_loss=True)
+        return pairs.loss
+    if kind.startswith("base"):
+        return model(x)[0].float().mean()
+    if kind == "ctc":
+        # torch has no layout of the CTC loss. It keeps the log-probabilities.
+        return functional.log_softmax(model(input_values=x).logits.float(), -1).mean()
+    y = batch["y"]
     if hasattr(model, "config") and kind not in ("cls_vec", "seg_img", "lm_plain"):
         name = {"cls_img": "pixel_values", "speech": "input_features"}.get(
             kind, "input_ids"

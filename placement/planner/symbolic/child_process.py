@@ -63,6 +63,7 @@ def run(
     listener: Listener | None = None,
     cancelled: Callable[[], bool] = lambda: False,
     seconds: float | None = None,
+    cpu_seconds: int = CASE_SECONDS,
     path: str = "",
 ) -> ChildAnswers:
     """Follow cases one after another in one child.
@@ -72,16 +73,17 @@ def run(
         listener: called with (case, current part, finished share from 0 to 1).
         cancelled: called ten times a second; True ends the run.
         seconds: wall time for all; by default by the number of cases.
+        cpu_seconds: processor time for each case.
         path: folder of entry points' modules.
 
     Raises:
         SymbolicFailed: the child took too long, died, was cancelled, has no torch.
     """
-    limit_seconds = seconds or START_SECONDS + CASE_SECONDS * max(1, len(cases))
+    limit_seconds = seconds or START_SECONDS + cpu_seconds * max(1, len(cases))
     asked = {
         "cases": [case.to_json() for case in cases],
         "address_bytes": ADDRESS_BYTES,
-        "cpu_seconds": CASE_SECONDS * max(1, len(cases)),
+        "cpu_seconds": cpu_seconds * max(1, len(cases)),
         "path": path,
     }
     with tempfile.TemporaryDirectory(prefix="gpuportal-symbolic-") as folder:

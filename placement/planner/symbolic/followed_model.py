@@ -8,12 +8,13 @@ agree, so that every plan of the model uses the symbolic figure.
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from placement.planner.memory.estimate import estimate
 from placement.planner.model.spec import ModelSpec
-from placement.planner.symbolic.case import Case, of_workload
-from placement.planner.symbolic.child_process import run
+from placement.planner.symbolic.case import Adapter, Case, of_workload
+from placement.planner.symbolic.child_process import SymbolicFailed, run
 from placement.planner.values.humanize import gib
 from placement.planner.values.workload import Workload
 from telemetry.protocol.coded_error import CodedError
@@ -23,6 +24,14 @@ AGREES_RATIO = 0.1
 """Peaks that differ by no more than this part count as equal."""
 MOST_RATIO = 1024.0
 HALVINGS = 40
+FOLLOW_SECONDS = 30
+"""Processor time for the requested length. 8 billion parameters take under two."""
+SHORT_TOKENS = 256
+"""Length that is followed instead if the requested one takes too long. Without its
+kernels a recurrent family (Mamba) runs one operator after another for every token.
+"""
+ALIKE = {"mixed_fp16": "fp16", "megatron_bf16": "bf16"}
+"""Precisions whose activations are as wide as in another one, which can be followed."""
 
 
 def followed(
@@ -31,6 +40,7 @@ def followed(
     workload: Workload,
     *,
     path: str = "",
+    adapter: Adapter | None = None,
     follow: Callable[[Case], Mapping[str, Any]] | None = None,
 ) -> ModelSpec:
     """Return the model with the activations of its own code, and with a note.
@@ -43,13 +53,23 @@ def followed(
         model: the model of a Case.
         workload: followed on one GPU.
         path: folder of an entry point's module.
+        adapter: the adapters of `spec`, if it has some.
         follow: makes the symbolic answer of a Case; None: in a child process.
     """
     if not spec.activations_are_a_guess:
         return spec
+    ask = follow or partial(_in_child, path=path)
+    workload = _followable(workload)
     try:
-        case = of_workload(model, {}, workload)
-        told = follow(case) if follow else _in_child(case, path)
+        case = replace(of_workload(model, {}, workload), adapter=adapter)
+        try:
+            told = ask(case)
+        except SymbolicFailed as error:
+            if error.code != "too-slow" or workload.sequence_length <= SHORT_TOKENS:
+                raise
+            workload = workload.replace(sequence_length=SHORT_TOKENS)
+            case = replace(of_workload(model, {}, workload), adapter=adapter)
+            told = ask(case)
     except CodedError as error:
         why = sentence(
             "the model's own code could not be followed: {error}", error=error
@@ -58,8 +78,21 @@ def followed(
     return scaled(spec, workload, int(told["peak_bytes"]))
 
 
+def _followable(workload: Workload) -> Workload:
+    """Return a workload with the same activations that the symbolic form can follow."""
+    return workload.replace(
+        precision=ALIKE.get(workload.precision, workload.precision),
+        offload="none",
+        offload_parameters=False,
+        loss="plain",
+        checkpointing="none"
+        if workload.checkpointing == "selective"
+        else workload.checkpointing,
+    )
+
+
 def _in_child(case: Case, path: str) -> Mapping[str, Any]:
-    answer = run([case], path=path).answers[0]
+    answer = run([case], cpu_seconds=FOLLOW_SECONDS, path=path).answers[0]
     if isinstance(answer, CodedError):
         raise answer
     return answer

@@ -20,8 +20,10 @@ from telemetry.protocol.sentences import sentence
 
 Engine = Literal["auto", "torch", "deepspeed", "megatron"]
 Schedule = Literal["1f1b", "gpipe", "interleaved"]
-Launcher = Literal["accelerate", "deepspeed", "device_map"]
-"""A tool with its own configuration. torchrun starts every Plan."""
+Launcher = Literal["accelerate", "deepspeed", "device_map", "server"]
+"""A tool with its own configuration. torchrun starts every Plan. server: vLLM and
+SGLang.
+"""
 Backend = Literal["torch", "deepspeed"]
 """A library that the recipes can train with."""
 
@@ -130,7 +132,7 @@ SINGLE = Strategy(
     title=sentence("One GPU"),
     slow_link_place=10,
     fast_link_place=10,
-    launchers=frozenset({"accelerate", "deepspeed", "device_map"}),
+    launchers=frozenset({"accelerate", "deepspeed", "device_map", "server"}),
 )
 DDP = Strategy(
     key="ddp",
@@ -143,7 +145,7 @@ DDP = Strategy(
     slow_link_place=20,
     fast_link_place=20,
     across_nodes=True,
-    launchers=frozenset({"accelerate", "deepspeed"}),
+    launchers=frozenset({"accelerate", "deepspeed", "server"}),
 )
 ZERO1 = Strategy(
     key="zero1",
@@ -227,7 +229,7 @@ PIPELINE = Strategy(
     slow_link_place=50,
     fast_link_place=80,
     across_nodes=True,
-    launchers=frozenset({"deepspeed", "device_map"}),
+    launchers=frozenset({"deepspeed", "device_map", "server"}),
     backends=_BOTH,
 )
 GPIPE = Strategy(
@@ -257,6 +259,7 @@ TENSOR = Strategy(
     title=sentence("Every layer split across GPUs (tensor parallel)"),
     slow_link_place=100,
     fast_link_place=70,
+    launchers=frozenset({"server"}),
 )
 HYBRID = Strategy(
     key="hybrid",
@@ -266,6 +269,7 @@ HYBRID = Strategy(
     slow_link_place=110,
     fast_link_place=110,
     across_nodes=True,
+    launchers=frozenset({"server"}),
 )
 CONTEXT = Strategy(
     key="context_parallel",

@@ -61,6 +61,7 @@ RANGES = {
     "accumulation": (1, MAX_BATCH),
     "target_length": (0, MAX_SEQUENCE),
     "kv_block_tokens": (1, 4096),
+    "prefill_tokens": (0, MAX_BATCH * MAX_SEQUENCE),
 }
 MASTER_OPTIMIZERS = ("sgd", "momentum", "adam", "adamw")
 """Optimizers that Megatron can step on its fp32 copy of the weights."""
@@ -108,6 +109,10 @@ class Workload(JsonValue):
     """
     kv_block_tokens: int = 1
     """Inference: tokens per block of the paged cache (vLLM: 16); 1: no paging."""
+    prefill_tokens: int = 0
+    """Inference: prompt tokens that pass through the model together (chunked prefill,
+    arXiv:2308.16369); 0: all prompts at once.
+    """
 
     def __post_init__(self) -> None:
         problems: dict[str, str] = {}
@@ -165,6 +170,8 @@ class Workload(JsonValue):
 def _contradictions(asked: Workload) -> dict[str, str]:
     """Return the fields that are valid alone but contradict each other."""
     problems: dict[str, str] = {}
+    if asked.trains and asked.prefill_tokens:
+        problems["prefill_tokens"] = sentence("only inference reads prompts")
     if asked.accumulation > asked.batch:
         problems["accumulation"] = sentence(
             "{accumulation} microbatches of a batch of {batch}",

@@ -17,12 +17,11 @@ from placement.planner.model.spec import ModelSpec
 from placement.planner.search.card_support import workload_defaults
 from placement.planner.values.errors import BadInput
 from placement.planner.values.workload import Workload
+from placement.plans.available_gpus import site_cards
 from placement.plans.model_registry import chosen_spec, parse_model
 from reservations.rules.errors import TooFast
 from reservations.web.rate_limits import check_rate
-from telemetry.models import Gpu
 from telemetry.protocol.coded_error import CodedError
-from telemetry.protocol.gpu_cards import card_of
 from telemetry.web.error_answers import message_of
 from telemetry.web.recognition import shown
 
@@ -91,8 +90,7 @@ def first_values(asked: Mapping[str, str]) -> dict[str, object]:
         for name, field in PlanForm.base_fields.items()
         if field.initial is not None
     }
-    names = Gpu.objects.filter(present=True, retired=False).values_list("name")
-    here = workload_defaults(card_of(name) for (name,) in names.order_by().distinct())
+    here = workload_defaults(site_cards())
     given = {k: v for k, v in asked.items() if k in PlanForm.base_fields}
     return values | here | given
 

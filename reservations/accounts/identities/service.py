@@ -169,7 +169,12 @@ def _new_person(provider: IdentitySource, claims: Claims) -> User:
         sign_up=provider.sign_up,
         provider=provider.name,
     )
-    made = User(username=claims.username, display_name=claims.name, email=claims.mail)
+    made = User(
+        username=claims.username,
+        display_name=claims.name,
+        email=claims.mail,
+        name_from_provider=not provider.match_usernames,
+    )
     made.set_unusable_password()
     try:
         taken = Q(username__iexact=claims.username)
@@ -214,7 +219,6 @@ def _connect(
         user=person,
         issuer=provider.issuer,
         subject=claims.subject,
-        name_from_provider=verb == PERSON_MADE and not provider.match_usernames,
         created_at=now,
         seen_at=now,
     )

@@ -53,7 +53,7 @@ def username_for_services(user: User) -> str:
     a colleague's login. It is never given away. The Unix user that an admin has set
     takes its place.
     """
-    if user.identities.filter(name_from_provider=True).exists():
+    if user.name_from_provider:
         return user.unix_user
     return user.username
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 from zlib import crc32
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
@@ -19,14 +19,15 @@ from reservations.reports.replay.queue_orders import (
     default_half_life_seconds,
     order_of,
 )
-from reservations.reports.replay.trace import TraceInvalid, TraceJob, read_trace
+from reservations.reports.replay.trace import (
+    TraceInvalid,
+    TraceJob,
+    bounded_lines,
+    read_trace,
+)
 from reservations.rules.policy import Policy
 from telemetry.protocol.coded_error import EXIT_REFUSED, CodedError, one_line
 
-MOST_LINE = 64 * 1024
-"""Characters of one line of a trace."""
-MOST_CHARACTERS = 512 * 2**20
-"""Of all lines together. A million jobs need a fifth of it."""
 LINES = (
     ("mean wait", "wait_mean_hours", "h"),
     ("median wait", "wait_p50_hours", "h"),
@@ -150,22 +151,7 @@ def _opened(path: Path) -> Iterator[Iterator[str]]:
         packed = raw.read(2) == b"\x1f\x8b"
     opener = gzip.open if packed else open
     with opener(path, "rt", encoding="utf-8", newline="") as lines:
-        yield _bounded(lines)
-
-
-def _bounded(lines: TextIO) -> Iterator[str]:
-    """Yield lines of bounded length. A compressed file may contain any amount.
-
-    Raises:
-        TraceInvalid: a line, or all of them together, is too long for a trace.
-    """
-    left = MOST_CHARACTERS
-    while line := lines.readline(MOST_LINE + 1):
-        left -= len(line)
-        if len(line) > MOST_LINE or left < 0:
-            what = "a line" if len(line) > MOST_LINE else "the trace"
-            raise TraceInvalid(f"{what} is too long")
-        yield line
+        yield bounded_lines(lines)
 
 
 def _seconds(name: str, hours: float) -> int:

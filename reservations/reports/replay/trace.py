@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import TextIO
 
 from telemetry.protocol.coded_error import CodedError
 
@@ -13,6 +14,10 @@ MOST_JOBS = 1_000_000
 MOST_SECONDS = 100 * 366 * 86_400
 MOST_GPUS = 1_000_000
 NAME_LENGTH = 200
+MOST_LINE = 64 * 1024
+"""Characters of one line."""
+MOST_CHARACTERS = 512 * 2**20
+"""Of all lines together. A million jobs need a fifth of it."""
 
 
 class TraceInvalid(CodedError):
@@ -42,6 +47,21 @@ class TraceJob:
     def member(self) -> tuple[str, str]:
         """Return the Membership. A person in two groups has two."""
         return self.group, self.user
+
+
+def bounded_lines(lines: TextIO) -> Iterator[str]:
+    """Yield lines of bounded length. A compressed file may contain any amount.
+
+    Raises:
+        TraceInvalid: a line, or all of them together, is too long for a trace.
+    """
+    left = MOST_CHARACTERS
+    while line := lines.readline(MOST_LINE + 1):
+        left -= len(line)
+        if len(line) > MOST_LINE or left < 0:
+            what = "a line" if len(line) > MOST_LINE else "the trace"
+            raise TraceInvalid(f"{what} is too long")
+        yield line
 
 
 def read_trace(lines: Iterable[str]) -> list[TraceJob]:

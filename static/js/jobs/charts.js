@@ -75,6 +75,14 @@ export class Charts {
     this.timer ??= setTimeout(() => { this.timer = null; this.draw(); }, 250);
   }
 
+  /** Adds rows that were read from the log, and keeps the later points that came live. */
+  merge(rows) {
+    const live = [...this.curves].map(([key, { xs, ys }]) => [key, xs, ys]);
+    for (const curve of this.curves.values()) [curve.xs, curve.ys] = [[], []];
+    for (const row of rows) this.add(row);
+    for (const [key, xs, ys] of live) xs.forEach((step, i) => this.point(this.curves.get(key), step, ys[i]));
+  }
+
   point(curve, step, value) {
     const { xs, ys } = curve;
     if (xs.length && step <= xs.at(-1)) {

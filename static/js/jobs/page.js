@@ -2,6 +2,7 @@
 
 import { api } from "../api.js";
 import { pageData, setText } from "../dom.js";
+import { bytes } from "../format.js";
 import { oneAtATime, redraw, settled } from "../fragment.js";
 import { connect } from "../live.js";
 import { ask, toast, toastProblem } from "../toast.js";
@@ -22,6 +23,7 @@ import { stateWord } from "../state_words.js";
 const FIRST_TAIL_BYTES = 64 * 1024;
 const GPU_CHART_MS = 60_000;
 const GAP_MS = 2000;
+const READ_ON_MS = 1000;
 // After the Job's end its results arrive and its plan is compared.
 const SETTLES_MS = 600_000;
 const page = pageData("job-page");
@@ -114,8 +116,22 @@ at("job-stop")?.addEventListener("click", async () => {
   }
 });
 
+/** Draws the numbers of the log so far. Returns how many bytes are not read yet. */
+async function readNumbers() {
+  const answer = await json(page.urls.numbers);
+  if (answer) charts.merge(answer.rows);
+  const left = answer?.left_bytes ?? 0;
+  at("charts-left").hidden = !left;
+  setText(at("charts-left"), left ? gettext("The curves so far. The portal still reads {size} of the log.", { size: bytes(left) }) : "");
+  return left;
+}
+
+/** Asks until the whole log is read: each request reads a part. */
+async function readOn() {
+  while (await readNumbers()) await new Promise((resolve) => { setTimeout(resolve, READ_ON_MS); });
+}
+
 async function firstTail() {
-  for (const row of (await json(page.urls.numbers))?.rows ?? []) charts.add(row);
   const from = Math.max(0, page.log_size - FIRST_TAIL_BYTES);
   const piece = page.log_size ? await fetchRange(from, page.log_size - from) : null;
   if (!piece) return;
@@ -131,6 +147,7 @@ showMoves(job);
 startMoves(job, refresh);
 drawProgress();
 if (!job.ended_at) gpus = startGpus(at("job-gpus"), at("gpu-live"), page.gpus);
+if (await readNumbers()) setTimeout(readOn, READ_ON_MS);
 await firstTail();
 connect(`/ws/jobs/${job.id}/`, {
   onJson: (message) => {

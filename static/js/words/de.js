@@ -281,6 +281,7 @@ words: {
 "The board shows every GPU live: who uses it, how busy it is and until when. Each card has a button to book.": "Die Übersicht zeigt jede GPU live: wer sie nutzt, wie ausgelastet sie ist und bis wann. Jede Karte hat einen Knopf zum Reservieren.",
 "The connection is lost. Your programs may still run.": "Die Verbindung ist abgebrochen. Deine Programme laufen vielleicht noch.",
 "The connection was closed by the terminal.": "Das Terminal hat die Verbindung geschlossen.",
+"The curves so far. The portal still reads {size} of the log.": "Die Kurven bis jetzt. Das Portal liest noch {size} des Logs.",
 "The driver of this node hangs and cannot be ended. The machine needs a restart.": "Der Treiber dieses Knotens hängt und lässt sich nicht beenden. Die Maschine muss neu gestartet werden.",
 "The driver of this node hangs. Its readings are delayed.": "Der Treiber dieses Knotens hängt. Seine Messwerte sind verspätet.",
 "The driver of this node is being loaded again.": "Der Treiber dieses Knotens wird neu geladen.",

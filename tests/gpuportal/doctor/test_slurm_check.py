@@ -24,7 +24,7 @@ GOOD = SlurmFacts(
     cluster="lab",
     version=NEW,
     user="portal",
-    is_root=False,
+    may_reserve=True,
     config={
         "ClusterName": "lab",
         "AccountingStorageType": "accounting_storage/slurmdbd",
@@ -72,12 +72,18 @@ class TestReport:
             (replace(GOOD, gpus={}), "GPUs", "problem", "no node"),
             (replace(GOOD, gpus={"": 2}), "types", "note", "2 GPUs"),
             (replace(GOOD, failure="no answer"), "controller", "problem", "no answer"),
-            (replace(GOOD, admin_level="None"), "rights", "problem", "jobs"),
+            (replace(GOOD, may_reserve=False), "rights", "problem", "jobs"),
+            (
+                replace(config(PrivateData="none"), may_reserve=False),
+                "rights",
+                "note",
+                "may not reserve",
+            ),
             (replace(GOOD, reading=None), "board", "problem", "not read"),
             (books(held=3), "booking", "ok", "Slurm: 3"),
             (books(failures=(("gp_7", "it is taken"),)), "booking", "problem", "gp_7"),
             (
-                replace(books(), admin_level="None"),
+                replace(books(), may_reserve=False),
                 "booking",
                 "problem",
                 "portal may not reserve",
@@ -91,6 +97,12 @@ class TestReport:
             (books(), "jobs", "ok", "login"),
             (books(agent=""), "jobs", "note", "sbatch"),
             (books(agent_age_seconds=None), "jobs", "problem", "does not report"),
+            (
+                replace(books(), config=GOOD.config | {"MinJobAge": "5 sec"}),
+                "short jobs",
+                "note",
+                "5 s",
+            ),
             (books(agent_isolates=False), "jobs", "problem", "other Unix users"),
             (
                 replace(GOOD, version=SlurmVersion(22, 5, 8)),
@@ -139,6 +151,21 @@ class TestReport:
         assert found[0] == state
         assert words in found[1]
 
+    @pytest.mark.parametrize(
+        ("level", "storage", "words"),
+        [
+            ("", "none", "Run the portal as slurm, or set up slurmdbd"),
+            ("", "slurmdbd", "sacctmgr add user portal account=ACCOUNT AdminLevel="),
+            ("None", "slurmdbd", "sacctmgr modify user portal set AdminLevel=Operator"),
+            ("Operator", "slurmdbd", "the controller does not know it"),
+        ],
+    )
+    def test_a_missing_right_has_the_remedy_of_the_site(self, level, storage, words):
+        facts = config(AccountingStorageType=f"accounting_storage/{storage}")
+        facts = replace(facts, may_reserve=False, admin_level=level)
+        fixes = {one.check: one.fix for one in slurm_report(facts)}
+        assert words in fixes["rights"]
+
     def test_every_problem_has_a_remedy(self):
         bad = replace(
             GOOD,
@@ -146,6 +173,7 @@ class TestReport:
             cluster="hpc",
             gpus={},
             admin_level="",
+            may_reserve=False,
             reading=SlurmReading(
                 age_seconds=None,
                 failure="away",

@@ -100,7 +100,13 @@ def test_a_cursor_excludes_an_offset(notices, alice):
     assert answer.json()["fields"].keys() == {"offset"}
 
 
-@pytest.mark.parametrize("path", ["jobs", "serve", "plans", "offers", "series"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("jobs", "serve", "plans", "offers", "series", "tokens", "workspaces"),
+        *("jobs/gaps", "serve/files"),
+    ],
+)
 def test_each_list_has_a_next(alice, path):
     answer = signed_in(alice).get(f"/api/v1/{path}", {"limit": 1})
     assert answer.json()["next"] is None

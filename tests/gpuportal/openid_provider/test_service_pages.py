@@ -13,7 +13,6 @@ from gpuportal.checks import services_find_the_provider
 from gpuportal.doctor.portal_diagnosis import OpenidState, portal_report
 from gpuportal.doctor.portal_facts import _openid
 from gpuportal.manage.audit_text import rows_of
-from gpuportal.management.commands import openid_key
 from gpuportal.openid_provider import signing_key
 from reservations.accounts.second_factors import service as second_factors
 from reservations.accounts.second_factors.rules import totp
@@ -204,7 +203,7 @@ def test_a_key_that_cannot_sign_is_a_problem_and_no_crash(omar, tmp_path, monkey
         raise DatabaseError
 
     with monkeypatch.context() as patch, pytest.raises(DatabaseError):
-        patch.setattr(openid_key, "audit_act", no_log)
+        patch.setattr(signing_key, "audit_act", no_log)
         call_command("openid_key", "--rotate", "--force")
     assert signing_key.public_keys() == kept
     call_command("openid_key", "--rotate", "--force")

@@ -248,10 +248,7 @@ def test_a_request_that_is_not_allowed_goes_back_with_the_error(
 @pytest.mark.once
 def test_a_name_that_people_choose_is_not_given_to_services(grafana):
     # The identity provider let this person be root.
-    chosen = make_user("root")
-    Identity.objects.create(
-        user=chosen, issuer="https://uni.example", subject="1", name_from_provider=True
-    )
+    chosen = make_user("root", name_from_provider=True)
     browser = browser_of(chosen)
     assert "your user name" not in text(browser.get(grafana.url()))
     answer = grafana.redeem(agree(browser, grafana.url())["code"])

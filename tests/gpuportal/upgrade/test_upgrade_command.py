@@ -1,6 +1,10 @@
 """``manage.py upgrade`` on real databases. tests/faults has its self-test."""
 
 import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from io import StringIO
 from pathlib import Path
 
@@ -8,7 +12,7 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.db import DatabaseError, connection
 
-from gpuportal.doctor.diagnosis import problem, well
+from gpuportal.doctor.diagnosis import exit_status, problem, well
 from gpuportal.upgrade import self_test, upgrade_facts
 from gpuportal.upgrade.migration_effects import EffectKind, MigrationEffect
 from reservations.models import AuditEntry
@@ -108,10 +112,59 @@ def test_an_older_release_may_run_unless_a_contract_step_was_done(
     assert run("--back-to", str(tmp_path))[0] == 0
 
 
+@contextmanager
+def web_of(answers: dict[str, object], status: int) -> Iterator[str]:
+    """Start web processes with this answer of ``/readyz``; yield their address."""
+
+    class Web(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(json.dumps(answers).encode())
+
+        def log_message(self, *_args: object) -> None:
+            """Write nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Web) as server:
+        threading.Thread(target=server.serve_forever, args=(0.05,)).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.mark.once
+def test_what_was_not_in_order_before_the_upgrade_does_not_end_it(db, monkeypatch):
+    monkeypatch.setattr(self_test, "_live_nodes", lambda _: [])
+
+    def tested(*words: str) -> tuple[int, str]:
+        found = self_test.self_test(web, before=words, patience_seconds=0.0)
+        return exit_status(found), found[0].fact
+
+    bad = {"status": "unavailable", "ticks": False, "disk": True, "migrations": False}
+    with web_of(bad, 503) as web:
+        assert run("--not-in-order", "--web", web) == (0, "ticks migrations\n")
+        # An upgrade migrates, so a migration that waits is always a fault.
+        assert tested("ticks", "migrations")[0] == 1
+        bad["migrations"] = True
+        assert tested("ticks", "disk") == (
+            0,
+            "it answers, and as before the upgrade not in order: ticks",
+        )
+        assert tested("disk")[0] == tested()[0] == 1
+        assert (
+            "problem  web: not in order now: ticks." in run("--check", "--web", web)[1]
+        )
+    with web_of({"detail": "no such page"}, 404) as web:
+        assert tested("ticks", "disk")[0] == 1
+    with pytest.raises(CommandError, match="does not answer"):
+        run("--not-in-order", "--web", web)
+
+
 def test_an_upgrade_that_was_tested_is_in_the_audit_log(db, monkeypatch):
     words = ("--self-test", "--note", "0.1.0", "0.2.0")
     for found, status in ((problem("web", "away", "See."), 1), (well("web", "up"), 0)):
-        monkeypatch.setattr(self_test, "self_test", lambda _, found=found: [found])
+        monkeypatch.setattr(
+            self_test, "self_test", lambda _, found=found, **__: [found]
+        )
         assert run(*words)[0] == status
     (row,) = AuditEntry.objects.filter(verb="portal.upgraded")
     assert (row.actor, row.reason) == (None, "0.1.0 → 0.2.0")

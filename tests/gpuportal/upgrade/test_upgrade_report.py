@@ -35,6 +35,7 @@ WELL = UpgradeFacts(
     nodes=(NodeRelease(name="atlas", release="0.2.0", silent=False),),
     disk_free_bytes=20 * GIB_BYTES,
     lost_packages=(),
+    not_in_order=(),
 )
 
 
@@ -50,12 +51,20 @@ def said(**changes: object) -> tuple[int, str]:
     return exit_status(found), "\n".join(report_lines(found))
 
 
+def test_what_is_not_in_order_before_has_to_be_accepted():
+    status, text = said(not_in_order=("ticks", "disk"))
+    assert status == 1 and "problem  web: not in order now: ticks, disk." in text
+    status, text = said(not_in_order=None)
+    assert status == 0 and "web: it does not answer, so it may be stopped." in text
+
+
 def test_a_portal_in_order_may_be_upgraded():
     status, text = said()
     assert status == 0
     for line in (
         "ok       release: 0.2.0 now, 0.3.0 afterwards.",
         "ok       migrations: none waits.",
+        "ok       web: it answers, and every part is in order.",
         "ok       jobs: 3 run and go on, 1 wait.",
         "ok       bookings: 2 run and go on.",
         "ok       backup: made 1 h ago, verified 1 h ago.",

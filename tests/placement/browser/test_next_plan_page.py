@@ -15,7 +15,7 @@ def test_the_next_best_plan_is_one_press_away(
     page: Page, live_asgi, live_cluster, sign_in, console, alice, settings
 ):
     settings.ALLOW_UNISOLATED_SCRIPTS = True
-    plan = plan_on(alice, "interleaved")
+    plan = plan_on(alice, "pipeline", "bloom")
     gpus = [gpu for gpu in live_cluster.gpus if str(gpu.node) == plan.plan["node"]]
     booked = make_reservation(alice, gpus, start=timezone.now(), state=State.ACTIVE)
     sign_in(alice)
@@ -29,7 +29,7 @@ def test_the_next_best_plan_is_one_press_away(
         page.get_by_role("button", name="Launch", exact=True).click()
     console.clear()
     alert = page.get_by_role("alert")
-    expect(alert).to_contain_text("with 1F1B or GPipe, not interleaved")
+    expect(alert).to_contain_text("cannot cut models of the family bloom into stages")
     page.set_viewport_size({"width": 390, "height": 800})
     fits(page)
     alert.get_by_role("button", name="Launch with this plan").click()

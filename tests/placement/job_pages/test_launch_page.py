@@ -302,14 +302,14 @@ def test_where_a_model_cannot_be_cut_the_next_best_plan_is_one_press_away(
     settings.ALLOW_UNISOLATED_SCRIPTS = True
     gpus = make_lab()
     send_frame(redis_client)
-    stored = plan_on(alice, "interleaved")
+    stored = plan_on(alice, "pipeline", "bloom")
     booked = make_reservation(alice, gpus, state=State.ACTIVE)
     files = {"fine-tune.model": "org/tiny", "fine-tune.data": "/srv/rows.txt"}
     data = launching(booked, what="fine-tune", plan=str(stored.pk), **files)
     refused = student.post("/jobs/new/", data)
     html = refused.content.decode()
     assert refused.status_code == 422 and not Job.objects.exists()
-    assert "with 1F1B or GPipe, not interleaved" in html
+    assert "cannot cut models of the family bloom into stages" in html
     button = html.partition('name="strategy" value="')[2]
     strategy, title = button.partition('"')[0], button.partition("Launch with this")[2]
     assert f"that it can run is: {TITLES[strategy]}" in html

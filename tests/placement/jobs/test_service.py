@@ -454,9 +454,13 @@ def test_a_fine_tune_needs_isolation_and_names_its_invalid_fields(
     staged = real_plan(alice, reservation, "pipeline")
     job = launch(alice, reservation, plan_id=staged.pk, **wanted)
     assert job.recipe_settings["strategy"] == "pipeline"
-    cut = real_plan(alice, reservation, "interleaved")
-    with pytest.raises(StrategyNotRunnable, match="not interleaved"):
-        launch(alice, reservation, plan_id=cut.pk, **wanted)
+    stop(alice, job)
+    turns = real_plan(alice, reservation, "interleaved")
+    job = launch(alice, reservation, plan_id=turns.pk, **wanted)
+    assert job.recipe_settings["strategy"] == "interleaved"
+    shared = real_plan(alice, reservation, "pipeline", zero_stage=2)
+    with pytest.raises(StrategyNotRunnable, match="also share out its gradients"):
+        launch(alice, reservation, plan_id=shared.pk, **wanted)
 
 
 def test_an_order_carries_what_the_policy_gives_a_job_and_a_person(alice, reservation):

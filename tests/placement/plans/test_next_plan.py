@@ -16,11 +16,11 @@ FILES = {"model": "org/tiny", "data": "/srv/rows.txt"}
 
 @pytest.fixture
 def post(alice, redis_client, settings):
-    """Return a function that launches a fine-tune by an interleaved Plan."""
+    """Return a function that launches a fine-tune of a model that cannot be cut."""
     settings.ALLOW_UNISOLATED_SCRIPTS = True
     gpus = make_lab()
     send_frame(redis_client)
-    plan = plan_on(alice, "interleaved")
+    plan = plan_on(alice, "pipeline", "bloom")
     booked = make_reservation(alice, gpus, start=timezone.now(), state=State.ACTIVE)
     body = {
         "reservation": booked.pk,
@@ -47,19 +47,20 @@ def test_a_refusal_names_the_next_best_plan_and_its_strategy_is_taken(post):
     strategy = problem["numbers"]["next_strategy"]
     assert STRATEGIES[strategy].keeps_model_whole
     assert problem["numbers"]["next_title"] == TITLES[strategy]
-    assert "with 1F1B or GPipe, not interleaved" in problem["detail"]
+    assert "cannot cut models of the family bloom into stages" in problem["detail"]
     assert problem["detail"].endswith(f"that it can run is: {TITLES[strategy]}.")
     assert not Job.objects.exists() and StoredPlan.objects.count() == 1
-    assert post(strategy=strategy).status_code == 201
+    taken = post(strategy=strategy)
+    assert taken.status_code == 201, taken.json()
     job = Job.objects.get()
     assert job.recipe_settings["strategy"] == strategy
-    assert job.plan.plan["strategy"] == strategy and "interleaved" not in job.plan.title
+    assert job.plan.plan["strategy"] == strategy and "stages" not in job.plan.title
 
 
 @pytest.mark.once
 def test_a_strategy_that_does_not_fit_is_refused_at_its_field(post):
     for strategy, words in (
-        ("interleaved", "with 1F1B or GPipe, not interleaved"),
+        ("pipeline", "cannot cut models of the family bloom into stages"),
         ("hsdp", "no plan of strategy hsdp"),
         ("x" * 5000, "Choose one of: "),
     ):

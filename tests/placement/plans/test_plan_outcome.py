@@ -188,6 +188,7 @@ def test_what_cannot_be_compared_is_shown_and_not_counted(planned, redis_client)
         "settled": 1,
         "dropped": 0,
         "logs_dropped": 0,
+        "numbers": 0,
     }
     row = job.outcome
     assert row.not_counted == "the job failed"

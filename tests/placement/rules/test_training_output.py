@@ -38,6 +38,30 @@ def test_the_trainers_dictionaries_have_the_step_of_the_bar():
     ]
 
 
+def test_an_evaluation_keeps_its_metrics_and_not_its_speed():
+    text = "{'eval_loss': '0.6', 'eval_accuracy': '0.5', 'eval_runtime': '0.5', "
+    text += "'eval_samples_per_second': '122.9', 'epoch': '2.0'}\n"
+    assert curve(text) == [{"step": 1, "eval_loss": 0.6, "eval_accuracy": 0.5}]
+
+
+def test_steps_that_begin_again_in_each_epoch_go_on():
+    lines = [f"epoch {e} step {s} loss {3 - e}" for e in (0, 1) for s in (0, 10)]
+    assert [row["step"] for row in curve("\n".join(lines))] == [0, 10, 11, 21]
+
+
+def test_the_quick_start_counts_examples_from_epoch_to_epoch():
+    epoch = "loss: 2.3  [   64/60000]\nloss: 2.2  [ 6464/60000]\n"
+    rows = curve("".join(f"Epoch {n}\n-----\n{epoch}" for n in (1, 2)))
+    assert [row["step"] for row in rows] == [64, 6464, 60064, 66464]
+
+
+@pytest.mark.parametrize(
+    "line", ["step 4 of the plan", "iter 3", "wrote step 10 to loss.csv", "[ 3/4]"]
+)
+def test_other_sentences_make_no_curve(line):
+    assert curve(line) == []
+
+
 def test_without_a_bar_the_trainers_reports_are_counted():
     text = "".join(f"{{'loss': {3 - n}, 'epoch': {n / 4}}}\n" for n in (1, 2))
     assert [row["step"] for row in curve(text)] == [1, 2]
@@ -74,6 +98,17 @@ def test_keras_tells_once_an_epoch():
         ("Train Epoch: 1 [640/60000 (1%)]\tLoss: 2.3", {"step": 60640, "loss": 2.3}),
         (" 30%|###| 3/10 [00:02<00:05, 1.3it/s, loss=2.3]", {"step": 3, "loss": 2.3}),
         ("step=4 loss=2.5", {"step": 4, "loss": 2.5}),
+        ("step 6: loss 1.02", {"step": 6, "loss": 1.02}),
+        ("iter 250: loss 2.41, time 90.13ms, mfu 17.2%", {"step": 250, "loss": 2.41}),
+        (
+            "[rank0] Step [7/40] | loss: 0.5 | lr 1e-4",
+            {"step": 7, "loss": 0.5} | {"lr": 1e-4},
+        ),
+        (
+            "epoch 3: {'accuracy': 0.75, 'f1': 0.8}",
+            {"step": 3, "accuracy": 0.75} | {"f1": 0.8},
+        ),
+        ("loss: 2.303  [   64/60000]", {"step": 64, "loss": 2.303}),
     ],
 )
 def test_plain_lines_of_tutorials(line, row):

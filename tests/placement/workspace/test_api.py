@@ -72,7 +72,8 @@ def test_a_program_starts_lists_opens_shares_and_stops(caller, alice, bob, held)
 
     assert call("POST", f"{path}/stop").body["state"] == "stopping"
     assert call("GET", f"/workspaces?reservation={held.pk + 1}").body == {
-        "workspaces": []
+        "workspaces": [],
+        "next": None,
     }
     Job.objects.update(state=Job.State.STOPPED)
     assert call("GET", "/workspaces").body["workspaces"] == []

@@ -1,11 +1,15 @@
 """A lab with a node of Slurm, whose answers are replayed."""
 
 from dataclasses import replace
+from datetime import date, time
 
 import pytest
 
 from reservations.engines import service as engines
 from reservations.engines.slurm_engine import SlurmEngine
+from reservations.series.recurrence import Repeat, Rule
+from reservations.series.series_days import SeriesWish
+from reservations.series.service import checked_wish
 from telemetry.models import Gpu, Node
 from telemetry.rules.slurm_use import SlurmUse
 from telemetry.slurm.cluster_view import SlurmGpuView, SlurmNodeView
@@ -63,3 +67,15 @@ def show_cards(*marks: tuple[str, str, int | None]) -> None:
         gpus[n] = replace(one, job_name=f"gp-{job}-1-k" if job else "")
     view = SlurmNodeView("gp1", tuple(gpus), cpus=2)
     record_view("lab", [view], version="26.05.5", now=NOW)
+
+
+def daily(alice, node_gpus) -> SeriesWish:
+    """Return a series of four days, an hour each, from tomorrow on."""
+    rule = Rule(Repeat.DAILY, date(2026, 3, 3), time(9), "UTC", 3600, times=4)
+    return checked_wish(
+        user=alice,
+        membership=None,
+        gpu_ids=[gpu.pk for gpu in node_gpus],
+        rule=rule,
+        now=NOW,
+    )

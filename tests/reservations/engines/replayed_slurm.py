@@ -1,6 +1,7 @@
 """A Slurm that replays its transcripts: the sentences that 22.05 and 26.05 print."""
 
 import json
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,6 +16,8 @@ GPUS_OF_NODE = 4
 OVERLAP = "Requested reservation overlaps with another reservation"
 IN_USE = "Requested reservation is in use"
 BUSY = "Requested nodes are busy"
+NO_RIGHT = "Invalid user id"
+"""Of an operator's command by another user. It is also said of an unknown user."""
 INVALID = "Requested reservation is invalid"
 
 
@@ -26,14 +29,23 @@ class SlurmState:
     """Fields of `scontrol` by the name of the reservation."""
     jobs: dict[str, int] = field(default_factory=dict)
     """Number of jobs by the name of the reservation."""
+    queue: list[str] = field(default_factory=list)
+    """More lines of `squeue`: number, state, Unix user, reservation and node."""
+    gpus: dict[int, int] = field(default_factory=dict)
+    """GPUs of a job of the queue, by its number; 1 if it is not named."""
     commands: list[str] = field(default_factory=list)
     """The commands that change something."""
     refuse: dict[str, str] = field(default_factory=dict)
     """The sentence with which a verb is refused."""
     away: bool = False
+    denied: bool = False
+    """The portal's user is no operator, and PrivateData hides reservations from it."""
     hangs: bool = False
     """It answers a ping, and no command that changes something."""
     version: str = "22.05.8"
+    seconds: float = 0.0
+    """So long each command takes that changes something."""
+    spent_seconds: float = 0.0
     lose_answer: bool = False
     """The next command is carried out, and its answer is lost."""
 
@@ -51,7 +63,7 @@ class ReplayedSlurm(SlurmCommands):
         if state.away:
             raise SlurmSilent("Slurmctld(primary) at vm is DOWN")
         if program == "squeue":
-            return self._queue()
+            return self._jobs() if "--json" in arguments else self._queue()
         if program == "scancel":
             state.commands.append("scancel")
             state.jobs.pop(arguments[0].partition("=")[2], None)
@@ -62,6 +74,14 @@ class ReplayedSlurm(SlurmCommands):
         if "show" in arguments:
             return self._json() if "--json" in arguments else self._listing()
         told = dict(word.partition("=")[::2] for word in words if "=" in word)
+        if "JobId" in told:
+            state.queue = [
+                line.replace("(null)", told["Reservation"])
+                if line.startswith(f"{told['JobId']}|")
+                else line
+                for line in state.queue
+            ]
+            return b""
         name = told.pop("ReservationName")
         state.commands.append(f"{verb} {name}")
         with self._answer(verb):
@@ -72,6 +92,12 @@ class ReplayedSlurm(SlurmCommands):
     def _answer(self, verb: str) -> Iterator[None]:
         if self.state.hangs:
             raise SlurmSilent("scontrol: no answer in 8 s")
+        self.state.spent_seconds += self.state.seconds
+        until = time.monotonic() + self.state.spent_seconds
+        if self.deadline is not None and until > self.deadline:
+            raise SlurmSilent("scontrol: no time is left to ask")
+        if self.state.denied:
+            raise self._error(verb, NO_RIGHT)
         if verb in self.state.refuse:
             raise self._error(verb, self.state.refuse[verb])
         yield
@@ -84,7 +110,11 @@ class ReplayedSlurm(SlurmCommands):
         if verb == "create":
             if name in holds:
                 raise self._error(verb, "Duplicate reservation name")
-            if self._gpus_held(told) + _number(told) > GPUS_OF_NODE:
+            number = _number(told)
+            ignored = "IGNORE_JOBS" in told["Flags"]
+            runs = [] if ignored else self._beside()
+            short = self._gpus_held(told) + number > GPUS_OF_NODE - sum(runs)
+            if short if number else runs:
                 raise self._error(verb, BUSY)
             holds[name] = told
         elif name not in holds:
@@ -112,6 +142,32 @@ class ReplayedSlurm(SlurmCommands):
             and start < _seconds(one["EndTime"])
         )
 
+    def _beside(self) -> list[int]:
+        """Return the GPUs of each job that runs in no reservation."""
+        lines = [line.split("|") for line in self.state.queue]
+        return [
+            self.state.gpus.get(int(words[0]), 1)
+            for words in lines
+            if words[1] == "RUNNING" and words[3] not in self.state.holds
+        ]
+
+    def _jobs(self) -> bytes:
+        """As 26.05 prints the jobs that run (tests/data/slurm)."""
+        lines = [line.split("|") for line in self._queue().decode().splitlines()]
+        rows = [
+            {
+                "job_id": int(number),
+                "job_state": [state],
+                "user_name": user,
+                "resv_name": "" if reservation == "(null)" else reservation,
+                "nodes": node,
+                "gres_detail": [f"gpu:a100:{self.state.gpus.get(int(number), 1)}"],
+            }
+            for number, state, user, reservation, node in lines
+            if state == "RUNNING"
+        ]
+        return json.dumps({"jobs": rows, "errors": []}).encode()
+
     def _json(self) -> bytes:
         """As 26.05 prints it (tests/data/slurm)."""
         rows = [
@@ -135,7 +191,7 @@ class ReplayedSlurm(SlurmCommands):
 
     def _listing(self) -> bytes:
         lines = []
-        for name, told in self.state.holds.items():
+        for name, told in ({} if self.state.denied else self.state.holds).items():
             start, end = (_seconds(told[f"{edge}Time"]) for edge in ("Start", "End"))
             lines.append(
                 f"ReservationName={name} StartTime={start} EndTime={end} "
@@ -146,7 +202,10 @@ class ReplayedSlurm(SlurmCommands):
 
     def _queue(self) -> bytes:
         names = [name for name, n in self.state.jobs.items() for _ in range(n)]
-        return "\n".join(["(null)", *names]).encode()
+        lines = [f"{n}|RUNNING|alice|{name}|gp1" for n, name in enumerate(names, 100)]
+        return "\n".join(
+            ["9|PENDING|alice|(null)|", *self.state.queue, *lines]
+        ).encode()
 
 
 def _number(told: dict[str, str]) -> int:

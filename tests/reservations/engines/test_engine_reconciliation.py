@@ -1,7 +1,7 @@
 """Bookings of nodes of Slurm, and every row of the table of its failures."""
 
 from dataclasses import replace
-from datetime import date, time, timedelta
+from datetime import timedelta
 from unittest import mock
 
 import pytest
@@ -16,10 +16,15 @@ from reservations.engines.engine_refusals import EngineRefused, WholeNodeNeeded
 from reservations.models import EngineHold, LedgerEntry, Membership, Reservation
 from reservations.presence.engine_reconciliation import reconcile
 from reservations.rules.lifecycle import Kind, State
-from reservations.series.recurrence import Repeat, Rule
-from reservations.series.service import checked_wish, rehearse
+from reservations.series.service import AGAIN, create, extend, rehearse
 from tests.reservations.conftest import NOW, at
-from tests.reservations.engines.replayed_slurm import BUSY, OVERLAP
+from tests.reservations.engines.conftest import daily
+from tests.reservations.engines.replayed_slurm import (
+    BUSY,
+    NO_RIGHT,
+    OVERLAP,
+    ReplayedSlurm,
+)
 
 LATER = NOW + timedelta(seconds=15)
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -94,8 +99,8 @@ def test_a_person_without_a_unix_user_and_a_silent_cluster_are_refused(
     [
         (OVERLAP, "Slurm has reserved gp1 for another purpose in this time."),
         (BUSY, "A job of Slurm runs on gp1"),
-        ("Invalid user id", "Slurm does not know the Unix user"),
         ("Access/permission denied", "Slurm does not let the portal reserve"),
+        (NO_RIGHT, "Slurm does not know the Unix user"),
         ("Something new", "Slurm refuses it: .*Something new"),
     ],
 )
@@ -220,18 +225,59 @@ def test_a_controller_that_hangs_is_asked_once(
     slurm.hangs = True
     assert reconcile(LATER) == {"engine_away": 1}
     assert slurm.commands[3:] == [f"create gp_lab1_{made[0].pk}"]
-    rule = Rule(Repeat.DAILY, date(2026, 3, 3), time(9), "UTC", 3600, times=4)
-    wish = checked_wish(
-        user=alice,
-        membership=None,
-        gpu_ids=[gpu.pk for gpu in node_gpus],
-        rule=rule,
-        now=LATER,
-    )
+    wish = daily(alice, node_gpus)
     slurm.commands.clear()
-    days = rehearse(wish, now=LATER)
+    _made, days = create(wish, now=LATER)
     assert [type(day.refusal) for day in days] == [EngineRefused] * 4
+    assert [day.state for day in days] == ["later"] * 4
     assert len(slurm.commands) == 1
+
+
+def test_the_preview_of_a_series_changes_nothing_in_slurm(
+    lab, slurm, node_gpus, alice
+) -> None:
+    slurm.holds["theirs"] = {
+        "StartTime": "2026-03-04T08:00:00",
+        "EndTime": "2026-03-04T10:00:00",
+        "Users": "root",
+        "Nodes": "gp1",
+        "Flags": "MAINT",
+    }
+    days = rehearse(daily(alice, node_gpus), now=NOW)
+    assert [day.state for day in days] == ["booked", "refused", "booked", "booked"]
+    assert isinstance(days[1].refusal, EngineRefused)
+    assert days[1].refusal.cause == "taken"
+    assert (slurm.commands, list(slurm.holds)) == ([], ["theirs"])
+    slurm.away = True
+    days = rehearse(daily(alice, node_gpus), now=NOW)
+    assert [day.state for day in days] == ["later"] * 4
+
+
+def test_all_days_of_a_series_have_one_time_for_slurm(
+    lab, slurm, node_gpus, alice
+) -> None:
+    slurm.seconds = 4.5
+    wish = daily(alice, node_gpus)
+    made, days = create(wish, now=NOW)
+    # The next command would end after 9 s of the 8 s.
+    assert [day.state for day in days] == ["booked", "later", "later", "later"]
+    assert len(slurm.commands) == 2
+    slurm.seconds = slurm.spent_seconds = 0
+    assert extend(NOW + AGAIN, lab.policy) == {
+        "series_booked": 3,
+        "series_conflicts": 0,
+    }
+    assert len(slurm.holds) == made.occurrences.filter(state="booked").count() == 4
+
+
+def test_a_cluster_that_is_away_is_not_asked_under_locks(
+    lab, slurm, node_gpus, alice, monkeypatch
+) -> None:
+    slurm.away = True
+    asked = mock.Mock(side_effect=AssertionError)
+    monkeypatch.setattr(ReplayedSlurm, "create_reservation", asked)
+    _made, days = create(daily(alice, node_gpus), now=NOW)
+    assert [day.state for day in days] == ["later"] * 4
 
 
 def test_what_slurm_holds_is_looked_after_when_nothing_can_be_booked(
@@ -270,6 +316,91 @@ def test_the_time_of_the_first_look_is_kept_while_slurm_answers(
     first = kept[tasks.WATCHED]
     tasks.reconcile_engine()
     assert kept[tasks.WATCHED] == first
+
+
+OWN, OTHERS = "3|RUNNING|alice|(null)|gp1", "4|RUNNING|bob|(null)|gp1"
+
+
+def test_a_hold_that_slurm_lost_is_made_again_beside_the_holders_job(
+    lab, slurm, node_gpus, alice
+) -> None:
+    made = lab.book(alice, node_gpus, NOW, 3)
+    name = f"gp_lab1_{made.pk}"
+    slurm.holds.clear()
+    slurm.queue = [OWN]
+    assert reconcile(LATER) == {"reserve": 1}
+    assert slurm.holds[name]["Flags"] == "MAGNETIC,PURGE_COMP=00:15:00,IGNORE_JOBS"
+    assert slurm.queue == [f"3|RUNNING|alice|{name}|gp1"]
+    assert reconcile(at(9, 1)) == {"checked_in": 1, "change": 1}
+    # A newer Slurm may leave the job beside the reservation.
+    slurm.queue = [OWN]
+    assert engines.engine_of("slurm").observe(now=at(9, 2)).running == {name: 1}
+    made.refresh_from_db()
+    assert made.state == State.ACTIVE
+
+
+def test_a_hold_that_slurm_lost_is_refunded_if_others_stay_on_the_node(
+    lab, slurm, node_gpus, alice
+) -> None:
+    made = lab.book(alice, node_gpus, NOW, 3)
+    slurm.holds.clear()
+    slurm.queue = [OWN, OTHERS]
+    assert reconcile(LATER) == {"declined": 1}
+    assert reconcile(at(9, 1)) == {"refunded": 1}
+    made.refresh_from_db()
+    assert made.state == State.REFUNDED
+
+
+def test_a_refusal_of_a_moment_refunds_nothing(lab, slurm, node_gpus, alice) -> None:
+    made = lab.book(alice, node_gpus, NOW, 3)
+    slurm.holds.clear()
+    slurm.refuse["create"] = "Requested node configuration is not available"
+    assert reconcile(LATER) == {"declined": 1}
+    slurm.refuse.clear()
+    assert reconcile(at(9, 1)) == {"reserve": 1}
+    made.refresh_from_db()
+    assert (made.state, len(slurm.holds)) == (State.ACTIVE, 1)
+
+
+def test_a_new_booking_waits_for_the_jobs_of_its_own_user_too(
+    lab, slurm, node_gpus, alice
+) -> None:
+    slurm.queue = [OWN]
+    with pytest.raises(EngineRefused, match="A job of Slurm runs on gp1"):
+        lab.book(alice, node_gpus, NOW, 3)
+
+
+def test_a_portal_that_loses_its_right_refunds_and_releases_nothing(
+    lab, slurm, node_gpus, alice
+) -> None:
+    made = lab.book(alice, node_gpus, NOW, 3)
+    slurm.denied = True
+    assert reconcile(LATER) == {"declined": 1}
+    assert reconcile(at(9, 1)) == {"declined": 1}
+    # Its reservation is hidden, so nobody knows whether the holder has come.
+    assert reconcile(at(9, 20), watched_since=NOW) == {"declined": 1}
+    with pytest.raises(EngineRefused, match="Slurm does not let the portal reserve"):
+        lab.book(alice, node_gpus, at(15), 1)
+    slurm.denied = False
+    assert reconcile(at(9, 21)) == {}
+    made.refresh_from_db()
+    assert (made.state, len(slurm.holds)) == (State.ACTIVE, 1)
+
+
+@pytest.mark.parametrize("state", ["COMPLETED", "FAILED", "TIMEOUT"])
+def test_a_job_that_ended_between_two_looks_checks_in(
+    lab, slurm, node_gpus, alice, state
+) -> None:
+    made = lab.book(alice, node_gpus, NOW, 3)
+    name = f"gp_lab1_{made.pk}"
+    # This one was cancelled before it had a node.
+    slurm.queue = [f"3|CANCELLED|alice|{name}|"]
+    assert reconcile(LATER) == {}
+    slurm.queue = [f"3|{state}|alice|{name}|gp1"]
+    assert reconcile(at(9, 1)) == {"checked_in": 1, "change": 1}
+    # It does not delay the end.
+    release(reservation_id=made.pk, user=alice, now=at(10))
+    assert reconcile(at(10, 1)) == {"release": 1}
 
 
 @pytest.mark.parametrize(("since", "strike"), [(NOW, True), (at(9, 1), False)])

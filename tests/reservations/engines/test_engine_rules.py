@@ -8,12 +8,18 @@ from pathlib import Path
 import pytest
 
 from reservations.engines.engine_port import HoldInfo, PortalEngine
-from reservations.engines.rules import HoldFacts, Step, covers, is_due, next_step
+from reservations.engines.rules import (
+    HoldFacts,
+    Step,
+    covers,
+    is_due,
+    most_held_gpus,
+    next_step,
+)
 from reservations.engines.slurm_engine import (
     changed_fields,
     creation_fields,
     hold_of,
-    most_held_gpus,
 )
 from reservations.rules.lifecycle import Kind, State
 from reservations.rules.policy import Policy

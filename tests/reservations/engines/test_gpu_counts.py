@@ -7,18 +7,20 @@ import pytest
 from reservations.booking.booking_change import change
 from reservations.booking.partial_release import give_back_part
 from reservations.booking.release import release
+from reservations.engines import service as engines
 from reservations.engines.bound_cards import bind_cards
 from reservations.engines.engine_refusals import EngineRefused, SameNumberNeeded
 from reservations.models import AuditEntry, EngineHold, Reservation
 from reservations.presence.engine_reconciliation import reconcile
 from reservations.rules.lifecycle import State
+from reservations.series.service import rehearse
 from reservations.store.calendar_queries import Reader, calendar_page
 from telemetry.models import Gpu, SlurmGpu
 from telemetry.rules.slurm_use import SlurmUse
 from telemetry.slurm.cluster_view import SlurmGpuView, SlurmNodeView
 from telemetry.slurm.service import record_view
 from tests.reservations.conftest import NOW, at
-from tests.reservations.engines.conftest import show_cards
+from tests.reservations.engines.conftest import daily, show_cards
 from tests.reservations.engines.replayed_slurm import BUSY
 
 LATER = NOW + timedelta(seconds=15)
@@ -167,6 +169,72 @@ def test_jobs_of_another_booking_do_not_block_the_node(
     counted.jobs[f"gp_lab1_{first.pk}"] = 1
     release(reservation_id=first.pk, user=alice, now=LATER)
     assert lab.book(bob, cards[2:], at(11), 1, now=LATER)
+
+
+def test_a_booking_that_slurm_lost_is_made_again_beside_jobs(
+    lab, counted, cards, alice
+) -> None:
+    """Jobs of others have other GPUs of the node, so nobody is refunded."""
+    made = lab.book(alice, cards[:2], NOW, 3)
+    name = f"gp_lab1_{made.pk}"
+    counted.holds.clear()
+    counted.queue = ["3|RUNNING|alice|(null)|gp1", "4|RUNNING|bob|(null)|gp1"]
+    counted.gpus = {3: 2, 4: 1}
+    assert reconcile(LATER) == {"reserve": 1}
+    assert counted.holds[name]["Flags"] == "MAGNETIC,IGNORE_JOBS"
+    own, theirs = counted.queue
+    assert (own, theirs[-12:]) == (f"3|RUNNING|alice|{name}|gp1", "b|(null)|gp1")
+    # A newer Slurm may leave the job beside the reservation.
+    counted.queue[0] = own.replace(name, "(null)")
+    view = engines.engine_of("slurm").observe(now=at(9, 1))
+    assert (view.running, view.used) == ({name: 1}, {name})
+    # A job with more GPUs than the booking is not a job of it.
+    counted.gpus[3] = 3
+    assert engines.engine_of("slurm").observe(now=at(9, 1)).used == frozenset()
+
+
+def test_a_booking_that_slurm_lost_is_refunded_if_others_have_its_gpus(
+    lab, counted, cards, alice
+) -> None:
+    made = lab.book(alice, cards[:2], NOW, 3)
+    counted.holds.clear()
+    counted.queue = ["3|RUNNING|alice|(null)|gp1", "4|RUNNING|bob|(null)|gp1"]
+    counted.gpus = {3: 1, 4: 3}
+    assert reconcile(LATER) == {"declined": 1}
+    assert reconcile(at(9, 1)) == {"refunded": 1}
+    made.refresh_from_db()
+    assert made.state == State.REFUNDED
+
+
+def test_a_series_is_rehearsed_beside_other_reservations(
+    lab, counted, cards, alice
+) -> None:
+    counted.holds["theirs"] = {
+        "StartTime": "2026-03-03T00:00:00",
+        "EndTime": "2026-03-04T00:00:00",
+        "Users": "carol",
+        "Nodes": "gp1",
+        "Flags": "",
+        "TRESPerNode": "cpu=4,gres/gpu:a100=2",
+    }
+
+    def states(gpus: list[Gpu]) -> list[str]:
+        return [day.state for day in rehearse(daily(alice, gpus), now=NOW)]
+
+    assert len(set(states(cards[:2]))) == 1
+    assert len(set(states(cards[:3]))) == 2
+    assert list(counted.holds) == ["theirs"]
+
+
+def test_a_node_that_slurm_has_not_heard_of_since_its_restart(
+    lab, counted, cards, alice
+) -> None:
+    SlurmGpu.objects.update(use=SlurmUse.AWAY)
+    with pytest.raises(EngineRefused, match="gp1 has not reported to Slurm since"):
+        lab.book(alice, cards[:1], NOW, 1)
+    SlurmGpu.objects.update(reason="new fans")
+    with pytest.raises(EngineRefused, match=r"closed in Slurm\. Reason: new fans"):
+        lab.book(alice, cards[:1], NOW, 1)
 
 
 def test_rows_get_the_gpus_that_slurm_chose(lab, counted, cards, alice, bob) -> None:

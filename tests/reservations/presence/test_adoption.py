@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from reservations.models import AuditEntry, Identity, LedgerEntry, Notice, Reservation
+from reservations.models import AuditEntry, LedgerEntry, Notice, Reservation
 from reservations.presence import adoption
 from reservations.rules.booking_alerts import INTRUDER, OVERRUN, SQUATTER
 from reservations.rules.decision_record import broken_rules, recompute, without_places
@@ -85,9 +85,8 @@ def test_nobody_books_for_another_person_or_where_nothing_runs(alice, bob, gpus,
     alice.unix_user = ""
     alice.save()
     assert adoption.unbooked_use(alice)
-    login = Identity.objects.create(user=alice, issuer="i", subject="s")
-    assert adoption.unbooked_use(alice)
-    Identity.objects.filter(pk=login.pk).update(name_from_provider=True)
+    alice.name_from_provider = True
+    alice.save()
     assert adoption.unbooked_use(alice) == ()
     with pytest.raises(NotFound):
         adoption.adopt(user=bob, node="node2", hours=1, now=now)

@@ -72,7 +72,7 @@ class SlurmProcesses:
         (self.folder / "state").mkdir()
         names = {
             "host": host,
-            "ports": _free_ports(3),
+            "ports": free_ports(3),
             "folder": self.folder,
             "user": user.stdout.strip(),
             "place": f"NodeHostname={host} NodeAddr=127.0.0.1 CPUs=4",
@@ -215,7 +215,7 @@ def slurm_processes() -> Iterator[SlurmProcesses]:
         yield cluster
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for one in sockets:

@@ -14,6 +14,7 @@ from placement.planner.launch.files import (
     adaptation_files,
     deepspeed,
     device_map,
+    server_scripts,
     torchrun,
     trainer_arguments,
 )
@@ -121,6 +122,21 @@ MAKERS = (
         "trl sft --config sft.yaml --model_name_or_path MODEL --dataset_name DATA",
     ),
 )
+SERVER_MAKERS = (
+    _Maker(
+        "vllm.sh",
+        server_scripts.vllm_script,
+        sentence("Serves the model by vLLM on the GPUs of this plan."),
+        "sh vllm.sh MODEL_FOLDER",
+    ),
+    _Maker(
+        "sglang.sh",
+        server_scripts.sglang_script,
+        sentence("Serves the model by SGLang on the GPUs of this plan."),
+        "sh sglang.sh MODEL_FOLDER",
+    ),
+)
+"""Only for Plans of inference."""
 ABOUT_README = sentence(
     "The plan in three lines: what it is, how to load it, how to start it."
 )
@@ -141,7 +157,8 @@ def launch_files(plan: Plan, spec: ModelSpec) -> LaunchFiles:
     ]
     left_out: dict[str, str] = {}
     notes: list[str] = []
-    for maker in MAKERS:
+    trains = plan.launch["task"] == "train"
+    for maker in MAKERS if trains else (*MAKERS, *SERVER_MAKERS):
         try:
             made = maker.make(plan, spec)
         except NoSuchLaunch as error:

@@ -51,8 +51,14 @@ def _load(plan: Plan, names: Collection[str]) -> str:
 def _start(plan: Plan, spec: ModelSpec, names: Collection[str]) -> str:
     launch = plan.launch
     if launch["task"] != "train":
-        away = "; before it runs: accelerate.cpu_offload(model)"
-        return f"Start: sh launch.sh infer.py{away * launch['offload_parameters']}."
+        told = "Start: sh launch.sh infer.py"
+        if launch["offload_parameters"]:
+            told += "; before it runs: accelerate.cpu_offload(model)"
+        if chunk := launch.get("prefill_tokens"):
+            # Of each sequence, and the plan counts those of all of them.
+            length = max(1, chunk // plan.workload.microbatch(launch["data_degree"]))
+            told += f"; in it: model.generate(..., prefill_chunk_size={length})"
+        return f"{told}."
     try:
         options = command_line(trainer_arguments(plan, spec))
     except NoSuchLaunch:

@@ -60,7 +60,7 @@ def script(plan: Plan) -> str:
         "export GPUPORTAL_PLAN=$plan",
     ]
     if len(nodes) == 1:
-        lines += [*_visible(nodes[0][1]), f'exec {_words(arguments(plan))} "$@"']
+        lines += [*visible(nodes[0][1]), f'exec {_words(arguments(plan))} "$@"']
         return "\n".join(lines) + "\n"
     lines += [
         "# Run it on each of these nodes at the same time; NODE_RANK tells them apart.",
@@ -72,7 +72,7 @@ def script(plan: Plan) -> str:
         words = words.replace("--rdzv-endpoint=ENDPOINT", '--rdzv-endpoint="$endpoint"')
         lines += [
             f"{rank})  # {node}",
-            *(f"    {line}" for line in _visible(uuids)),
+            *(f"    {line}" for line in visible(uuids)),
             f'    exec {words} "$@" ;;',
         ]
     lines += [
@@ -82,7 +82,7 @@ def script(plan: Plan) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _visible(uuids: Sequence[str]) -> list[str]:
+def visible(uuids: Sequence[str]) -> list[str]:
     """Return lines that set CUDA_VISIBLE_DEVICES unless it is already set."""
     return [
         f"CUDA_VISIBLE_DEVICES=${{CUDA_VISIBLE_DEVICES-{','.join(uuids)}}}",

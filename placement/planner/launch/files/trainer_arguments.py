@@ -26,10 +26,18 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
     "sgd": {"optim": "sgd"},
     "momentum": {"optim": "sgd", "optim_args": "momentum=0.9"},
     "adam8bit": {"optim": "adamw_bnb_8bit"},
+    "adamw8bit": {"optim": "adamw_bnb_8bit"},
     "adafactor": {"optim": "adafactor"},
+    "rmsprop": {"optim": "rmsprop"},
+    "rmsprop8bit": {"optim": "rmsprop_bnb_8bit"},
+    "lion": {"optim": "lion_32bit"},
+    "lion8bit": {"optim": "lion_8bit"},
 }
-ATTENTION = {"flash": "sdpa", "math": "eager", "eager": "eager"}
-"""Attention of a Plan -> `attn_implementation`. torch's "sdpa" runs flash kernels."""
+"""Optimizer of a Plan -> arguments. The Trainer has no Muon."""
+ATTENTION = {"flash": "sdpa", "efficient": "sdpa", "math": "eager", "eager": "eager"}
+"""Attention of a Plan -> `attn_implementation`. torch's "sdpa" takes the fused kernel
+that the card has.
+"""
 
 
 def trainer_arguments(plan: Plan, spec: ModelSpec) -> dict[str, Any]:
@@ -46,6 +54,13 @@ def trainer_arguments(plan: Plan, spec: ModelSpec) -> dict[str, Any]:
     mixed = (accelerate.LOWER if by_deepspeed else accelerate.MIXED)[
         launch["precision"]
     ]
+    if launch["optimizer"] not in OPTIMIZERS:
+        raise NoSuchLaunch(
+            sentence(
+                "The Trainer has no {optimizer}: give your own to its `optimizers`.",
+                optimizer=launch["optimizer"],
+            )
+        )
     optimizer = OPTIMIZERS[launch["optimizer"]]
     if launch["optimizer_loop"] == "fused" and optimizer["optim"] == "adamw_torch":
         optimizer = optimizer | {"optim": "adamw_torch_fused"}

@@ -29,6 +29,8 @@ WORDS = {
     "context": sentence("the CUDA context"),
 }
 """Names of components in a sentence. Others keep their names."""
+LEAST_PASSES_RATIO = 0.01
+"""Part of a step from which the passes over memory are named."""
 
 
 def bound_by(shards: Sequence[Shard]) -> str:
@@ -104,6 +106,16 @@ def decode_words(
     """Return the time of the prompt, and of each token after it, in words."""
     if decode is None:
         return ()
+    loop: tuple[str, ...] = ()
+    if decode.loop_seconds > decode.seconds:
+        loop = (
+            sentence(
+                "That is the limit of the memory, which engines such as vLLM approach. "
+                "In transformers' own loop Python starts each kernel, which took about "
+                "{loop} a token for as many blocks on an H200.",
+                loop=seconds(decode.loop_seconds),
+            ),
+        )
     return (
         sentence(
             "Reading {batch} prompts of {length} tokens takes {prefill}. Each further "
@@ -115,6 +127,25 @@ def decode_words(
             decode=seconds(decode.seconds),
             rate=f"{decode.tokens_per_second:,.3g}",
             each=f"{1 / decode.seconds:,.3g}",
+        ),
+        *loop,
+    )
+
+
+def pass_notes(passes: float, step_seconds: float) -> tuple[str, ...]:
+    """Return what the time of a step does not count, in words.
+
+    Args:
+        passes: seconds of the slowest rank (`memory_passes`).
+        step_seconds: of the Plan.
+    """
+    if passes < LEAST_PASSES_RATIO * step_seconds:
+        return ()
+    return (
+        sentence(
+            "The optimizer, the loss and copies also pass over the GPU's memory. That "
+            "adds about {passes} to a step, which the ranking does not count.",
+            passes=seconds(passes),
         ),
     )
 
@@ -185,6 +216,7 @@ def launch_of(
         "offload": workload.offload,
         "offload_parameters": workload.offload_parameters,
         "weights": setting.weights,
+        "prefill_tokens": workload.prefill_tokens,
         "tensor_degree": width,
         "pipeline_degree": first.pipeline_degree,
         "data_degree": first.data_degree,

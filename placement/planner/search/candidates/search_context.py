@@ -1,17 +1,20 @@
 """One search among some Gpus: cached needs of ranks, and the construction of Plans."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from placement.planner.memory.estimate import (
+    CONTEXT_BYTES,
     Estimate,
+    context_of,
     estimate_from_costs,
     interval,
     rank_costs,
     tape_workload,
 )
 from placement.planner.memory.layer_costs import LayerCost, Replays
+from placement.planner.memory.layer_tapes import reads_in_chunks
 from placement.planner.memory.parameter_states import widths
 from placement.planner.memory.step_phases import rank_phases, stage_layers
 from placement.planner.model.sharding import Sharding
@@ -22,9 +25,11 @@ from placement.planner.search.candidates.explanation import (
     launch_of,
     learned_notes,
     notes_of,
+    pass_notes,
 )
 from placement.planner.search.card_support import batch_norm_notes
 from placement.planner.search.decode_time import (
+    LOOP_BLOCK_SECONDS,
     DecodeTime,
     is_generated,
     rank_seconds,
@@ -45,6 +50,7 @@ from placement.planner.search.link_bandwidth import (
     neighbourhoods,
     slowest_link,
 )
+from placement.planner.search.memory_passes import memory_bandwidth, passed_bytes
 from placement.planner.search.memory_savings import (
     AllowedRemedies,
     PlanLimits,
@@ -68,6 +74,7 @@ from placement.planner.values.objective import Objective
 from placement.planner.values.plan import Plan, Shard
 from placement.planner.values.strategies import DDP, TITLES
 from placement.planner.values.workload import Workload
+from telemetry.protocol.gpu_cards import card_of
 from telemetry.protocol.sentences import sentence
 
 CLASS_ROUNDING_BYTES = 64 * 2**20
@@ -137,6 +144,16 @@ class SearchContext:
     _room: HostRoom | None = None
     _near: list[tuple[GpuOffer, ...]] | None = None
     _fast: list[tuple[GpuOffer, ...]] | None = None
+    _context: tuple[tuple[GpuOffer, ...], int] | None = None
+
+    @property
+    def context_bytes(self) -> int:
+        """Return the bytes of the largest CUDA context on the cards offered."""
+        if self._context is None or self._context[0] is not self.offers:
+            names = {offer.name for offer in self.offers}
+            most = max((context_of(card_of(name)) for name in names), default=0)
+            self._context = self.offers, max(CONTEXT_BYTES, most)
+        return self._context[1]
 
     @property
     def most_gpus(self) -> int:
@@ -190,6 +207,7 @@ class SearchContext:
             quantizable=self.quantize is not None,
             host_fits=fits,
             parameters=parameters,
+            chunks=reads_in_chunks(self.spec),
         )
 
     def offloaded(self, workload: Workload) -> OffloadedState:
@@ -359,12 +377,15 @@ class SearchContext:
             self.cost_key(setting, sharding),
             setting.workload.optimizer_loop,
             (DDP.key, sharding.offload_optimizer) if alike else sharding,
+            self.context_bytes,
         )
         known = self.caches.needs.get(key)
         if known is None:
             costs = self.costs(setting, sharding)
             peak = rank_phases(costs, setting.workload, sharding).peak_bytes
-            low, likely, _ = interval(peak, setting.workload)
+            low, likely, _ = interval(
+                peak, setting.workload, context_bytes=self.context_bytes
+            )
             known = self.caches.needs[key] = (low, likely)
         return known[0] if self.tight else self._corrected_bytes(sharding, *known)
 
@@ -408,16 +429,20 @@ class SearchContext:
             gradients = optimizer = 0.0
         if workload.offload_parameters:
             parameters = 0.0
-        low, likely, _ = interval(parameters + gradients + optimizer, workload)
+        states = parameters + gradients + optimizer
+        low, likely, _ = interval(states, workload, context_bytes=self.context_bytes)
         return low if self.tight else self._corrected_bytes(sharding, low, likely)
 
-    def estimate(self, setting: Setting, sharding: Sharding) -> Estimate:
-        """Return the whole Estimate of a rank."""
+    def estimate(
+        self, setting: Setting, sharding: Sharding, context_bytes: int
+    ) -> Estimate:
+        """Return the whole Estimate of a rank. `context_bytes`: on its card."""
         return estimate_from_costs(
             self.spec_of(setting),
             setting.workload,
             sharding,
             self.costs(setting, sharding),
+            context_bytes,
         )
 
     def shard(
@@ -466,13 +491,21 @@ class SearchContext:
         title: str = "",
     ) -> Plan:
         """Return a Plan made of its ranks."""
-        kinds = dict.fromkeys(seat.sharding for seat in seats)
-        made = {one: self.estimate(setting, one) for one in kinds}
         offers = [seat.offer for seat in seats]
+        outside = {name: context_of(card_of(name)) for name in {o.name for o in offers}}
+        kinds = dict.fromkeys(
+            (seat.sharding, outside[seat.offer.name]) for seat in seats
+        )
+        made = {one: self.estimate(setting, *one) for one in kinds}
         learned = self.learned.step(offer.gpu_class for offer in offers)
         prior_seconds, time = time.total_seconds, time.times(learned.ratio)
         shards = tuple(
-            self.shard(rank, seat, made[seat.sharding], learned.ratio)
+            self.shard(
+                rank,
+                seat,
+                made[seat.sharding, outside[seat.offer.name]],
+                learned.ratio,
+            )
             for rank, seat in enumerate(seats)
         )
         needs = needs_by_node(
@@ -493,7 +526,7 @@ class SearchContext:
             node=offers[0].node,
             nodes=tuple(dict.fromkeys(offer.node for offer in offers)),
             workload=setting.workload,
-            remedies=self._remedies(setting, kinds, made),
+            remedies=self._remedies(setting, made),
             shards=shards,
             fit="comfortable" if comfortable else "tight",
             step_seconds=total,
@@ -505,6 +538,7 @@ class SearchContext:
             decode_tokens_per_second=decode.tokens_per_second if decode else 0.0,
             notes=(
                 *notes_of(setting, offers, made.values(), comfortable=comfortable),
+                *pass_notes(self._pass_seconds(setting, seats), total),
                 *host_notes(needs, offers),
                 *learned_notes(learned, shards),
                 *batch_norm_notes(self.spec, setting.workload),
@@ -525,6 +559,21 @@ class SearchContext:
             launch=launch_of(
                 strategy, setting, [(s.offer, s.sharding) for s in seats], launch
             ),
+        )
+
+    def _pass_seconds(self, setting: Setting, seats: Sequence[RankPlacement]) -> float:
+        """Return the longest time of a rank's passes over its memory."""
+        kinds = {(one.sharding, one.offer.name): one for one in seats}.values()
+        return max(
+            passed_bytes(
+                stage_layers(self.costs(setting, one.sharding), one.sharding),
+                self.spec,
+                setting.workload,
+                one.sharding,
+                tokens=self.tokens(setting, one.sharding),
+            )
+            / memory_bandwidth(one.offer)
+            for one in kinds
         )
 
     def _decode(
@@ -551,15 +600,16 @@ class SearchContext:
             )
             stages[seat.stage] = max(taken, stages.get(seat.stage, 0.0))
         spent = sum(stages.values()) * slower
-        return DecodeTime(spent, workload.batch / spent) if spent else None
+        blocks = sum(one.kind not in ("embedding", "head") for one in spec.layers)
+        loop = blocks * LOOP_BLOCK_SECONDS
+        return DecodeTime(spent, workload.batch / spent, loop) if spent else None
 
     def _remedies(
         self,
         setting: Setting,
-        kinds: dict[Sharding, None],
-        made: dict[Sharding, Estimate],
+        made: Mapping[tuple[Sharding, int], Estimate],
     ) -> tuple[str, ...]:
-        largest = max(kinds, key=lambda one: made[one].likely_bytes)
+        largest, _ = max(made, key=lambda one: made[one].likely_bytes)
         return explain(
             self.asked,
             setting,

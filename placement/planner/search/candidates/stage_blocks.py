@@ -140,9 +140,9 @@ def least_seconds(context: SearchContext, stage: Setting) -> float:
     time.
     """
     whole = in_runs(stage, 1)
-    batch = stage.workload.batch
-    costs = context.costs(whole, Sharding(strategy=PIPELINE.key, microbatches=batch))
-    flops = batch * sum(layer_flops(cost, stage.workload) for cost in costs)
+    pieces = stage.workload.batch if stage.workload.trains else 1
+    costs = context.costs(whole, Sharding(strategy=PIPELINE.key, microbatches=pieces))
+    flops = pieces * sum(layer_flops(cost, stage.workload) for cost in costs)
     return flops / sum(context.speed((offer,), stage) for offer in context.offers)
 
 
@@ -177,7 +177,8 @@ def problem_of(
         gpipe=gpipe,
         gpipe_if_few=True,
         trains=workload.trains,
-        fixed_bytes=outside_bytes(workload) * max(1.0, learned) + extra_bytes,
+        fixed_bytes=outside_bytes(workload, context.context_bytes) * max(1.0, learned)
+        + extra_bytes,
         scale=1.0 if bare else max(1.0, LIKELY_RATIO * learned),
     )
 

@@ -1,17 +1,20 @@
 """Cut a tiny model of every known family into two stages, and compare gradients.
 
-One process runs both stages, with recomputation, and the same model whole.
+One process runs both stages, with recomputation, and the same model whole. Or each rank
+of a mesh has its part of the layers of both stages.
 """
 
 import json
 
 import torch
+from torch.distributed.tensor import DTensor
 
 from placement.agent.runtime.model_stage import ModelStage, keep_layers, layers_of
 from placement.agent.runtime.tiny_transformer import loss_of
-from placement.agent.runtime.tp_plan import is_tied
+from placement.agent.runtime.tp_plan import cut_by_family, is_tied
 from placement.planner.launch.execution import NotRunnable
 from placement.planner.launch.pipeline_families import PIPELINE_FAMILIES
+from placement.planner.launch.tensor_families import TENSOR_FAMILIES
 from tests.placement.agent.runtime.tiny_families import (
     EXPERTS,
     MIXTURES,
@@ -57,8 +60,11 @@ def stages_of(family, cut, **changes):
     return made
 
 
-def compared(family, cut, **changes):
-    """Return how far two stages are from the whole model."""
+def compared(family, cut, mesh=None, **changes):
+    """Return how far two stages are from the whole model.
+
+    Their layers and sequences are cut over a mesh, if there is one.
+    """
     whole = model_of(family, **changes).train()
     layers = layers_of(whole)
     tokens = torch.randint(0, WORDS, (2, 9), generator=torch.Generator().manual_seed(0))
@@ -66,6 +72,8 @@ def compared(family, cut, **changes):
         [ModelStage(whole, first=True, last=True, autocast=None)], tokens
     )
     stages = stages_of(family, cut, **changes)
+    for stage in stages if mesh else ():
+        cut_by_family(stage.model, mesh, along=True, tied=is_tied(whole))
     other = backward_of(stages, tokens)
     expected = {name: p.grad for name, p in whole.named_parameters()}
     found = {}
@@ -80,6 +88,9 @@ def compared(family, cut, **changes):
                 assert (layers[name] >= cut) == bool(number), name
             key = "shared" if shared else name
             found[key] = param.grad
+            if isinstance(param.grad, DTensor):
+                assert param.grad.placements == param.placements, name
+                found[key] = param.grad.full_tensor()
             if not number and is_tied(whole) and param is table.weight:
                 owner = key
     if is_tied(whole):
@@ -101,16 +112,28 @@ def refusal(family, **changes):
     return ""
 
 
-def write_comparisons(path):
-    """Write family -> results."""
+def comparisons(families, mesh=None):
+    """Return family -> results."""
     seen = {}
-    for number, family in enumerate(sorted(PIPELINE_FAMILIES)):
+    for number, family in enumerate(sorted(families)):
         changes = EXPERTS if family in MIXTURES else {}
         changes = changes | SPECIAL.get(family, {})
         tied = bool(number % 2)
         # Each cut is tried: behind the embedding, between blocks, before the head.
         seen[family] = compared(
-            family, 1 + number % 3, tie_word_embeddings=tied, **changes
+            family, 1 + number % 3, mesh, tie_word_embeddings=tied, **changes
         )
+    return seen
+
+
+def comparisons_on(mesh):
+    """Return the comparisons of families whose layers can be cut."""
+    return comparisons(TENSOR_FAMILIES, mesh)
+
+
+def write_comparisons(path):
+    """Write family -> results."""
     refused = refusal("gpt_oss", **EXPERTS)
-    path.write_text(json.dumps({"cut": seen, "refused": refused}))
+    path.write_text(
+        json.dumps({"cut": comparisons(PIPELINE_FAMILIES), "refused": refused})
+    )

@@ -2,9 +2,10 @@
 
     python -m tests.placement.agent.runtime.tensor_families_child FILE STAGES
 
-Each family is compared with the same model in one process, over two microbatches. Rank
-0 writes FILE: family -> results. Before, one process writes STAGES: the comparison of
-`stage_families`. The ranks are forked from it, so the families are imported once.
+Each family is compared with the same model in one process, over two microbatches, and
+once more in two stages. Rank 0 writes FILE: family -> results. Before, one process
+writes STAGES: the comparison of `stage_families`. The ranks are forked from it, so the
+families are imported once.
 """
 
 import json
@@ -25,7 +26,10 @@ from placement.agent.runtime.tp_plan import cut_by_family
 from placement.planner.launch.execution import NotRunnable
 from placement.planner.launch.tensor_families import TENSOR_FAMILIES
 from tests.placement.agent.runtime.forked_ranks import fork_ranks
-from tests.placement.agent.runtime.stage_families import write_comparisons
+from tests.placement.agent.runtime.stage_families import (
+    comparisons_on,
+    write_comparisons,
+)
 from tests.placement.agent.runtime.tiny_families import (
     EXPERTS,
     MIXTURES,
@@ -108,8 +112,9 @@ def rank_main(path, environ):
     refused = {
         family: refusal(family, mesh, **changes) for family, changes in REFUSED.items()
     }
+    found = {"cut": seen, "refused": refused, "stages": comparisons_on(mesh)}
     if distributed.get_rank() == 0:
-        Path(path).write_text(json.dumps({"cut": seen, "refused": refused}))
+        Path(path).write_text(json.dumps(found))
     distributed.destroy_process_group()
 
 

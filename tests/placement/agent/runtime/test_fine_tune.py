@@ -19,6 +19,7 @@ from placement.planner.model.sharding import Sharding
 from placement.planner.search.memory_savings import PlanLimits
 from placement.planner.search.planner import plan as make_plans
 from placement.planner.values.gpu_list import offers_from_list
+from placement.planner.values.plan import Plan
 from placement.planner.values.workload import Workload
 from placement.rules.log_text import numbers_of
 from tests.placement.agent.runtime.test_recipes import plan_for
@@ -192,10 +193,11 @@ def test_two_copies_learn_what_one_process_learns_and_transformers_loads_it(
 
 
 def kill_after_a_checkpoint(server, folder, settings, plan=None):
-    """Start a run on two ranks, and kill all its processes after the first step."""
+    """Start a run, and kill all its processes after the first step."""
     # Its second step is not reached.
     slow = settings | {"seconds_per_step": 60}
-    process = started(server, folder, slow, gpu_count=2, plan=plan)
+    ranks = 2 if plan is None else len(plan["shards"])
+    process = started(server, folder, slow, gpu_count=ranks, plan=plan)
     assert process.stdout is not None
     seen = ""
     while "model saved to" not in seen:
@@ -408,29 +410,6 @@ def test_four_ranks_cut_layers_and_sequences_and_share_the_moments_of_copies(
     assert sum(parts) / 4 == pytest.approx(planned, rel=0.005)
 
 
-def test_experts_cut_over_two_ranks_go_on_whole_and_transformers_loads_them(
-    models, fork_server, tmp_path
-):
-    one, two = tmp_path / "one", tmp_path / "two"
-    settings = settings_for(
-        models, "mixtral", batch=8, learning_rate_schedule="constant", warmup_pct=0
-    )
-    rows, _ = trained(fork_server, one, settings, 1, recipe="pre-train")
-    plan = plan_for("tensor", 2)
-    plan["launch"] |= {"precision": "fp32"}
-    begun, _ = trained(
-        fork_server, two, settings | {"steps": 4}, 2, plan=plan, recipe="pre-train"
-    )
-    found = loaded(fork_server, two)
-    assert found["loss"] == pytest.approx(curves(begun)[1][3], abs=ROUNDING)
-    rest, text = trained(fork_server, two, settings, 1, recipe="pre-train")
-    assert "resuming after step 3, saved by 2 process(es), tensor" in text
-    check_same(rest, rows)
-    found, same = loaded(fork_server, two), loaded(fork_server, one)
-    for name, total in same["weights"].items():
-        assert found["weights"][name] == pytest.approx(total, abs=1e-3), name
-
-
 def plan_of(models, family, strategy, nodes=1):
     """Return the planner's own Plan for a tiny model on nodes of two GPUs, as JSON."""
     config = json.loads((models / family / "config.json").read_text())
@@ -455,6 +434,16 @@ def plan_of(models, family, strategy, nodes=1):
     return plan
 
 
+def check_same_model(server, folder, same_folder):
+    """Check that two runs have written the same model. Return what is said of one."""
+    found, same = loaded(server, folder), loaded_once(server, same_folder)
+    assert found["loss"] == pytest.approx(same["loss"], abs=ROUNDING)
+    assert found["weights"].keys() == same["weights"].keys()
+    for name, total in same["weights"].items():
+        assert found["weights"][name] == pytest.approx(total, abs=1e-3), name
+    return found
+
+
 def test_killed_stages_with_a_tied_table_go_on_and_learn_what_one_process_learns(
     models, alone, fork_server, tmp_path
 ):
@@ -468,11 +457,7 @@ def test_killed_stages_with_a_tied_table_go_on_and_learn_what_one_process_learns
     assert "resuming after step 0, saved by 2 process(es), pipeline" in text
     folder, others, _ = alone["gpt2"]
     check_same(rows, others)
-    found, same = loaded(fork_server, tmp_path), loaded_once(fork_server, folder)
-    assert found["loss"] == pytest.approx(same["loss"], abs=ROUNDING)
-    assert found["weights"].keys() == same["weights"].keys()
-    for name, total in same["weights"].items():
-        assert found["weights"][name] == pytest.approx(total, abs=1e-3), name
+    check_same_model(fork_server, tmp_path, folder)
     assert rows[0]["parameters"] == others[0]["parameters"]
     for rank, first, end in ((0, 0, 2), (1, 2, 4)):
         sharding = Sharding(
@@ -480,6 +465,114 @@ def test_killed_stages_with_a_tied_table_go_on_and_learn_what_one_process_learns
         )
         planned = planned_state(models, sharding, "gpt2")
         assert rows[-2][f"state_bytes_{rank}"] == pytest.approx(planned, rel=0.001)
+
+
+def test_experts_cut_in_stages_with_a_tied_table_go_on_whole_and_are_loaded(
+    models, fork_server, tmp_path
+):
+    one, two = tmp_path / "one", tmp_path / "two"
+    settings = settings_for(
+        models, "mixtral", batch=8, learning_rate_schedule="constant", warmup_pct=0
+    )
+    rows, _ = trained(fork_server, one, settings, 1, recipe="pre-train")
+    plan = plan_of(models, "mixtral", "hybrid", nodes=2)
+    launch = plan["launch"]
+    assert (launch["tensor_degree"], launch["pipeline_degree"]) == (2, 2)
+    assert launch["microbatches"] == 8
+    begun, _ = trained(
+        fork_server,
+        two,
+        settings | {"steps": 4, "batch": 1},
+        4,
+        plan=plan,
+        recipe="pre-train",
+    )
+    found = loaded(fork_server, two)
+    assert found["loss"] == pytest.approx(curves(begun)[1][3], abs=ROUNDING)
+    rest, text = trained(fork_server, two, settings, 1, recipe="pre-train")
+    assert "resuming after step 3, saved by 4 process(es), hybrid" in text
+    check_same(rest, rows)
+    check_same_model(fork_server, two, one)
+
+
+def test_two_pieces_on_each_rank_with_a_tied_table_learn_what_one_process_learns(
+    models, alone, fork_server, tmp_path
+):
+    # With 1F1B this model has no bubble to fill, so no search chooses the schedule.
+    plan = plan_of(models, "gpt2", "pipeline")
+    plan["strategy"] = "interleaved"
+    plan["launch"] |= {"schedule": "interleaved", "virtual_stages": 2}
+    plan["launch"] |= {"bounds": [0, 1, 2, 3, 4], "microbatches": 2}
+    settings = settings_for(models, "gpt2")
+    rows, text = trained(fork_server, tmp_path, settings, 2, plan=plan)
+    assert "interleaved, 2 process(es) on cpu" in text
+    folder, others, _ = alone["gpt2"]
+    check_same(rows, others)
+    check_same_model(fork_server, tmp_path, folder)
+    for rank, chunks in ((0, ((0, 1), (2, 3))), (1, ((1, 2), (3, 4)))):
+        sharding = interleaved(chunks)
+        planned = planned_state(models, sharding, "gpt2")
+        assert rows[-2][f"state_bytes_{rank}"] == pytest.approx(planned, rel=0.001)
+
+
+def interleaved(chunks, **others):
+    """Return the Sharding of a rank with two pieces in a pipeline of two stages."""
+    return Sharding(
+        strategy="hybrid" if others else "pipeline",
+        pipeline_degree=2,
+        pipeline_schedule="interleaved",
+        virtual_stages=2,
+        microbatches=8,
+        first_layer=chunks[0][0],
+        last_layer=chunks[-1][1],
+        chunks=chunks,
+        **others,
+    )
+
+
+def test_killed_pieces_with_cut_layers_and_sequences_go_on_with_the_same_losses(
+    models, alone, fork_server, tmp_path
+):
+    """Each layer is cut over two ranks of a stage, and each stage has two pieces."""
+    plan = plan_of(models, "llama", "hybrid", nodes=2)
+    launch = plan["launch"]
+    assert (launch["tensor_degree"], launch["pipeline_degree"]) == (2, 2)
+    assert launch["sequence_parallel"] and launch["microbatches"] == 8
+    launch |= {"schedule": "interleaved", "virtual_stages": 2, "checkpointing": "full"}
+    launch["bounds"] = [0, 1, 2, 4, 5]
+    settings = settings_for(models, "llama", batch=1, checkpoint_seconds=0.001)
+    kill_after_a_checkpoint(fork_server, tmp_path, settings, plan)
+    rows, text = trained(fork_server, tmp_path, settings, 4, plan=plan)
+    assert "hybrid, 4 process(es) on cpu" in text
+    assert "resuming after step 0, saved by 4 process(es), hybrid" in text
+    folder, others, _ = alone["llama"]
+    check_same(rows, others)
+    check_same_model(fork_server, tmp_path, folder)
+    assert rows[0]["parameters"] == others[0]["parameters"]
+    for rank, place in enumerate(Plan.from_json(plan).by_process):
+        chunks = (((0, 1), (2, 4)), ((1, 2), (4, 5)))[place.stage]
+        sharding = interleaved(chunks, tensor_degree=2, sequence_parallel=True)
+        planned = planned_state(models, sharding)
+        assert rows[-2][f"state_bytes_{rank}"] == pytest.approx(planned, rel=0.001)
+
+
+def test_killed_adapters_in_stages_with_cut_layers_go_on_with_the_same_losses(
+    models, adapted, fork_server, tmp_path
+):
+    plan = plan_of(models, "llama", "hybrid", nodes=2)
+    assert plan["launch"]["schedule"] == "1f1b"
+    settings = settings_for(
+        models, "llama", batch=1, checkpoint_seconds=0.001, lora_output="merged", **LORA
+    )
+    kill_after_a_checkpoint(fork_server, tmp_path, settings, plan)
+    rows, text = trained(fork_server, tmp_path, settings, 4, plan=plan)
+    assert "resuming after step 0, saved by 4 process(es), hybrid" in text
+    folder, others, _ = adapted["llama"]
+    check_same(rows, others)
+    assert rows[0]["trainable_parameters"] == others[0]["trainable_parameters"]
+    found, same = loaded(fork_server, tmp_path), loaded_once(fork_server, folder)
+    assert found["loss"] == pytest.approx(same["loss"], abs=ROUNDING)
+    assert not any("lora" in name for name in found["weights"])
 
 
 def test_shards_inside_a_node_and_copies_across_learn_what_one_process_learns(

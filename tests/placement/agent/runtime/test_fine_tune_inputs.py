@@ -24,9 +24,9 @@ from placement.planner.launch.execution import (
     execution_of_pretrained,
     execution_on_node,
 )
-from placement.planner.launch.recipes import checked_settings
+from placement.planner.launch.recipes import checked_settings, with_planned_sizes
 from placement.planner.model.well_known import well_known_spec
-from placement.planner.values.errors import LaunchInvalid
+from placement.planner.values.errors import LaunchInvalid, PlanInvalid
 from placement.planner.values.plan import Plan
 from tests.placement import nodes
 from tests.placement.agent.runtime.test_recipes import plan_for
@@ -67,7 +67,7 @@ def refused(settings, environ=None):
         ({"model": "/m", "data": "rows.txt"}, "data", "absolute path"),
         ({"model": "/m", "data": "/rows.pkl"}, "data", ".jsonl, .parquet"),
         ({"data": "/a.txt", "model": "/m", "column": " "}, "column", "name the column"),
-        ({"data": "/a.txt", "model": "/m", "seq": 4}, "seq", "8 to 131,072"),
+        ({"data": "/a.txt", "model": "/m", "seq": 4}, "seq", "8 to 4,194,304"),
         ({"data": "/a.txt", "model": "/m", "learning_rate": 0}, "learning_rate", "1"),
         ({"data": "/a.txt", "model": "/m", "epochs": 0}, "epochs", "0.001"),
         ({"data": "/a.txt", "model": "/m", "steps": 1.5}, "steps", "whole number"),
@@ -204,10 +204,12 @@ def test_the_job_ends_with_the_fields_before_torch_is_imported(given, tmp_path):
 def test_a_plan_that_the_model_cannot_follow_is_refused_with_those_that_it_can():
     long = {"seq": 512}
     turns = Plan.from_json(plan_for("interleaved", 2))
-    with pytest.raises(NotRunnable, match=r"not interleaved$"):
-        execution_of_pretrained(turns, long)
-    with pytest.raises(NotRunnable, match=r"interleaved; choose a plan of: .*FSDP"):
-        execution_on_node(turns, long)
+    assert len(execution_of_pretrained(turns, long).pieces_of(0)) > 1
+    shared = replace(turns, launch=turns.launch | {"zero_stage": 2})
+    with pytest.raises(NotRunnable, match=r"its gradients$"):
+        execution_of_pretrained(shared, long)
+    with pytest.raises(NotRunnable, match=r"gradients; choose a plan of: .*FSDP"):
+        execution_on_node(shared, long)
     plan = Plan.from_json(plan_for("fsdp", 2))
     assert execution_of_pretrained(plan, long).zero_stage == 3
     cut = Plan.from_json(plan_for("tensor", 2))
@@ -240,16 +242,23 @@ def test_stages_of_a_model_are_run_unless_a_part_of_the_plan_prevents_it():
     with pytest.raises(NotRunnable, match="of the family bloom into stages"):
         execution_of_pretrained(staged, long, spec | {"family": "bloom"})
     for changes, words in (
-        ({"tensor_degree": 2}, "or its layers into parts, not both"),
+        ({"tensor_degree": 2}, "no tensor-parallel plan of the family gpt2"),
         ({"zero_stage": 3}, "also share out its gradients"),
         ({"schedule": "zigzag"}, "not zigzag"),
     ):
         changed = replace(staged, launch=staged.launch | changes)
         with pytest.raises(NotRunnable, match=words):
             execution_of_pretrained(changed, long, spec)
+    both = replace(staged, launch=staged.launch | {"tensor_degree": 2})
+    llama = spec | {"family": "llama"}
+    with pytest.raises(PlanInvalid, match="2 ranks do not fill 2 stages x 1 copies x"):
+        execution_of_pretrained(both, long, llama)
+    llama["shape"] = spec["shape"] | {"kv_heads": 3}
+    with pytest.raises(NotRunnable, match="2 must divide the 12 heads and the 3 key"):
+        execution_of_pretrained(both, long, llama)
     ends = replace(staged, launch=staged.launch | {"bounds": [0, 13, 14]})
     assert execution_of_pretrained(ends, long, spec).bounds == (0, 13, 14)
-    with pytest.raises(NotRunnable, match="stage 2 has no block, so no adapters"):
+    with pytest.raises(NotRunnable, match="piece 2 of the model has no block"):
         execution_of_pretrained(ends, long | {"lora_rank": 4}, spec)
 
 
@@ -270,6 +279,38 @@ def test_settings_of_adapters_and_schedules_are_refused_by_the_field(
     with pytest.raises(LaunchInvalid) as error:
         checked_settings("fine-tune", given | changes)
     assert words in error.value.fields[f"recipe_settings.{field}"]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "sent", "fields"),
+    [
+        ((200_000, 2048), {}, {}),
+        ((4, 1), {}, {"plan": "has 4 as seq, and the recipe takes 8 to 4,194,304"}),
+        ((4, 1), {"seq": 16}, {}),
+        ((4, 1), {"seq": 5}, {"recipe_settings.seq": "must be 8 to 4,194,304"}),
+        (
+            (4, 1),
+            {"epochs": 0},
+            {
+                "recipe_settings.epochs": "must be 0.001 to 1,000",
+                "plan": "has 4 as seq, and the recipe takes 8 to 4,194,304",
+            },
+        ),
+    ],
+)
+def test_a_size_of_the_plan_beyond_a_limit_is_named_as_the_plans(sizes, sent, fields):
+    plan = {
+        "workload": {"sequence_length": sizes[0]},
+        "launch": {"microbatch": sizes[1]},
+    }
+    files = {"model": "/m", "data": "/a.txt"}
+    problems = {}
+    try:
+        found = with_planned_sizes("fine-tune", plan, files | sent)
+        assert (found["seq"], found["batch"]) == (sent.get("seq", sizes[0]), sizes[1])
+    except LaunchInvalid as error:
+        problems = error.fields
+    assert problems == fields
 
 
 def test_a_pre_training_reads_no_weights_and_has_no_adapters(given):

@@ -62,6 +62,14 @@ def test_gradients_of_every_family_are_those_of_one_process(seen):
         assert 0.5 <= run["part"] < 0.6, (family, run)
 
 
+@pytest.mark.timeout(400)
+def test_gradients_of_two_stages_with_cut_layers_are_those_of_the_model(seen):
+    """Layers and sequences of every family, with tied and untied heads."""
+    assert set(seen["stages"]) == TENSOR_FAMILIES
+    for family, run in seen["stages"].items():
+        assert run["loss"] < ROUNDING and run["gradient"] < 1e-4, (family, run)
+
+
 def test_models_that_cannot_be_cut_are_refused_with_the_reason(seen):
     refused = seen["refused"]
     assert "no tensor-parallel plan of family gpt2" in refused["gpt2"]

@@ -12,10 +12,8 @@ from placement.agent.slurm import slurm_client
 from placement.protocol.commands import SlurmPlace
 from placement.protocol.job_lifecycle import CANNOT_START
 from tests.placement.nodes import ended, log_text, script_order, start, until
-from tests.telemetry.slurm.conftest import _cluster, cluster
 from tests.telemetry.slurm.slurm_processes import SlurmProcesses
 
-__all__ = ["_cluster", "cluster"]
 PLACE = SlurmPlace(node="gp1", reservation="gp_lab1_17")
 
 
@@ -98,23 +96,6 @@ def test_a_stop_is_term_a_grace_and_a_cancel(node, serve, held) -> None:
     held.wait_until(lambda: states(held) == [])
 
 
-def test_controller_and_slurmd_are_killed_while_a_job_runs(node, serve, held) -> None:
-    web = serve("echo on\nwhile [ ! -e go ]; do sleep 1; done\necho done\n")
-    folder = run(node, web)
-    until(lambda: "on" in log_text(folder))
-    held.wait_for_saved_jobs()
-    held.kill("slurmctld")
-    until(lambda: "does not answer" in log_text(folder))
-    held.kill("gp1")
-    held.start_slurmctld()
-    until(lambda: "answers again" in log_text(folder))
-    held.start_slurmd("gp1")
-    (folder.work / "go").touch()
-    status = ended(folder)
-    assert (status["event"], status["exit_code"]) == ("exited", 0)
-    assert log_text(folder).splitlines()[-1] == "done"
-
-
 def test_a_shim_that_is_killed_leaves_no_job(node, serve, held) -> None:
     folder = run(node, serve("echo on\nwhile :; do sleep 1; done\n"))
     until(lambda: "on" in log_text(folder))
@@ -123,6 +104,23 @@ def test_a_shim_that_is_killed_leaves_no_job(node, serve, held) -> None:
     until(lambda: not runner.alive(folder))
     runner.end_strays(folder)
     held.wait_until(lambda: states(held) == [])
+
+
+def test_a_node_that_does_not_see_the_folder_is_told_in_the_log(
+    node, serve, held
+) -> None:
+    drain = ("scontrol", "update", "NodeName=gp1")
+    held.run(*drain, "State=DRAIN", "Reason=fans")
+    folder = run(node, serve("echo never\n"))
+    held.wait_until(lambda: any("PENDING" in one for one in states(held)))
+    # The agent and the node are one host here, so the folder has to be away for both.
+    hidden = folder.work.rename(folder.path / "hidden")
+    held.run(*drain, "State=RESUME")
+    held.wait_until(lambda: states(held) == [])
+    hidden.rename(folder.work)
+    status = ended(folder)
+    assert "gp1 could not write into " in log_text(folder)
+    assert status["exit_code"] == CANNOT_START
 
 
 def test_a_refused_submission_is_told_in_the_log(node, serve, held) -> None:

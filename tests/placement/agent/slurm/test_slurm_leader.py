@@ -3,12 +3,15 @@
 import os
 import signal
 import subprocess
+from unittest import mock
 
 import pytest
 
-from placement.agent.slurm import slurm_client, slurm_leader
+from placement.agent.job_folder import JobFolder
+from placement.agent.slurm import slurm_client, slurm_job, slurm_leader
 from placement.agent.slurm.job_script import (
     FOLDER,
+    LOST_FILE,
     REQUEUED,
     SlurmState,
     batch_script,
@@ -16,7 +19,7 @@ from placement.agent.slurm.job_script import (
     submit_command,
 )
 from placement.agent.slurm.slurm_client import SlurmRefused, SlurmUnavailable
-from placement.agent.slurm.slurm_leader import LOST_FILE, SlurmLeader
+from placement.agent.slurm.slurm_leader import SlurmLeader
 from placement.protocol.commands import SlurmPlace, parse_order
 from placement.protocol.job_lifecycle import CANNOT_START
 from tests.placement.nodes import make_order
@@ -44,10 +47,12 @@ def test_words_and_variables_reach_the_program_as_they_are(tmp_path):
     job = started(tmp_path, *words, env=env, CUDA_VISIBLE_DEVICES="2,3")
     assert job.communicate()[0] == f"{strange}\n2,3\n"
     assert (tmp_path / "exit").read_text() == "0\n"
-    job = started(tmp_path, "sh", "-c", 'echo "$1"; exit 5', "x", strange)
+    other = tmp_path / "other"
+    other.mkdir()
+    job = started(other, "sh", "-c", 'echo "$1"; exit 5', "x", strange)
     assert job.communicate()[0] == f"{strange}\n"
     assert job.returncode == 5
-    assert (tmp_path / "exit").read_text() == "5\n"
+    assert (other / "exit").read_text() == "5\n"
 
 
 def test_a_program_may_end_well_after_term(tmp_path):
@@ -63,9 +68,14 @@ def test_a_program_may_end_well_after_term(tmp_path):
 
 
 def test_a_job_that_slurm_starts_again_does_nothing(tmp_path):
-    job = started(tmp_path, "touch", str(tmp_path / "ran"), SLURM_RESTART_COUNT="1")
+    program = ("sh", "-c", f"echo >>{tmp_path}/ran")
+    job = started(tmp_path, *program, SLURM_RESTART_COUNT="1")
     assert job.communicate()[0] == f"{REQUEUED}\n"
     assert not (tmp_path / "ran").exists()
+    # The same attempt was submitted twice, because the controller forgot the first one.
+    for words in ("", f"{REQUEUED}\n"):
+        assert started(tmp_path, *program).communicate()[0] == words
+    assert (tmp_path / "ran").read_text() == "\n"
 
 
 def test_the_command_to_submit_has_the_time_that_is_left():
@@ -160,6 +170,60 @@ def test_a_job_that_slurm_has_forgotten_is_not_submitted_again(slurm, tmp_path, 
     assert slurm.submitted == 0
 
 
+def test_a_job_that_was_lost_before_it_began_is_submitted_again(slurm, tmp_path, capfd):
+    slurm.states = [None, None, None, state("RUNNING"), state("COMPLETED")]
+    code, said = follow(tmp_path, capfd)
+    assert (code, slurm.submitted) == (0, 2)
+    assert said.count("Slurm has lost the job before it began") == 1
+    assert not (tmp_path / FOLDER / LOST_FILE).exists()
+
+
+@pytest.mark.parametrize(("begun", "submitted"), [(False, 3), (True, 1)])
+def test_a_job_that_stays_lost_is_not_submitted_for_ever(
+    slurm, tmp_path, capfd, begun, submitted
+):
+    slurm.states = [None, state("RUNNING") if begun else None, None]
+    (tmp_path / FOLDER).mkdir()
+    if begun:
+        (tmp_path / FOLDER / "begun").mkdir()
+    code, said = follow(tmp_path, capfd)
+    assert (code, slurm.submitted) == (1, submitted)
+    assert "Slurm ended the job: it no longer knows it" in said
+    assert (tmp_path / FOLDER / LOST_FILE).exists()
+
+
+@pytest.mark.parametrize(
+    "words", ["Unable to contact slurm controller (connect failure)", "Invalid user"]
+)
+def test_a_controller_that_dies_after_the_ping_is_no_refusal(
+    tmp_path, monkeypatch, words
+):
+    program = tmp_path / "scontrol"
+    program.write_text(
+        '#!/bin/sh\nif [ "$1" = ping ]; then echo Slurmctld is UP; exit; fi\n'
+        f"echo '{words}' >&2; exit 1\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv(slurm_client.CLIENT_FOLDER, str(tmp_path))
+    error = SlurmUnavailable if "contact" in words else SlurmRefused
+    with pytest.raises(error, match=words[:10]):
+        slurm_client.ask(["scontrol", "update"])
+
+
+def test_a_cancel_without_an_answer_is_repeated(tmp_path, monkeypatch):
+    folder = JobFolder.of(tmp_path, ORDER.job, ORDER.attempt, ORDER.key)
+    folder.path.mkdir(parents=True)
+    folder.write("order", {"payload": ORDER.payload()})
+    asked = mock.Mock(side_effect=SlurmUnavailable("the controller does not answer"))
+    monkeypatch.setattr(slurm_client, "cancel", asked)
+    slurm_job.cancel(ORDER, folder)
+    slurm_job.cancel_marked(tmp_path)
+    asked.side_effect = None
+    slurm_job.cancel_marked(tmp_path)
+    slurm_job.cancel_marked(tmp_path)
+    assert asked.call_count == 3
+
+
 def test_a_refused_question_is_told_once(slurm, tmp_path, capfd):
     no = SlurmRefused("Invalid user id")
     slurm.states = [state("RUNNING"), no, no, no, state("FAILED")]
@@ -168,18 +232,30 @@ def test_a_refused_question_is_told_once(slurm, tmp_path, capfd):
     assert said.count("Slurm refuses a question: Invalid user id") == 1
 
 
+@pytest.mark.parametrize("word", ["NODE_FAIL", "PREEMPTED"])
 def test_a_job_that_waits_says_why_and_one_whose_node_fails_is_lost(
-    slurm, tmp_path, capfd
+    slurm, tmp_path, capfd, word
 ):
     why = "ReqNodeNotAvail, UnavailableNodes:gp1"
     away = SlurmUnavailable("the controller of Slurm does not answer")
-    slurm.states = [None, state("PENDING", why), away, state("NODE_FAIL")]
+    slurm.states = [None, state("PENDING", why), away, state(word)]
     code, said = follow(tmp_path, capfd)
     assert "gpuportal: waits in Slurm: the node is not available\n" in said
     assert "does not answer. The portal tries again" in said
-    assert "Slurm ended the job: NODE_FAIL" in said
+    assert f"Slurm ended the job: {word}" in said
     assert code == 1
     assert (tmp_path / FOLDER / LOST_FILE).exists()
+
+
+def test_a_folder_that_the_node_does_not_see_is_told(slurm, tmp_path, capfd):
+    slurm.states = [None, state("FAILED", "JobLaunchFailure")]
+    code, said = follow(tmp_path, capfd)
+    assert code == CANNOT_START
+    assert f"gpuportal: gp1 could not write into {tmp_path}. That folder has" in said
+    # One that has written and failed is another matter.
+    (tmp_path / FOLDER / "log").write_text("no memory\n")
+    code, said = follow(tmp_path, capfd)
+    assert (code, "could not write" in said) == (1, False)
 
 
 def test_a_refused_submission_is_not_repeated(slurm, tmp_path, capfd):

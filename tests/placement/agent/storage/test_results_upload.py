@@ -70,6 +70,30 @@ def test_only_regular_files_are_listed_and_no_link_is_followed(tmp_path, capsys)
     assert capsys.readouterr().err
 
 
+@pytest.mark.pure
+def test_what_a_script_leaves_in_its_own_folder_becomes_a_result(tmp_path, capsys):
+    (tmp_path / "results").mkdir()
+    for name in ("script", "plan.json", "model.pt", ".cache", "both"):
+        (tmp_path / name).write_text(name)
+    (tmp_path / "results" / "both").write_text("of the results")
+    (tmp_path / "checkpoint").mkdir()
+    (tmp_path / "runs" / "1").mkdir(parents=True)
+    (tmp_path / "runs" / "1" / "events").write_text("x")
+    (tmp_path / "out").symlink_to("/etc")
+    words = ["collect", str(tmp_path), "results", "script", "plan.json", "checkpoint"]
+    assert results_reader.main(words) == 0
+    found = results_reader.listing(str(tmp_path / "results"), 10, 10**9)["files"]
+    assert [row["path"] for row in found] == ["both", "model.pt", "runs/1/events"]
+    assert (tmp_path / "results" / "both").read_text() == "of the results"
+    left = {one.name for one in tmp_path.iterdir()}
+    assert left == {"script", "plan.json", ".cache", "both", "checkpoint", "out"} | {
+        "results"
+    }
+    assert results_reader.main(words) == 0
+    assert results_reader.main(["collect", str(tmp_path), "out"]) == 1
+    assert capsys.readouterr().err
+
+
 class Item:
     """The keeper's facts about one ended Job."""
 
@@ -138,7 +162,8 @@ def ended(db, alice, tmp_path, settings):
     )
     folder = JobFolder.of(view.node_dir / "jobs", job.pk, 1, job.key)
     folder.path.mkdir(parents=True)
-    order = nodes.make_order(job=job.pk, key=job.key)
+    script = {"recipe": None, "settings": {}, "script_sha256": "0" * 64}
+    order = nodes.make_order(job=job.pk, key=job.key, **script)
     folder.write("order", {"payload": order.payload()})
     return job, Item(folder), ResultCarrier(view)
 
@@ -148,6 +173,7 @@ def test_results_come_up_whole_and_are_their_owners_alone(
 ):
     job, item, carrier = ended
     left_by_a_job(item.folder.work)
+    (item.folder.work / "checkpoint.pt").write_bytes(b"weights")
     channel.left = 4  # the list, the empty file, one piece of the large one
     with pytest.raises(ChannelDown):
         carrier.carry(item, threading.Event())
@@ -158,6 +184,7 @@ def test_results_come_up_whole_and_are_their_owners_alone(
     rows = {row.path: row for row in result_files.of_job(job)}
     model = rows["model.bin"]
     assert model.complete_at and result_files.path_of(model).read_bytes() == BIG
+    assert rows["checkpoint.pt"].complete_at
     assert rows["empty"].complete_at and rows["plots/loss ä.svg"].complete_at
     assert rows["link"].refused == "is a link"
     carrier.carry(item, threading.Event())
@@ -181,7 +208,7 @@ def test_results_come_up_whole_and_are_their_owners_alone(
 
     now = timezone.now()
     assert result_files.drop_due(now + timedelta(days=29)) == 0
-    assert result_files.drop_due(now + timedelta(days=31)) == 3
+    assert result_files.drop_due(now + timedelta(days=31)) == 5
     assert not result_files.path_of(model).exists()
     assert signed_in(alice).get(address).status_code == 404
     model.refresh_from_db()

@@ -1,5 +1,6 @@
 """Stored logs as pages read them."""
 
+import fcntl
 import time
 from datetime import timedelta
 
@@ -33,7 +34,7 @@ def test_a_job_without_a_log_is_empty(job):
     assert log_store.size(job) == 0
     assert log_store.read(job, offset=0).data == ""
     assert log_store.tail(job).data == ""
-    assert log_store.numbers(job) == []
+    assert log_store.numbers(job).rows == []
     assert log_store.last_lines(job, 3) == []
 
 
@@ -73,17 +74,41 @@ def test_last_lines_are_the_nodes_words_until_the_log_is_there(job):
 
 def test_numbers_are_read_on_as_the_log_grows(job):
     write(job, b"step=1 loss=3.5\nnoise\nstep=2 lo")
-    assert log_store.numbers(job) == [{"step": 1, "loss": 3.5}]
+    assert log_store.numbers(job).rows == [{"step": 1, "loss": 3.5}]
     write(job, b"ss=3.0\n")
-    assert log_store.numbers(job)[-1] == {"step": 2, "loss": 3.0}
-    assert len(log_store.numbers(job)) == 2
+    assert log_store.numbers(job).rows[-1] == {"step": 2, "loss": 3.0}
+    assert len(log_store.numbers(job).rows) == 2
 
 
 def test_what_a_library_tells_before_its_numbers_is_kept_between_two_looks(job):
     write(job, b"Epoch 2/3\n")
-    assert log_store.numbers(job) == []
+    assert log_store.numbers(job).rows == []
     write(job, b"1/8 [.....] - ETA: 0s - loss: 0.9\r8/8 [=====] - 1s - loss: 0.5\n")
-    assert log_store.numbers(job) == [{"step": 16, "loss": 0.5}]
+    assert log_store.numbers(job).rows == [{"step": 16, "loss": 0.5}]
+
+
+def test_a_request_reads_a_part_of_a_long_log_and_says_what_is_left(job, monkeypatch):
+    monkeypatch.setattr(log_store, "NUMBERS_BLOCK_BYTES", 500)
+    lines = b"".join(b"step=%d loss=1.0\n" % n for n in range(300))
+    write(job, lines + b"step=300 lo")
+    first = log_store.numbers(job, 1000)
+    assert 0 < len(first.rows) < 300
+    assert first.left_bytes == len(lines) + 11 - first.new_bytes
+    rest = log_store.numbers(job, 10**6)
+    assert (len(rest.rows), rest.left_bytes) == (300, 0)
+    assert first.new_bytes + rest.new_bytes == len(lines)
+
+
+def test_one_process_reads_a_log_for_numbers_at_a_time(job):
+    write(job, b"step=1 loss=3.5\n")
+    log_store.numbers(job)
+    write(job, b"step=2 loss=3.0\n")
+    turn = log_store.path_of(job).with_suffix(".numbers.turn")
+    with turn.open("w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        waiting = log_store.numbers(job)
+    assert (len(waiting.rows), waiting.new_bytes, waiting.left_bytes) == (1, 0, 16)
+    assert len(log_store.numbers(job).rows) == 2
 
 
 # Files only.
@@ -93,7 +118,7 @@ def test_a_million_lines_become_a_chart_that_a_browser_can_draw(job):
     for start in range(0, len(lines), 2**20):
         write(job, lines[start : start + 2**20])
     began = time.process_time()
-    rows = log_store.numbers(job)
+    rows = log_store.numbers(job, log_store.SCAN_BYTES).rows
     assert time.process_time() - began < 20
     assert 400 < len(rows) <= log_store.MOST_POINTS
     steps = [row["step"] for row in rows]

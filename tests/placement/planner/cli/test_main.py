@@ -169,3 +169,28 @@ def test_help_lists_the_options(capsys, command):
         main([command, "--help"])
     assert ended.value.code == 0
     assert "--json" in capsys.readouterr().out
+
+
+def test_cards_without_bf16_and_flash_get_what_they_run(capsys, tmp_path):
+    path = tmp_path / "t4.json"
+    path.write_text(json.dumps([{"name": "Tesla T4", "free_bytes": 14 * GIB}]))
+    words = ("plan", "gpt2", "--gpus", str(path), "--json")
+
+    def best(*more):
+        assert main((*words, *more)) == 0
+        return json.loads(capsys.readouterr().out)
+
+    found = best()["plans"][0]["workload"]
+    assert (found["precision"], found["attention"]) == ("autocast_fp16", "efficient")
+    asked = best("--precision", "fp32")["plans"][0]["workload"]
+    assert (asked["precision"], asked["attention"]) == ("fp32", "efficient")
+    # An option that is given stays, and the card is refused with the reason.
+    refused = best("--attention", "flash")
+    assert not refused["plans"]
+    assert "flash attention does not run" in refused["left_out"][0]["reason"]
+
+
+def test_adapters_go_on_the_usual_layers_of_the_family(capsys, gpus):
+    words = ("plan", "phi-4", "--gpus", gpus, "--lora", "8", "--precision", "bf16")
+    assert main((*words, "--json")) == 0
+    assert json.loads(capsys.readouterr().out)["plans"]

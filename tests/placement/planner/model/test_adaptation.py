@@ -4,7 +4,13 @@ import json
 
 import pytest
 
-from placement.planner.model.adaptation import target_names, with_lora, with_quantized
+from placement.planner.model.adaptation import (
+    adapted,
+    target_names,
+    usual_targets,
+    with_lora,
+    with_quantized,
+)
 from placement.planner.model.families.config_json import parse_config
 from placement.planner.model.files.tensor_inventory import (
     TensorInfo,
@@ -229,6 +235,15 @@ def test_a_bad_quantization_config_names_its_field(given, field):
         parse_config({"model_type": "llama", "quantization_config": given})
 
     assert caught.value.field == field
+
+
+@pytest.mark.parametrize("name", WELL_KNOWN)
+def test_every_known_language_model_has_usual_targets(name):
+    spec = well_known_spec(name)
+    assert adapted(spec, lora_rank=4).shape.lora_targets == usual_targets(spec)
+    assert not {"gate_proj", "up_proj"} & set(usual_targets(spec)) or (
+        spec.shape.experts == 0
+    )
 
 
 def test_an_adapted_and_quantized_model_survives_json():

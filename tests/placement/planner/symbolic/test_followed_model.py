@@ -67,5 +67,41 @@ def test_what_cannot_be_followed_stays_a_guess_and_says_why():
     spec = followed(unknown(), MODEL, WORKLOAD, follow=fails)
     assert spec.activations_are_a_guess
     assert "it took more than 60 s" in spec.notes[-1]
-    offloaded = WORKLOAD.replace(offload="cpu")
-    assert "closed form only" in followed(unknown(), MODEL, offloaded).notes[-1]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"offload": "cpu", "optimizer_loop": "forloop"},
+        {"precision": "megatron_bf16"},
+        {"checkpointing": "selective"},
+        {"loss": "fused"},
+    ],
+)
+def test_the_activations_of_what_has_no_symbolic_form_are_those_of_another(change):
+    asked = WORKLOAD.replace(**change)
+    seen = []
+
+    def follow(case):
+        seen.append(case)
+        return told(4.0)(case)
+
+    spec = followed(unknown(), MODEL, asked, follow=follow)
+    assert seen[0].precision == "bf16" and not seen[0].checkpointing
+    assert spec.activation_ratio > 1
+
+
+def test_a_model_that_takes_too_long_is_followed_with_short_sequences():
+    lengths = []
+
+    def follow(case):
+        lengths.append(case.input["seq"])
+        if lengths[-1] > 256:
+            raise SymbolicFailed("too-slow", "it took more than 30 s")
+        short = WORKLOAD.replace(sequence_length=256)
+        return {"peak_bytes": 3 * estimate(unknown(), short).peak_bytes}
+
+    asked = WORKLOAD.replace(sequence_length=4096)
+    spec = followed(unknown(), MODEL, asked, follow=follow)
+    assert lengths == [4096, 256]
+    assert spec.activation_ratio > 1 and not spec.activations_are_a_guess

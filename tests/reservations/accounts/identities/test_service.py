@@ -12,6 +12,7 @@ from reservations.accounts.identities import service
 from reservations.accounts.identities.provider_settings import Provider
 from reservations.accounts.identities.queries import mapping_preview
 from reservations.accounts.identities.rules import Claims, Mapped, SignInRefused
+from reservations.accounts.openid_clients.queries import username_for_services
 from reservations.models import (
     Account,
     AuditEntry,
@@ -230,6 +231,19 @@ def test_a_name_that_the_provider_chose_is_no_unix_login(omar, alice):
     User.objects.filter(pk=ada.pk).update(unix_user="adal")
     ada.refresh_from_db()
     assert unix_login(ada) == "adal" and load_logins()["adal"] == ada.pk
+
+
+def test_a_name_that_a_person_chose_is_no_unix_login_after_the_login_is_gone(omar):
+    ada = sign_in("ada", provider=OPEN)
+    service.disconnect(
+        identity_id=Identity.objects.get().pk,
+        user_id=ada.pk,
+        actor=omar,
+        now=timezone.now(),
+    )
+    ada.refresh_from_db()
+    assert unix_login(ada) == "" and username_for_services(ada) == ""
+    assert "ada" not in load_logins()
 
 
 def test_a_second_login_at_one_provider_is_refused(alice):

@@ -20,8 +20,9 @@ from placement.planner.model.well_known import well_known_spec
 from placement.planner.search.memory_savings import PlanLimits
 from placement.planner.search.planner import plan
 from placement.planner.values.plan import Plan
+from placement.planner.values.strategies import TITLES
 from placement.planner.values.workload import Workload
-from tests.placement.planner.made import make_offers, tiny
+from tests.placement.planner.made import make_offer, make_offers, tiny
 
 ROOT = Path(__file__).resolve().parents[5]
 TINY_LLAMA = {
@@ -31,6 +32,15 @@ TINY_LLAMA = {
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "vocab_size": 256,
+}
+TINY_MIXTRAL = {
+    "hidden_size": 512,
+    "intermediate_size": 1024,
+    "num_hidden_layers": 8,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 8,
+    "num_local_experts": 8,
+    "vocab_size": 1024,
 }
 TINY_GPT2 = {"n_embd": 64, "n_layer": 6, "n_head": 4, "vocab_size": 256}
 
@@ -120,12 +130,45 @@ def lora_plans() -> dict[str, tuple[Plan, ModelSpec]]:
     }
 
 
+@pytest.fixture(scope="module")
+def other_plans(gpt2_large) -> dict[str, tuple[Plan, ModelSpec]]:
+    """A Plan of each strategy that `plans` lacks."""
+    wide = {"link_group": "nv", "network_bytes_per_second": 200e9}
+    two_nodes = [
+        make_offer(number, node=node, **wide | {"link_group": node})
+        for node in ("lab-a", "lab-b")
+        for number in range(4)
+    ]
+    llama = well_known_spec("llama-3.2-1b")
+    mixture = parse_config({"model_type": "mixtral", **TINY_MIXTRAL})
+    one_node = {
+        "zero1_uneven": (gpt2_large, make_offers(20, 12)),
+        "gpipe": (gpt2_large, make_offers(9, 9)),
+        "interleaved": (gpt2_large, make_offers(9, 9)),
+        "tensor": (gpt2_large, make_offers(12, 12, **wide)),
+        "hybrid": (llama, make_offers(12, 12, 12, 12, **wide)),
+        "hsdp": (llama, two_nodes),
+        "context_parallel": (llama, two_nodes),
+        "expert_parallel": (mixture, two_nodes),
+    }
+    made = {}
+    for strategy, (spec, offers) in one_node.items():
+        asked = Workload(batch=8, sequence_length=256)
+        if strategy == "context_parallel":
+            asked = Workload(batch=1, sequence_length=65536, precision="bf16")
+        limits = PlanLimits(strategies=(strategy,), beaten_too=True)
+        found = plan(spec, asked, offers, limits=limits)
+        assert found.plans, (strategy, found.refusals)
+        made[strategy] = (found.plans[0], spec)
+    return made
+
+
 TRAINED = ("ddp", "zero2", "fsdp", "offload", "streamed")
 """Files with which a Trainer takes a step. The others differ from these in numbers."""
 
 
 @pytest.fixture(scope="module")
-def answers(plans, made_files, lora_plans) -> dict[tuple[str, str], dict]:
+def answers(plans, made_files, lora_plans, other_plans) -> dict[tuple[str, str], dict]:
     """Return each library's result, by its name and that of the Plan."""
     questions: dict[tuple[str, str], tuple] = {}
     for name, files in made_files.items():
@@ -134,6 +177,11 @@ def answers(plans, made_files, lora_plans) -> dict[tuple[str, str], dict]:
         questions["torchrun", name] = (arguments(plans[name][0]),)
         if "accelerate.json" in files:
             questions["accelerate", name] = (json.loads(files["accelerate.json"]),)
+    for name, (made, spec) in other_plans.items():
+        questions["torchrun", name] = (arguments(made),)
+        if "ds_config.json" in (files := texts(made, spec)):
+            degree = made.launch["data_degree"]
+            questions["deepspeed", name] = (json.loads(files["ds_config.json"]), degree)
     # The check works: for three GPUs the same file does not add up.
     questions["deepspeed", "wrong"] = (
         json.loads(made_files["ddp"]["ds_config.json"]),
@@ -158,15 +206,15 @@ def answers(plans, made_files, lora_plans) -> dict[tuple[str, str], dict]:
     return dict(zip(questions, found, strict=True))
 
 
-def test_deepspeed_reads_its_file_of_each_strategy(answers, plans):
+def test_deepspeed_reads_its_file_of_each_strategy(answers, plans, other_plans):
     read = {name: one for (check, name), one in answers.items() if check == "deepspeed"}
     assert "AssertionError" in read.pop("wrong")["error"]
     assert {name: one["stage"] for name, one in read.items()} == {
         **{"single": 0, "ddp": 0, "pipeline": 0, "zero1": 1, "zero2": 2, "fsdp": 3},
-        **{"offload": 2, "streamed": 3, "fsdp_offload": 3},
+        **{"offload": 2, "streamed": 3, "fsdp_offload": 3, "gpipe": 0},
     }
     for name, one in read.items():
-        made, spec = plans[name]
+        made, spec = (plans | other_plans)[name]
         assert one["train_batch_size"] == made.launch["batch"]
         layer = max(layer.parameters for layer in spec.layers)
         assert one["stage"] == 0 or one["bucket"] <= layer
@@ -195,6 +243,29 @@ def test_accelerate_and_torchrun_start_as_many_ranks_as_each_plan_has(answers, p
     }
     fsdp = answers["accelerate", "fsdp"]
     assert (fsdp["use_fsdp"], fsdp["fsdp_version"]) == (True, 2)
+
+
+def test_torchrun_and_the_portal_read_the_files_of_the_other_strategies(
+    answers, plans, other_plans
+):
+    known = {made.strategy for made, _ in (plans | other_plans).values()}
+    assert known == set(TITLES)
+    for name, (made, spec) in other_plans.items():
+        read = answers["torchrun", name]
+        assert read["nnodes"] == str(len(made.nodes))
+        assert int(read["nproc"]) * len(made.nodes) == len(made.shards)
+        files = launch_files(made, spec)
+        names = {file.name for file in files.files}
+        told = {file.name: file.text for file in files.files}
+        assert Plan.from_json(json.loads(told["plan.json"])) == made
+        # No other launcher runs them, and each reason is a sentence.
+        lacking = {"accelerate.json", "deepspeed.json", "ds_config.json", "sft.yaml"}
+        assert lacking - names <= files.left_out.keys()
+        assert all(why.endswith(".") for why in files.left_out.values())
+        shell = subprocess.run(
+            ["sh", "-n"], input=told["launch.sh"], text=True, capture_output=True
+        )
+        assert shell.returncode == 0, shell.stderr
 
 
 def test_transformers_takes_the_device_maps(answers):

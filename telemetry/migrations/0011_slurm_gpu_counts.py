@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('telemetry', '0009_node_release'),
+        ('telemetry', '0010_short_token'),
     ]
 
     operations = [

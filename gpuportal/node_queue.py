@@ -6,9 +6,9 @@ separate keys, guards them by a lock written in Lua, and writes the binding of t
 queue. A node that may run Lua can stop the broker for everybody, so this transport
 does without:
 
-- Messages are not kept until they are acknowledged. The web sends a command again that
-a dying worker took (placement/jobs/tick/job_tick.py). - The binding is written by the
-web, which sends the orders.
+* Messages are not kept until they are acknowledged. The web sends a command again that
+  a dying worker took (placement/jobs/tick/job_tick.py).
+* The binding is written by the web, which sends the commands.
 """
 
 from typing import Any

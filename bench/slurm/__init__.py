@@ -1,0 +1,1 @@
+"""Benchmarks of the portal beside a Slurm cluster."""

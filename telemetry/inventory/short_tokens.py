@@ -1,0 +1,118 @@
+"""Tokens of nodes: who shows one, and who gets the next one."""
+
+import hmac
+from datetime import datetime, timedelta
+
+from django.db import transaction
+
+from telemetry.models import Node, NodeIdentity
+from telemetry.protocol.node_proof import NodeProof, ProofFault
+from telemetry.protocol.node_token import LIFE_SECONDS, token_hash
+from telemetry.rules.clone_detection import (
+    KnownNode,
+    ShownProof,
+    judge_proof,
+)
+
+LIFE = timedelta(seconds=LIFE_SECONDS)
+OVERLAP = timedelta(minutes=10)
+"""How long the token before is accepted, for requests that are under way."""
+
+
+def node_with_token(name: str, token: str, now: datetime) -> Node | None:
+    """Return the node in service of a token. Cost: one query."""
+    node = Node.objects.select_related("identity").filter(name=name).first()
+    if node is None or node.retired:
+        return None
+    known = getattr(node, "identity", None)
+    if known is None or not _proved(node, known):
+        return node if node.accepts(token) else None
+    # A worker of release 0.1.0 cannot prove itself, and reports no release.
+    if not node.release and node.accepts(token):
+        return node
+    issued_at: datetime = known.token_issued_at
+    shown = token_hash(token)
+    current = hmac.compare_digest(known.token_hash, shown)
+    before = hmac.compare_digest(known.token_before_hash, shown)
+    valid = (current and now < issued_at + LIFE) or (
+        before and now < issued_at + OVERLAP
+    )
+    return node if valid else None
+
+
+def is_enrolled(name: str, enrolment: str) -> bool:
+    """Return whether a node in service still has the enrolment that it had.
+
+    Args:
+        enrolment: the hash of its enrolment token.
+    """
+    rows = Node.objects.in_service().filter(name=name, token_hash=enrolment)
+    return rows.exists()
+
+
+def token_issued_at(node: Node) -> datetime | None:
+    """Return when a node got its short token; None: it has none."""
+    known = NodeIdentity.objects.filter(node=node).first()
+    return known.token_issued_at if known and _proved(node, known) else None
+
+
+def proving_machine(name: str) -> str:
+    """Return host name and address of the machine that got a node's last token."""
+    rows = NodeIdentity.objects.filter(node__name=name)
+    return rows.values_list("proved_from", flat=True).first() or ""
+
+
+@transaction.atomic(durable=True)
+def renew_short_token(
+    proof: NodeProof, *, machine: str, now: datetime
+) -> int | ProofFault:
+    """Give a node that proved its key the short token that it asks for.
+
+    Args:
+        proof: whose signature and challenge are right.
+        machine: host name and address, for people.
+
+    Returns:
+        The number of the token, or why there is none.
+    """
+    rows = Node.objects.run_by_portal().select_for_update(no_key=True)
+    node = rows.filter(name=proof.node).first()
+    if node is None or not hmac.compare_digest(node.token_hash, proof.enrolment):
+        return ProofFault.ENROLMENT
+    known, _ = NodeIdentity.objects.select_for_update().get_or_create(node=node)
+    found = judge_proof(
+        KnownNode(
+            enrolment=node.token_hash,
+            bound_enrolment=known.enrolment_hash,
+            public_key=known.public_key,
+            number=known.token_number,
+            token_hash=known.token_hash,
+        ),
+        ShownProof(
+            enrolment=proof.enrolment,
+            public_key=proof.public_key,
+            number=proof.number,
+            next_hash=proof.next_hash,
+        ),
+    )
+    if isinstance(found, ProofFault):
+        known.refused_from, known.refused_at = machine, now
+        known.save(update_fields=["refused_from", "refused_at"])
+        return found
+    if known.token_hash != proof.next_hash:
+        bound = known.enrolment_hash == node.token_hash and known.token_number > 0
+        known.token_before_hash = known.token_hash if bound else node.token_hash
+        known.token_hash, known.token_issued_at = proof.next_hash, now
+    known.enrolment_hash, known.public_key = node.token_hash, proof.public_key
+    known.token_number, known.proved_from = found, machine
+    known.save()
+    return found
+
+
+def _proved(node: Node, known: NodeIdentity) -> bool:
+    """Whether the node has got a short token since its enrolment."""
+    return (
+        known.enrolment_hash == node.token_hash
+        and known.token_number > 0
+        and known.token_issued_at is not None
+    )
