@@ -19,12 +19,16 @@ class PlacementConfig(AppConfig):
         assert checks.scripts_without_isolation and job_alerts.HELD_RULE
         # After every migrate: SQLite drops triggers when it rebuilds a table.
         post_migrate.connect(triggers.install, sender=self)
+        from placement.jobs import bound_gpus
         from placement.jobs.release_guard import check_nothing_runs
         from placement.waitlist.service import CARRIER
         from reservations.booking.partial_release import GATES
+        from reservations.engines.bound_cards import HOOKS
         from reservations.store.attached_jobs import CARRIERS
 
         if check_nothing_runs not in GATES:
             GATES.append(check_nothing_runs)
         if CARRIER not in CARRIERS:
             CARRIERS.append(CARRIER)
+        if bound_gpus.HOOKS not in HOOKS:
+            HOOKS.append(bound_gpus.HOOKS)

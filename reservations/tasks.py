@@ -15,6 +15,7 @@ from reservations.accounts.tasks import (
     mail_password_notice,
 )
 from reservations.booking import refusals
+from reservations.engines.bound_cards import bind_cards
 from reservations.engines.queries import is_reconciled
 from reservations.fairshare.tasks import import_slurm
 from reservations.models import RequestKey
@@ -111,6 +112,8 @@ def reconcile_engine() -> dict[str, int]:
         since: Any = BROKER.get(WATCHED)
         watched = datetime.fromtimestamp(float(since), UTC) if since else now
         done = engine_reconciliation.reconcile(now, watched_since=watched)
+        if bound := bind_cards(now, site_policy()):
+            done["bound"] = bound
         if engine_reconciliation.AWAY not in done:
             BROKER.set(WATCHED, watched.timestamp(), ex=WATCHED_SECONDS)
         return done

@@ -13,6 +13,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any, NotRequired, TypedDict
 
+from django.conf import settings
 from django.utils.translation import get_language
 
 from gpuportal.board.slurm_holders import (
@@ -26,6 +27,7 @@ from placement.models import Job
 from reservations.models import Allocation, User
 from reservations.presence.queries import PRESENCE_FIELDS, pending_releases
 from reservations.presence.release_warnings import PendingRelease, ReleaseWarning
+from reservations.rules.engine_names import reservation_of
 from reservations.rules.policy import LONGEST_POSSIBLE_SECONDS
 from reservations.store.co_users import co_user_pks
 from telemetry.live.broadcast import Detail, DetailProcess
@@ -257,9 +259,29 @@ def holders_for(snapshot: BoardSnapshot, viewer: Viewer) -> dict[str, GpuHolder]
         for gpu_id, found in snapshot.slurm.holdings.items()
     }
     return slurm | {
-        str(gpu_id): _holder(found, viewer)
+        str(gpu_id): _joined(
+            _holder(found, viewer), slurm.get(str(gpu_id)), booking=found.now
+        )
         for gpu_id, found in snapshot.holdings.items()
     }
+
+
+def _joined(
+    booked: GpuHolder, slurm: GpuHolder | None, *, booking: LiveBooking | None
+) -> GpuHolder:
+    """Join the calendar of a Gpu of Slurm with what Slurm says about it.
+
+    If another job or reservation has it, that one is shown. It may be so until the
+    booking is bound to the Gpus that Slurm chose (`reservations.engines.bound_cards`).
+    """
+    if slurm is None:
+        return booked
+    under = slurm["slurm"]
+    name = under["reservation"] or ""
+    holder = reservation_of(settings.SLURM_SITE, name)
+    if booking is None or (under["held"] and holder != booking.reservation):
+        return {**slurm, "next": booked["next"] or slurm["next"]}
+    return {**booked, "slurm": under}
 
 
 def _holder(found: GpuHolding, viewer: Viewer) -> GpuHolder:

@@ -1,7 +1,6 @@
 """Checks of a Slurm cluster, of the facts that `slurm_facts` read.
 
-What Slurm can hold for a booking follows from its version: GPUs in reservations since
-23.11 (`TRESPerNode` of scontrol(1)), and trustworthy since 25.05.3.
+What Slurm can hold for a booking follows from `telemetry.slurm.gpu_reservations`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -9,12 +8,11 @@ from dataclasses import dataclass, field
 
 from gpuportal.doctor.diagnosis import CheckState, Diagnosis, note, problem, well
 from telemetry.protocol.units import format_duration
-from telemetry.rules.slurm_use import OLD_SECONDS
+from telemetry.rules.slurm_use import OLD_SECONDS, WholeNodes
+from telemetry.slurm.gpu_reservations import why_whole_cluster
 from telemetry.slurm.slurm_commands import SlurmVersion
 
 OLDEST = (22, 5)
-GPU_RESERVATIONS = (23, 11)
-SOUND_GPU_RESERVATIONS = (25, 5, 3)
 OPERATORS = frozenset({"Operator", "Administrator", "Admin"})
 HIDING = frozenset({"all", "jobs", "nodes", "reservations"})
 """Values of PrivateData that hide what the board shows."""
@@ -77,6 +75,8 @@ class SlurmFacts:
     gpus: Mapping[str, int] = field(default_factory=dict)
     """GPUs by type; "": without a type."""
     gpu_nodes: int = 0
+    whole_nodes: Mapping[str, WholeNodes] = field(default_factory=dict)
+    """Nodes that are booked as a whole, with the reason."""
     admin_level: str = ""
     """The right of our user in slurmdbd; "" if it does not know the user."""
     may_reserve: bool = False
@@ -139,7 +139,7 @@ def slurm_report(facts: SlurmFacts) -> Iterator[Diagnosis]:
         yield _cluster(facts)
         yield _accounting(facts)
         yield from _gpus(facts)
-        yield _reservations(facts)
+        yield from _reservations(facts)
         yield _rights(facts)
     if facts.cluster:
         yield from _reading(facts)
@@ -215,23 +215,56 @@ def _gpus(facts: SlurmFacts) -> Iterator[Diagnosis]:
         )
 
 
-def _reservations(facts: SlurmFacts) -> Diagnosis:
-    version = facts.version
-    tracked = "gres/gpu" in facts.config.get("AccountingStorageTRES", "")
-    if not version.since(*GPU_RESERVATIONS):
-        why = f"Slurm {version} reserves whole nodes only. 23.11 reserves GPUs"
-        fix = "Update Slurm, best to 25.05.3 or newer."
-    elif not facts.database:
-        why, fix = "GPUs cannot be reserved without slurmdbd", "Set up slurmdbd."
-    elif not tracked:
-        why = "AccountingStorageTRES has no gres/gpu, so GPUs cannot be reserved"
-        fix = "Add gres/gpu to AccountingStorageTRES in slurm.conf."
-    elif not version.since(*SOUND_GPU_RESERVATIONS):
-        why = f"Slurm {version} reserves GPUs, with errors that 25.05.3 has corrected"
-        fix = "Update to 25.05.3 or newer before GPUs are reserved."
-    else:
-        return well("reservations", "GPUs can be reserved")
-    return Diagnosis("reservations", CheckState.NOTE, why, fix)
+def _reservations(facts: SlurmFacts) -> Iterator[Diagnosis]:
+    counted = facts.gpu_nodes - len(facts.whole_nodes)
+    why = why_whole_cluster(facts.version, facts.config)
+    if why is not None:
+        fact, fix = _WHOLE_NODES[why]
+        words = f"whole nodes only. {fact.format(version=facts.version)}"
+        yield Diagnosis("reservations", CheckState.NOTE, words, fix)
+        return
+    found = f"{counted} of {facts.gpu_nodes} nodes by the number of GPUs"
+    yield well("reservations", found)
+    by_reason: dict[WholeNodes, list[str]] = {}
+    for name, because in sorted(facts.whole_nodes.items()):
+        by_reason.setdefault(because, []).append(name)
+    for because, names in by_reason.items():
+        more = len(names) - MOST_NAMES
+        shown = ", ".join(names[:MOST_NAMES])
+        shown += f" and {more} more" if more > 0 else ""
+        fact, fix = _WHOLE_NODES[because]
+        words = f"as a whole: {shown}. {fact}"
+        yield Diagnosis("reservations", CheckState.NOTE, words, fix)
+
+
+_WHOLE_NODES = {
+    WholeNodes.OLD: (
+        "Slurm {version} does not keep the GPUs of several reservations of a node "
+        "apart. 25.05.3 does",
+        "Update Slurm to 25.05.3 or newer.",
+    ),
+    WholeNodes.NO_DATABASE: (
+        "GPUs cannot be reserved without slurmdbd",
+        "Set up slurmdbd.",
+    ),
+    WholeNodes.NOT_TRACKED: (
+        "AccountingStorageTRES has no gres/gpu, so GPUs cannot be reserved",
+        "Add gres/gpu and gres/gpu:TYPE to AccountingStorageTRES in slurm.conf.",
+    ),
+    WholeNodes.TYPE_NOT_TRACKED: (
+        "AccountingStorageTRES does not have the type of their GPUs",
+        "Add gres/gpu:TYPE to AccountingStorageTRES in slurm.conf.",
+    ),
+    WholeNodes.TYPES: (
+        "They have GPUs of several types, or some without a type",
+        "",
+    ),
+    WholeNodes.NO_CORES: (
+        "gres.conf does not name the processors near their GPUs, so a reservation of "
+        "one GPU would take all processors",
+        "Set Cores= (or AutoDetect=nvml) in gres.conf.",
+    ),
+}
 
 
 def _rights(facts: SlurmFacts) -> Diagnosis:

@@ -14,6 +14,7 @@ from reservations.engines.queries import is_reconciled, to_reconcile
 from reservations.models import EngineHold, User
 from reservations.rules.engine_names import hold_name, is_hold_name
 from telemetry.models import Node, SlurmCluster
+from telemetry.slurm.gpu_reservations import why_whole
 from telemetry.slurm.slurm_commands import SlurmCommands
 from telemetry.slurm.slurm_output import SlurmFailure
 from telemetry.slurm.slurm_records import SlurmReservation
@@ -47,6 +48,7 @@ def slurm_facts(now: datetime) -> SlurmFacts:
         may_reserve = commands.may_reserve()
     except SlurmFailure as error:
         return SlurmFacts(**common, failure=str(error))
+    with_gpus = [node for node in nodes if any(one.count for one in node.gpus)]
     kinds: Counter[str] = Counter()
     for node in nodes:
         for one in node.gpus:
@@ -56,7 +58,12 @@ def slurm_facts(now: datetime) -> SlurmFacts:
         config=config,
         strange_holds=strange,
         gpus=dict(kinds),
-        gpu_nodes=sum(any(one.count for one in node.gpus) for node in nodes),
+        gpu_nodes=len(with_gpus),
+        whole_nodes={
+            node.name: because
+            for node in with_gpus
+            if (because := why_whole(node, version, config)) is not None
+        },
         may_reserve=may_reserve,
         admin_level=_admin_level(commands, config, user),
     )

@@ -137,7 +137,7 @@ def _remaining_gpus_and_end(
     Raises:
         NotChangeable, NotFound.
         NothingLeft: all of it would be given back.
-        WholeNodeNeeded: a node of Slurm would be kept in part.
+        WholeNodeNeeded, SameNumberNeeded: Slurm does not hold what would be kept.
     """
     if row.state not in State.live() or row.end <= at:
         state = State.ENDED if row.state in State.live() else State(row.state)
@@ -156,7 +156,7 @@ def _remaining_gpus_and_end(
         end = grid_ceil(end - timedelta(seconds=last_seconds), policy.grid_seconds)
     if not kept or min(end, row.end) <= max(row.start, at):
         raise NothingLeft(state=row.state, act=sentence("given back in part"))
-    engines.check_whole_nodes(kept)
+    engines.check_parts(kept)
     return kept, min(end, row.end)
 
 

@@ -26,11 +26,25 @@ class HoldInfo:
     start: datetime
     end: datetime
     nodes: tuple[str, ...]
-    """In alphabetical order, whole."""
+    """In alphabetical order."""
     users: tuple[str, ...]
     """Unix users who may use it, in alphabetical order."""
     idle_seconds: int = 0
     """The engine drops the hold if nothing ran in it for so long; 0: it does not."""
+    gpus_each: int = 0
+    """Number of GPUs on each node; 0: the nodes are held as a whole, without a number.
+    The engine chooses which ones."""
+    kind: str = ""
+    """Their type; "": they have none, or no number is given."""
+    cpus_each: int = field(default=0, compare=False)
+    """Processors on each node that are held with them."""
+    of_each: int = field(default=0, compare=False)
+    """Number of all GPUs of each node."""
+
+    @property
+    def is_part(self) -> bool:
+        """Whether it holds some of the GPUs of its nodes."""
+        return 0 < self.gpus_each < self.of_each
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +53,6 @@ class EngineCapabilities:
 
     holds: bool
     """Whether it has to be told of reservations. The portal itself has not."""
-    whole_nodes: bool
-    """Whether it holds nodes only as a whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +79,8 @@ class EngineAnswer(StrEnum):
     """A job that is not ours has a node beyond the start."""
     IN_USE = "in-use"
     """A job runs in the hold."""
+    SHORT = "short"
+    """Fewer GPUs of a node are free than were asked for."""
     NO_USER = "no-user"
     DENIED = "denied"
     """The portal may not reserve there."""
@@ -84,9 +98,15 @@ class EngineAway(EngineFailure):
 class EngineDeclined(EngineFailure):
     """It answers, and refuses."""
 
-    def __init__(self, text: str, answer: EngineAnswer) -> None:
+    def __init__(
+        self, text: str, answer: EngineAnswer, held_gpus: int | None = None
+    ) -> None:
+        """Args:
+        held_gpus: of ``SHORT``: how many of the GPUs of a node others have reserved
+            in that time; None: it is not known.
+        """
         super().__init__(text)
-        self.answer = answer
+        self.answer, self.held_gpus = answer, held_gpus
 
 
 class ReservationEngine(Protocol):
@@ -149,7 +169,7 @@ class PortalEngine:
 
     def capabilities(self) -> EngineCapabilities:
         """Return that nothing has to be held elsewhere."""
-        return EngineCapabilities(holds=False, whole_nodes=False)
+        return EngineCapabilities(holds=False)
 
     def within(self, seconds: float) -> ReservationEngine:
         """Return this engine, because nobody is asked."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from django.conf import settings
@@ -15,8 +15,11 @@ from reservations.models import Allocation, CoUser, EngineHold, Reservation, Sit
 from reservations.rules.engine_names import UNIX_USER, hold_name
 from reservations.rules.lifecycle import Kind, State
 from reservations.rules.policy import Policy
+from reservations.rules.whole_nodes import engine_note
 from telemetry.models import Gpu, Node, SlurmCluster, SlurmGpu
+from telemetry.protocol.sentences import sentence
 from telemetry.rules.slurm_use import SlurmUse
+from telemetry.slurm.service import UNTYPED
 
 _ON_SLURM = Allocation.objects.filter(
     reservation=OuterRef("pk"), live=True, gpu__node__engine=Node.Engine.SLURM
@@ -51,13 +54,48 @@ def names_of_nodes(gpu_ids: Iterable[int]) -> tuple[str, ...]:
     return tuple(sorted(set(rows.order_by().values_list("name", flat=True))))
 
 
-def gpus_of_nodes(names: Collection[str]) -> dict[str, dict[int, str]]:
-    """Return, by node, all its Gpus that are in service, with their names."""
-    found: dict[str, dict[int, str]] = {name: {} for name in names}
+@dataclass(slots=True)
+class EngineNode:
+    """A node of Slurm, with all its Gpus that are in service."""
+
+    name: str
+    gpus: dict[int, str] = field(default_factory=dict)
+    """Their names, by primary key."""
+    kind: str = ""
+    """Type of its GPUs in Slurm; "": none."""
+    cpus: int | None = None
+    """Processors that are held with each GPU; None: it is held as a whole."""
+    whole_because: str = ""
+    """A `WholeNodes`."""
+
+
+def engine_nodes_named(names: Collection[str]) -> dict[str, EngineNode]:
+    """Return these nodes with their Gpus and how Slurm holds them."""
+    found = {name: EngineNode(name) for name in names}
     rows = Gpu.objects.shown().filter(node__name__in=names, present=True)
-    for pk, node, index in rows.values_list("pk", "node__name", "index"):
-        found[node][pk] = f"{node}:{index}"
+    for pk, node, index, kind, cpus, because in rows.values_list(
+        "pk", "node__name", "index", "name", "slurm__cpus", "slurm__whole_because"
+    ):
+        one = found[node]
+        one.gpus[pk] = f"{node}:{index}"
+        one.kind, one.cpus = "" if kind == UNTYPED else kind, cpus
+        one.whole_because = because or ""
     return found
+
+
+def held_gpus(chosen: Collection[int]) -> tuple[int, str, int, int]:
+    """Return what a hold of these Gpus has on each node: their number, their type, the
+    processors, and the number of all Gpus. (0, "", 0, 0): whole nodes.
+    """
+    nodes = engine_nodes_named(names_of_nodes(chosen)).values()
+    each = {
+        (len(chosen & one.gpus.keys()), one.kind, one.cpus, len(one.gpus))
+        for one in nodes
+    }
+    if len(each) != 1:
+        return 0, "", 0, 0
+    ((number, kind, cpus, total),) = each
+    return (0, "", 0, 0) if cpus is None else (number, kind, cpus * number, total)
 
 
 def unix_users_of(row: Reservation) -> tuple[str, ...]:
@@ -78,20 +116,29 @@ def facts_of(
         asked_at=hold.asked_at if hold else None,
         leaving_since=hold.leaving_since if hold else None,
         grace_seconds=SitePolicy.current().stop_grace_seconds,
+        idle_seconds=idle_seconds_of(policy, came=came),
     )
-    nodes = engine_nodes(row)
+    held = frozenset(
+        row.allocations.filter(live=True).order_by().values_list("gpu_id", flat=True)
+    )
+    nodes = names_of_nodes(held)
     state, kind = State(row.state), Kind(row.kind)
     if not nodes or row.end <= now:
         return facts
     if not is_due(state, kind, row.start, now=now, policy=policy):
         return facts
+    number, gpu_type, cpus, total = held_gpus(held)
     wanted = HoldInfo(
         name=hold_name(settings.SLURM_SITE, row.pk),
         start=row.start,
         end=row.end,
         nodes=nodes,
         users=unix_users_of(row),
-        idle_seconds=idle_seconds_of(policy, came=came),
+        idle_seconds=0 if 0 < number < total else facts.idle_seconds,
+        gpus_each=number,
+        kind=gpu_type,
+        cpus_each=cpus,
+        of_each=total,
     )
     return replace(facts, wanted=wanted)
 
@@ -102,11 +149,12 @@ def cluster_is_silent() -> bool:
     return found is None or found.failing_since is not None
 
 
-def closed_nodes(names: Collection[str]) -> dict[str, str]:
-    """Return the reason of each of these nodes on which no job can begin now."""
+def closed_nodes(names: Collection[str]) -> dict[str, tuple[SlurmUse, str]]:
+    """Return why no job can begin now on each of these nodes, with Slurm's reason."""
     closed = Q(use__in=[SlurmUse.CLOSED, SlurmUse.AWAY])
     rows = SlurmGpu.objects.filter(closed, gpu__node__name__in=names)
-    return dict(rows.values_list("gpu__node__name", "reason"))
+    found = rows.values_list("gpu__node__name", "use", "reason")
+    return {node: (SlurmUse(use), reason) for node, use, reason in found}
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +168,10 @@ class HoldShown:
     failure: str
     runs_jobs: bool
     """Whether the portal starts jobs there."""
+    what: str
+    """What it holds, in words: nodes, or a number of their GPUs."""
+    note: str = ""
+    """Which GPUs it has, in a sentence; "": all of its nodes."""
 
 
 def hold_shown(row: Reservation, on: Iterable[Node]) -> HoldShown | None:
@@ -132,10 +184,21 @@ def hold_shown(row: Reservation, on: Iterable[Node]) -> HoldShown | None:
     if not nodes or row.state not in State.live():
         return None
     kept = EngineHold.objects.filter(pk=row.pk).first()
+    live = row.allocations.filter(live=True).order_by()
+    number, _kind, _cpus, total = held_gpus(
+        frozenset(live.values_list("gpu_id", flat=True))
+    )
+    is_part, words = 0 < number < total, ", ".join(nodes)
     return HoldShown(
         name=hold_name(settings.SLURM_SITE, row.pk),
         nodes=nodes,
         held=kept is not None and kept.confirmed_at is not None,
         failure=kept.failure if kept else "",
         runs_jobs=bool(settings.SLURM_AGENT),
+        what=sentence(
+            "{number} of {all} GPUs of {nodes}", number=number, all=total, nodes=words
+        )
+        if is_part
+        else words,
+        note=engine_note(words, whole_node=False, because="") if is_part else "",
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from reservations.engines.engine_port import (
@@ -14,7 +14,7 @@ from reservations.engines.engine_port import (
     HoldInfo,
     ReservationEngine,
 )
-from reservations.engines.rules import meets
+from reservations.engines.rules import meets, most_held_gpus
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,8 @@ class RehearsedEngine:
     """What the engine has; None: it does not answer."""
     failure: str = ""
     """Why it does not answer."""
+    released: set[str] = field(default_factory=set)
+    """Names of the holds that the bookings of the preview do not find any more."""
 
     def capabilities(self) -> EngineCapabilities:
         """Return what the engine can do."""
@@ -39,8 +41,18 @@ class RehearsedEngine:
         return self
 
     def reserve(self, hold: HoldInfo, *, now: datetime, lost: bool = False) -> None:
-        """Refuse a hold on nodes that the engine holds for another purpose."""
-        for other in self.observe(now=now).others:
+        """Refuse a hold on nodes, or on more GPUs, that the engine does not have left
+        beside its other holds."""
+        view = self.observe(now=now)
+        if hold.gpus_each:
+            own = [one for one in view.holds.values() if one.name != hold.name]
+            near = [one for one in own if one.name not in self.released]
+            held = most_held_gpus(hold, [*view.others, *near])
+            if held + hold.gpus_each > hold.of_each:
+                why = f"others have {held} GPUs"
+                raise EngineDeclined(why, EngineAnswer.SHORT, held)
+            return
+        for other in view.others:
             if meets(hold, other) and set(hold.nodes) & set(other.nodes):
                 why = f"{other.name} has the nodes"
                 raise EngineDeclined(why, EngineAnswer.TAKEN)
@@ -56,6 +68,7 @@ class RehearsedEngine:
         """Refuse the release of a hold in which jobs run."""
         if self.view is None or self.view.running.get(name):
             raise EngineDeclined(name, EngineAnswer.IN_USE)
+        self.released.add(name)
 
     def stop(self, name: str) -> None:
         """Do nothing: jobs go on during a preview."""

@@ -6,7 +6,7 @@ compares them, so that a request that was lost, or made twice, does no harm.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -37,7 +37,9 @@ class Step(StrEnum):
     NO_SHOW = "no-show"
     """The engine dropped it because nobody came."""
     UNUSED = "unused"
-    """It dropped it, and was not watched all the time: somebody may have come."""
+    """Nothing ran in it, but somebody may have come: the engine dropped it and was not
+    watched all the time, or the portal watches a number of GPUs, and misses short jobs.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,8 @@ class HoldFacts:
     """Since when it should be gone."""
     grace_seconds: float = 0.0
     """The time that jobs get to end."""
+    idle_seconds: int = 0
+    """After how long without a job the reservation is released; 0: never."""
     watched_since: datetime | None = None
     """Since when the engine has been asked without a gap. None: it is not known."""
 
@@ -92,6 +96,11 @@ def next_step(
     if wanted is None:
         return _step_to_leave(facts, seen, now)
     if seen is not None:
+        # Slurm does not always take PURGE_COMP off a number of GPUs, so it has none.
+        if wanted.is_part and facts.idle_seconds:
+            absent = wanted.start + timedelta(seconds=facts.idle_seconds)
+            if absent <= seen_at:
+                return Step.UNUSED
         same = seen == _as_begun(wanted, seen, now)
         return Step.NOTHING if same else Step.CHANGE
     absent = wanted.start + timedelta(seconds=wanted.idle_seconds)
@@ -116,7 +125,23 @@ def _step_to_leave(facts: HoldFacts, seen: HoldInfo | None, now: datetime) -> St
 def _as_begun(wanted: HoldInfo, seen: HoldInfo, now: datetime) -> HoldInfo:
     """Return a hold with the start that it has, once it has begun."""
     begun = wanted.start <= now and seen.start <= now
+    wanted = as_counted(wanted, seen)
     return replace(wanted, start=seen.start) if begun else wanted
+
+
+def as_counted(wanted: HoldInfo, seen: HoldInfo) -> HoldInfo:
+    """Return a hold of whole nodes with or without a number of GPUs, as it is held."""
+    if wanted.is_part or 0 not in (wanted.gpus_each, seen.gpus_each):
+        return wanted
+    return replace(wanted, gpus_each=seen.gpus_each, kind=seen.kind)
+
+
+def covers(seen: HoldInfo, wanted: HoldInfo, *, now: datetime) -> bool:
+    """Return whether a hold has the GPUs of another one, and its time from now on."""
+    enough = not seen.gpus_each or 0 < wanted.gpus_each <= seen.gpus_each
+    nodes = set(wanted.nodes) <= set(seen.nodes)
+    begins = seen.start <= max(wanted.start, now)
+    return enough and nodes and begins and wanted.end <= seen.end
 
 
 def meets(one: HoldInfo, other: HoldInfo) -> bool:
@@ -132,3 +157,22 @@ def strange_names(holds: Collection[str], known: Collection[str]) -> list[str]:
     ['gp_a1b2_2']
     """
     return sorted(set(holds) - set(known))
+
+
+def most_held_gpus(hold: HoldInfo, others: Iterable[HoldInfo]) -> int:
+    """Return how many GPUs of a node of a hold the other holds have at one instant of
+    its time, at most. One without a number has all of them."""
+    near = [one for one in others if meets(one, hold)]
+    instants = {max(one.start, hold.start) for one in near}
+    return max(
+        (
+            sum(
+                one.gpus_each or hold.of_each
+                for one in near
+                if node in one.nodes and one.start <= at < one.end
+            )
+            for node in hold.nodes
+            for at in instants
+        ),
+        default=0,
+    )

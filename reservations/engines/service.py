@@ -18,15 +18,21 @@ from reservations.engines.engine_port import (
     EngineAnswer,
     EngineAway,
     EngineDeclined,
+    HoldInfo,
     PortalEngine,
     ReservationEngine,
 )
-from reservations.engines.engine_refusals import EngineRefused, WholeNodeNeeded
+from reservations.engines.engine_refusals import (
+    EngineRefused,
+    SameNumberNeeded,
+    WholeNodeNeeded,
+)
 from reservations.engines.queries import (
     closed_nodes,
     cluster_is_silent,
+    engine_nodes_named,
     facts_of,
-    gpus_of_nodes,
+    held_gpus,
     names_of_nodes,
 )
 from reservations.engines.rehearsed_engine import RehearsedEngine
@@ -39,6 +45,7 @@ from reservations.rules.engine_names import UNIX_USER, hold_name
 from reservations.rules.errors import Refusal
 from reservations.rules.policy import Policy
 from telemetry.models import Node
+from telemetry.rules.slurm_use import SlurmUse
 from telemetry.slurm.slurm_commands import SlurmCommands
 
 STEP_SECONDS = 8.0
@@ -69,21 +76,23 @@ def refusal_of(
         start: of the booking. None: the engine holds them already, so that a node that
             was closed since is no reason.
     """
-    whole = [gpu for gpu in gpus if engine_of(gpu.engine).capabilities().whole_nodes]
-    if not whole:
+    held = [gpu for gpu in gpus if engine_of(gpu.engine).capabilities().holds]
+    if not held:
         return None
-    names = sorted({gpu.node for gpu in whole})
+    names = sorted({gpu.node for gpu in held})
     words = ", ".join(names)
-    chosen = {gpu.pk for gpu in whole}
-    if refused := _missing_gpus(names, chosen):
+    chosen = {gpu.pk for gpu in held}
+    if refused := _part_refusal(names, chosen):
         return refused
     if not UNIX_USER.fullmatch(user.unix_user):
         return EngineRefused("no-login", words)
     if cluster_is_silent():
         return EngineRefused("away", words)
     if start is not None and start <= now and (closed := closed_nodes(names)):
-        node, why = min(closed.items())
-        return EngineRefused("closed", node, why or "-")
+        node, (use, why) = min(closed.items())
+        # Slurm gives no reason before a node reports after a restart of slurmctld.
+        cause = "closed" if why or use is SlurmUse.CLOSED else "unreported"
+        return EngineRefused(cause, node, why or "-")
     return None
 
 
@@ -166,7 +175,7 @@ def hold(
         raise EngineRefused("away", words) from error
     except EngineDeclined as error:
         log.info("reservation %s is refused by Slurm: %s", row.pk, error)
-        raise EngineRefused(error.answer, words, str(error)) from error
+        raise refused_by(error, facts.wanted) from error
     confirm(row, facts.wanted.nodes, now=now)
 
 
@@ -202,26 +211,48 @@ def belongs_to_other_engine(row: Reservation) -> bool:
     return other.exists()
 
 
-def check_whole_nodes(gpu_ids: Iterable[int]) -> None:
-    """Refuse Gpus that are a part of a node that is given out as a whole.
+def refused_by(error: EngineDeclined, wanted: HoldInfo) -> EngineRefused:
+    """Return why the engine refuses a hold, in the portal's words."""
+    return EngineRefused(
+        error.answer,
+        ", ".join(wanted.nodes),
+        str(error),
+        asked_gpus=wanted.gpus_each,
+        all_gpus=wanted.of_each,
+        held_gpus=error.held_gpus,
+    )
+
+
+def check_parts(gpu_ids: Iterable[int]) -> None:
+    """Refuse Gpus that the engine cannot hold together.
 
     Raises:
-        WholeNodeNeeded: some of its Gpus are missing.
+        WholeNodeNeeded: some Gpus of a node are missing that is given out as a whole.
+        SameNumberNeeded: the number or the type is another on each node.
     """
     chosen = set(gpu_ids)
-    if refused := _missing_gpus(names_of_nodes(chosen), chosen):
+    if refused := _part_refusal(names_of_nodes(chosen), chosen):
         raise refused
 
 
-def _missing_gpus(
+def _part_refusal(
     names: Collection[str], chosen: Collection[int]
-) -> WholeNodeNeeded | None:
-    for node, all_gpus in gpus_of_nodes(names).items():
-        missing = [label for pk, label in all_gpus.items() if pk not in chosen]
-        if missing:
+) -> WholeNodeNeeded | SameNumberNeeded | None:
+    nodes = engine_nodes_named(names).values()
+    parts = [one for one in nodes if one.gpus.keys() - set(chosen)]
+    for one in parts:
+        if one.cpus is None:
+            missing = [name for pk, name in one.gpus.items() if pk not in chosen]
             return WholeNodeNeeded(
-                node=node, missing=", ".join(missing), gpu_ids=tuple(all_gpus)
+                node=one.name,
+                missing=", ".join(missing),
+                gpu_ids=tuple(one.gpus),
+                because=one.whole_because,
             )
+    # Whole nodes need no number.
+    if parts and not held_gpus(frozenset(chosen))[0]:
+        counts = ((one.name, len(one.gpus.keys() & set(chosen))) for one in nodes)
+        return SameNumberNeeded(tuple(counts))
     return None
 
 
@@ -255,6 +286,8 @@ def _give_back_first(
         except EngineDeclined as error:
             if error.answer is not EngineAnswer.IN_USE:
                 raise
+            if wanted.is_part:
+                continue  # other GPUs of the node may be free
             if old.leaving_since and now >= old.leaving_since + timedelta(
                 seconds=facts.grace_seconds
             ):

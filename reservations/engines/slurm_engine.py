@@ -1,4 +1,9 @@
-"""Slurm as an engine: one advance reservation of whole nodes for each hold."""
+"""Slurm as an engine: one advance reservation for each hold, of whole nodes or of a
+number of GPUs on each node.
+
+Slurm does not change the number of GPUs of a reservation. So it is deleted, and created
+with the new number. If that is refused, it is created as it was.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +23,15 @@ from reservations.engines.engine_port import (
     EngineView,
     HoldInfo,
 )
+from reservations.engines.hold_jobs import (
+    gpus_of_jobs,
+    has_room,
+    holds_of_jobs,
+    is_counted,
+)
+from reservations.engines.rules import as_counted, most_held_gpus
 from reservations.rules.engine_names import reservation_of
+from telemetry.slurm.gres import read_tres_cpus, read_tres_gpus, read_tres_kinds
 from telemetry.slurm.placed_jobs import PlacedJob
 from telemetry.slurm.slurm_commands import SlurmCommands
 from telemetry.slurm.slurm_output import SlurmFailure
@@ -28,6 +41,7 @@ from telemetry.slurm.slurm_refusals import SlurmAnswer, SlurmRefusal
 log = logging.getLogger(__name__)
 FLAG = "MAGNETIC"
 """Jobs of its users run in the reservation without naming it."""
+_TAKEN = (SlurmAnswer.DUPLICATE, SlurmAnswer.OVERLAP, SlurmAnswer.BUSY)
 _ANSWERS = {
     SlurmAnswer.OVERLAP: EngineAnswer.TAKEN,
     SlurmAnswer.BUSY: EngineAnswer.BUSY,
@@ -46,8 +60,8 @@ class SlurmEngine:
     """The portal's id in the names of its holds."""
 
     def capabilities(self) -> EngineCapabilities:
-        """Return that Slurm holds whole nodes."""
-        return EngineCapabilities(holds=True, whole_nodes=True)
+        """Return that Slurm has to be told of reservations."""
+        return EngineCapabilities(holds=True)
 
     def within(self, seconds: float) -> SlurmEngine:
         """Return this engine with commands that end in time."""
@@ -59,61 +73,80 @@ class SlurmEngine:
 
         One in which jobs of other people run is not taken over.
         """
-        fields = creation_fields(hold, now=now)
         try:
-            self.commands.create_reservation(hold.name, fields)
+            self._create(hold, now=now)
         except SlurmRefusal as refusal:
             if lost and refusal.answer is SlurmAnswer.BUSY:
-                self._reserve_around(hold, fields, refusal)
+                self._reserve_around(hold, refusal, now=now)
                 return
             # An earlier request may have been carried out although its answer was lost.
             seen = None
-            if refusal.answer in (SlurmAnswer.DUPLICATE, SlurmAnswer.OVERLAP):
+            if refusal.answer in _TAKEN:
                 view = self.observe(now=now)
                 seen = view.holds.get(hold.name)
                 if seen and view.running.get(hold.name) and seen.users != hold.users:
                     seen = None
             if seen is None:
-                raise self._declined(refusal) from refusal
+                raise self._declined(refusal, hold) from refusal
             self.change(hold, seen=seen, now=now)
         except SlurmFailure as error:
             raise EngineAway(str(error)) from error
 
     def _reserve_around(
-        self, hold: HoldInfo, fields: dict[str, str], refusal: SlurmRefusal
+        self, hold: HoldInfo, refusal: SlurmRefusal, *, now: datetime
     ) -> None:
         """Create a reservation beside jobs of its users, and let them count to it.
 
         They ran in the reservation that Slurm has lost, so they are not in the way.
+        Jobs of other people on the other GPUs of a node are not in the way either.
 
         Raises:
-            EngineDeclined: other people's jobs run there, or none that is shown.
+            EngineDeclined: other people's jobs have what it needs, or none of its
+                users' jobs is shown.
         """
         try:
             jobs = _jobs_on(hold, self.commands.placed_jobs())
-            if not jobs or any(job.user not in hold.users for job in jobs):
-                raise self._declined(refusal) from refusal
+            own = [job for job in jobs if job.user in hold.users]
+            gpus = gpus_of_jobs(self.commands.jobs()) if hold.gpus_each else Counter()
+            others = self._others(hold) if hold.gpus_each else []
+            if not own or not has_room(hold, others, jobs, gpus):
+                raise self._declined(refusal, hold) from refusal
+            fields = creation_fields(hold, now=now)
             flags = f"{fields['Flags']},IGNORE_JOBS"
             self.commands.create_reservation(hold.name, fields | {"Flags": flags})
         except SlurmRefusal as again:
-            raise self._declined(again) from again
+            raise self._declined(again, hold) from again
         except SlurmFailure as error:
             raise EngineAway(str(error)) from error
-        for job in jobs:
+        if hold.gpus_each:
+            told = holds_of_jobs(own, [hold], gpus, now=now)
+            own = [job for job, name in told if name == hold.name]
+        for job in own:
             try:
                 self.commands.move_job(job.job_id, hold.name)
             except SlurmFailure as error:
                 # `observe` counts it all the same.
                 log.warning("job %s stays beside %s: %s", job.job_id, hold.name, error)
 
+    def _others(self, hold: HoldInfo) -> list[HoldInfo]:
+        """Return all reservations but one.
+
+        Raises:
+            SlurmFailure.
+        """
+        found = self.commands.reservations(self.commands.version())
+        return [hold_of(one) for one in found if one.name != hold.name]
+
     def change(self, hold: HoldInfo, *, seen: HoldInfo, now: datetime) -> None:
-        """Change the fields that differ, all by one command."""
-        fields = changed_fields(hold, seen, now=now)
+        """Change the fields that differ, all by one command, or make it again."""
+        hold = as_counted(hold, seen)
         try:
-            if fields:
+            if is_made_again(hold, seen):
+                self._make_again(hold, seen, now=now)
+            elif fields := changed_fields(hold, seen, now=now):
                 self.commands.update_reservation(hold.name, fields)
         except SlurmRefusal as refusal:
-            raise self._declined(refusal) from refusal
+            raise self._declined(refusal, hold) from refusal
         except SlurmFailure as error:
             raise EngineAway(str(error)) from error
 
@@ -126,6 +159,32 @@ class SlurmEngine:
                 raise EngineDeclined(why, EngineAnswer.DENIED)
         except SlurmFailure as error:
             raise EngineAway(str(error)) from error
+
+    def _create(self, hold: HoldInfo, *, now: datetime) -> None:
+        """Create a reservation. If the processors near the GPUs are not free, take one
+        for each GPU.
+
+        Raises:
+            SlurmFailure.
+        """
+        try:
+            self.commands.create_reservation(hold.name, creation_fields(hold, now=now))
+        except SlurmRefusal as refusal:
+            fewer = replace(hold, cpus_each=hold.gpus_each)
+            if refusal.answer is not SlurmAnswer.BUSY or fewer.cpus_each in (
+                0,
+                hold.cpus_each,
+            ):
+                raise
+            self.commands.create_reservation(hold.name, creation_fields(fewer, now=now))
+
+    def _make_again(self, hold: HoldInfo, seen: HoldInfo, *, now: datetime) -> None:
+        self.commands.delete_reservation(hold.name)
+        try:
+            self._create(hold, now=now)
+        except SlurmRefusal:
+            self._create(seen, now=now)
+            raise
 
     def release(self, name: str) -> None:
         """Delete the reservation."""
@@ -151,10 +210,12 @@ class SlurmEngine:
             version = self.commands.version()
             found = self.commands.reservations(version)
             jobs = self.commands.placed_jobs()
+            holds = {one.name: hold_of(one) for one in found if self._is_ours(one)}
+            counted = is_counted(jobs, holds.values(), now=now)
+            gpus = gpus_of_jobs(self.commands.jobs()) if counted else Counter()
         except SlurmFailure as error:
             raise EngineAway(str(error)) from error
-        holds = {one.name: hold_of(one) for one in found if self._is_ours(one)}
-        told = [(job, _hold_name_of(job, holds.values(), now=now)) for job in jobs]
+        told = holds_of_jobs(jobs, holds.values(), gpus, now=now)
         return EngineView(
             at=now,
             holds=holds,
@@ -163,11 +224,16 @@ class SlurmEngine:
             others=tuple(hold_of(one) for one in found if not self._is_ours(one)),
         )
 
-    def _declined(self, refusal: SlurmRefusal) -> EngineFailure:
+    def _declined(
+        self, refusal: SlurmRefusal, hold: HoldInfo | None = None
+    ) -> EngineFailure:
         """Return a refusal as the port has it.
 
         Slurm says "Invalid user id" of an unknown user, and to a portal that may not
         reserve.
+
+        Args:
+            hold: what was asked for. None: a release.
         """
         answer = _ANSWERS.get(refusal.answer, EngineAnswer.OTHER)
         try:
@@ -175,7 +241,14 @@ class SlurmEngine:
                 answer = EngineAnswer.DENIED
         except SlurmFailure as error:
             return EngineAway(str(error))
-        return EngineDeclined(str(refusal), answer)
+        taken = answer in (EngineAnswer.TAKEN, EngineAnswer.BUSY)
+        if not taken or hold is None or not hold.gpus_each:
+            return EngineDeclined(str(refusal), answer)
+        try:
+            held = most_held_gpus(hold, self._others(hold))
+        except SlurmFailure:
+            return EngineDeclined(str(refusal), EngineAnswer.SHORT)
+        return EngineDeclined(str(refusal), EngineAnswer.SHORT, held)
 
     def _is_ours(self, found: SlurmReservation) -> bool:
         return reservation_of(self.site, found.name) is not None
@@ -186,6 +259,8 @@ def creation_fields(hold: HoldInfo, *, now: datetime) -> dict[str, str]:
     flags = [FLAG]
     if hold.idle_seconds:
         flags.append(f"PURGE_COMP={_clock(hold.idle_seconds)}")
+    name = f"gres/gpu:{hold.kind}" if hold.kind else "gres/gpu"
+    gpus = f"cpu={hold.cpus_each},{name}={hold.gpus_each}"
     return {
         # Slurm refuses a start in the past.
         "StartTime": _time(hold.start) if hold.start > now else "now",
@@ -193,7 +268,13 @@ def creation_fields(hold: HoldInfo, *, now: datetime) -> dict[str, str]:
         "Users": ",".join(hold.users),
         "Nodes": ",".join(hold.nodes),
         "Flags": ",".join(flags),
-    }
+    } | ({"TRESPerNode": gpus} if hold.gpus_each else {})
+
+
+def is_made_again(hold: HoldInfo, seen: HoldInfo) -> bool:
+    """Return whether Slurm cannot change the one hold to the other."""
+    moves = hold.nodes != seen.nodes and bool(hold.gpus_each or seen.gpus_each)
+    return moves or (hold.gpus_each, hold.kind) != (seen.gpus_each, seen.kind)
 
 
 def changed_fields(hold: HoldInfo, seen: HoldInfo, *, now: datetime) -> dict[str, str]:
@@ -220,7 +301,11 @@ def changed_fields(hold: HoldInfo, seen: HoldInfo, *, now: datetime) -> dict[str
 
 
 def hold_of(found: SlurmReservation) -> HoldInfo:
-    """Return a reservation of Slurm as a hold."""
+    """Return a reservation of Slurm as a hold. Slurm names the GPUs and the processors
+    of all its nodes together."""
+    nodes = max(1, len(found.nodes))
+    kinds = read_tres_kinds(found.tres)
+    gpus = -(-read_tres_gpus(found.tres) // nodes)
     return HoldInfo(
         name=found.name,
         start=datetime.fromtimestamp(found.start, UTC),
@@ -228,6 +313,9 @@ def hold_of(found: SlurmReservation) -> HoldInfo:
         nodes=tuple(sorted(found.nodes)),
         users=tuple(sorted(found.users)),
         idle_seconds=found.purge_seconds,
+        gpus_each=gpus,
+        kind=kinds[0][0] if len(kinds) == 1 else "",
+        cpus_each=read_tres_cpus(found.tres) // nodes if gpus else 0,
     )
 
 
@@ -235,21 +323,6 @@ def _jobs_on(hold: HoldInfo, jobs: Iterable[PlacedJob]) -> list[PlacedJob]:
     """Return the jobs that run on a node of a hold."""
     nodes = set(hold.nodes)
     return [job for job in jobs if job.runs and nodes & set(job.nodes)]
-
-
-def _hold_name_of(job: PlacedJob, holds: Iterable[HoldInfo], *, now: datetime) -> str:
-    """Return the name of the hold to which a job counts; "": to none.
-
-    After Slurm has lost a reservation, its jobs have none, and run on beside the new
-    one.
-    """
-    if job.reservation:
-        return job.reservation
-    for hold in holds:
-        inside = job.runs and job.user in hold.users and set(job.nodes) <= {*hold.nodes}
-        if inside and hold.start <= now < hold.end:
-            return hold.name
-    return ""
 
 
 def _time(at: datetime) -> str:

@@ -86,7 +86,7 @@ class GpuTimetable:
     ) -> bool:
         """Return whether a Gpu could take a booking over its whole Window.
 
-        A node of another engine could not: it is asked, and held as a whole.
+        A node of another engine could not, because only the engine knows what is free.
         """
         return (
             gpu.bookable

@@ -136,8 +136,7 @@ def _plan(old_id: int, new_id: int, *, now: datetime, lock: bool) -> Replacement
     for field, gpu in (("old", old), ("new", new)):
         if gpu.engine:
             why = sentence(
-                "{gpu} belongs to Slurm, which gives out whole nodes. It cannot be "
-                "replaced here.",
+                "{gpu} belongs to Slurm. It cannot be replaced here.",
                 gpu=gpu.label,
             )
             raise FieldsInvalid({field: why})

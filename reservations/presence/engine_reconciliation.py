@@ -26,12 +26,12 @@ from reservations.engines.engine_port import (
     HoldInfo,
     ReservationEngine,
 )
-from reservations.engines.engine_refusals import EngineRefused
-from reservations.engines.queries import engine_nodes, facts_of, to_reconcile
+from reservations.engines.queries import facts_of, to_reconcile
 from reservations.engines.rules import (
     SHORTENED_SECONDS,
     HoldFacts,
     Step,
+    covers,
     next_step,
     strange_names,
 )
@@ -123,7 +123,10 @@ def _reconcile_one(
         return AWAY
     except EngineDeclined as error:
         before = kept.failure if kept else ""
-        return _declined(step, row, error, before, now=now, policy=policy)
+        lost = facts.wanted
+        if seen and lost and covers(seen, lost, now=now):
+            lost = None
+        return _declined(step, row, error, before, lost, now=now, policy=policy)
     return step
 
 
@@ -138,10 +141,12 @@ def _carry_out(
     wanted = facts.wanted
     if step in (Step.NO_SHOW, Step.UNUSED) and wanted is not None:
         engine.check_rights()
-        absent = wanted.start + timedelta(seconds=wanted.idle_seconds)
+        absent = wanted.start + timedelta(seconds=facts.idle_seconds)
         if row.state == State.ACTIVE and absent < row.end:
             reason = sentence("nobody came")
-            if step is Step.UNUSED:
+            if step is Step.UNUSED and wanted.is_part:
+                reason = sentence("nothing ran in it in Slurm")
+            elif step is Step.UNUSED:
                 reason = sentence("Slurm ended it, because nothing ran in it")
             no_show = step is Step.NO_SHOW
             free_unused(
@@ -173,6 +178,7 @@ def _declined(
     row: Reservation,
     error: EngineDeclined,
     before: str,
+    lost: HoldInfo | None,
     *,
     now: datetime,
     policy: Policy,
@@ -181,6 +187,7 @@ def _declined(
 
     Args:
         before: why the request before failed; "": it did not.
+        lost: what is not held. None: Slurm still holds all that was booked.
     """
     if error.answer is EngineAnswer.IN_USE:
         return "waits"
@@ -188,8 +195,8 @@ def _declined(
     if not again:
         log.warning("reservation %s, %s: Slurm refuses it: %s", row.pk, step, error)
     engines.record_failure(row, str(error), now=now)
-    if _is_lost(step, error.answer, State(row.state), again=again):
-        why = EngineRefused(error.answer, ", ".join(engine_nodes(row)), str(error))
+    if lost and _is_lost(step, error.answer, State(row.state), again=again):
+        why = engines.refused_by(error, lost)
         refund(row, now=now, reason=why.text(), policy=policy)
         return "refunded"
     return "declined"
@@ -207,7 +214,7 @@ def _is_lost(step: Step, answer: EngineAnswer, state: State, *, again: bool) -> 
     if answer is EngineAnswer.DENIED:
         # Slurm may hold it still, and hide it from the portal.
         return False
-    taken = answer in (EngineAnswer.TAKEN, EngineAnswer.BUSY)
+    taken = answer in (EngineAnswer.TAKEN, EngineAnswer.BUSY, EngineAnswer.SHORT)
     if step is Step.RESERVE:
         return answer is EngineAnswer.TAKEN or (
             again and (taken or state is State.ACTIVE)

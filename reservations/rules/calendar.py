@@ -58,7 +58,8 @@ class SlotWish:
     def fits(self, gpu: CalendarGpu) -> bool:
         """Return whether the Gpu is good enough and in service.
 
-        Nodes of another engine are booked as a whole, so no search takes their Gpus.
+        No search takes the Gpus of another engine, because only it knows which are
+        free.
         """
         return gpu.bookable and not gpu.engine and self.suits(gpu)
 
@@ -547,7 +548,11 @@ class CalendarGpu:
     peak: PeakHours | None = None
     """Its peak hours. None: the price is always the same."""
     engine: str = ""
-    """The other system that gives out its node, as a whole. Empty: the portal."""
+    """The other system that gives out its node. Empty: the portal."""
+    whole_node: bool = False
+    """Whether it is only booked with all other Gpus of its node."""
+    whole_because: str = ""
+    """Why, a `WholeNodes`. Empty: it is not, or it is not known."""
 
     @property
     def tariff(self) -> Tariff:

@@ -12,6 +12,7 @@ from reservations.rules.calendar import CalendarFlexRisk, CalendarGpu
 from reservations.rules.lifecycle import Kind, State
 from reservations.rules.overstay_terms import is_gap
 from reservations.rules.policy import LONGEST_POSSIBLE_SECONDS, Policy
+from reservations.rules.whole_nodes import engine_note
 from reservations.store.account_tree import headed_accounts
 from reservations.store.announced_closures import CalendarClosure, closures_page
 from reservations.store.co_users import OwnExtras, own_extras
@@ -162,6 +163,8 @@ class CalendarGpuEntry(TypedDict):
     """Whether it is a favourite of the caller."""
     whole_node: bool
     """Whether it is only booked with all other GPUs of its node."""
+    engine_note: str
+    """How Slurm gives it out, in a sentence. Empty: the portal gives it out."""
 
 
 class PlainCalendar(TypedDict):
@@ -316,7 +319,8 @@ def calendar_page(
             "weight": gpu.weight,
             "foreign": gpu.pk in foreign,
             "favourite": gpu.favourite,
-            "whole_node": bool(gpu.engine),
+            "whole_node": gpu.whole_node,
+            "engine_note": _engine_note(gpu),
         }
         for gpu in known
     ]
@@ -340,6 +344,12 @@ def calendar_page(
         now=now,
         grid_seconds=policy.grid_seconds,
     )
+
+
+def _engine_note(gpu: CalendarGpu) -> str:
+    if not gpu.engine:
+        return ""
+    return engine_note(gpu.node, whole_node=gpu.whole_node, because=gpu.whole_because)
 
 
 def _out_reason(gpu: CalendarGpu, reason: str) -> str:

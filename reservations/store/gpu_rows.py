@@ -89,7 +89,7 @@ def calendar_gpus(gpus: GpuQuerySet | None = None) -> list[CalendarGpu]:
     """Return Gpus (default: all that are shown) as values of the calendar.
 
     The rule is the same as in ``Gpu.objects.bookable()``, apart from the Gpus of Slurm:
-    with SLURM_BOOK they can be booked here, as whole nodes.
+    with SLURM_BOOK they can be booked here.
     """
     rows = Gpu.objects.shown() if gpus is None else gpus
     return _read(rows.values_list(*_COLUMNS))
@@ -140,6 +140,8 @@ _COLUMNS = (
     "pool__rule__limited",
     "pool__rule__peak",
     "node__engine",
+    "slurm__cpus",
+    "slurm__whole_because",
     "present",
     *OUT_FIELDS,
 )
@@ -162,6 +164,8 @@ def _read(rows: Iterable[Sequence[Any]]) -> list[CalendarGpu]:
             limited=bool(limited),
             peak=read_peak(peak or ""),
             engine="" if engine == Node.Engine.PORTAL else engine,
+            whole_node=engine != Node.Engine.PORTAL and cpus is None,
+            whole_because=because or "",
         )
         for (
             pk,
@@ -176,6 +180,8 @@ def _read(rows: Iterable[Sequence[Any]]) -> list[CalendarGpu]:
             limited,
             peak,
             engine,
+            cpus,
+            because,
             present,
             *out,
         ) in map(_as_bookable_here, rows)

@@ -66,6 +66,23 @@ class SlurmGpu(models.Model):
     next_at = models.DateTimeField(null=True, blank=True)
     next_user = models.CharField(max_length=WORD_LENGTH, blank=True)
     reason = models.CharField(max_length=REASON_LENGTH, blank=True)
+    cpus = models.PositiveIntegerField(
+        null=True,
+        blank=True,
+        help_text="Processors that are reserved with it; empty: its node is reserved "
+        "as a whole.",
+    )
+    whole_because = models.CharField(
+        max_length=20,
+        blank=True,
+        default="",
+        db_default="",
+        help_text="Why its node is reserved as a whole: a WholeNodes; empty: it is "
+        "not, or Slurm was not asked.",
+    )
+    job_name = models.CharField(
+        max_length=WORD_LENGTH, blank=True, default="", db_default=""
+    )
 
     def __str__(self) -> str:
         return f"{self.gpu_id}: {self.use}"

@@ -27,6 +27,24 @@ class SlurmUse(StrEnum):
     """Its node is down or does not answer."""
 
 
+class WholeNodes(StrEnum):
+    """Why a node of Slurm is reserved as a whole."""
+
+    OLD = "old"
+    """Its version does not keep the GPUs of several reservations apart."""
+    NO_DATABASE = "no-database"
+    """The cluster has no slurmdbd."""
+    NOT_TRACKED = "not-tracked"
+    """AccountingStorageTRES has no gres/gpu."""
+    TYPE_NOT_TRACKED = "type-not-tracked"
+    """AccountingStorageTRES does not have the type of its GPUs."""
+    TYPES = "types"
+    """It has GPUs of several types, or some without a type."""
+    NO_CORES = "no-cores"
+    """gres.conf does not name the processors near its GPUs. Without them a reservation
+    of one GPU takes all processors of the node."""
+
+
 _STATES = {
     SlurmUse.FREE: GpuState.FREE,
     SlurmUse.BUSY: GpuState.BUSY,

@@ -1,14 +1,20 @@
 """One state for each GPU of a Slurm cluster, from its nodes, jobs and reservations.
 
 Slurm gives a job cards by number if its gres.conf names device files. Otherwise it only
-counts them, and so does a reservation: then the lowest free numbers stand for them.
+counts them, and so does a reservation: then the cards that stood for it before stand
+for it, and next the lowest free numbers.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from telemetry.rules.slurm_use import SlurmUse
-from telemetry.slurm.gres import MOST_INDICES, GresCount, read_tres_gpus
+from telemetry.slurm.gres import (
+    MOST_INDICES,
+    GresCount,
+    read_tres_cpus,
+    read_tres_gpus,
+)
 from telemetry.slurm.slurm_output import MOST_SECONDS
 from telemetry.slurm.slurm_records import (
     JobShare,
@@ -48,8 +54,9 @@ class SlurmGpuView:
     """Who holds it; "" if nobody, if several people, or if Slurm hides it."""
     account: str = ""
     job_id: int | None = None
+    job_name: str = ""
     reservation: str = ""
-    """The reservation that holds it, if no job does."""
+    """The reservation that holds it, or in which its job runs."""
     until: int | None = None
     """When the holder's time ends; None: nobody holds it, or without a limit."""
     next_at: int | None = None
@@ -65,6 +72,15 @@ class SlurmNodeView:
     gpus: tuple[SlurmGpuView, ...]
     reason: str = ""
     """Why it is closed or away, in the words of Slurm's admin."""
+    cpus: int | None = None
+    """Processors that are reserved with each GPU; None: the node is reserved as a
+    whole."""
+    whole_because: str = ""
+    """A `WholeNodes`; "": it is not, or it is not known."""
+
+
+Marks = Mapping[tuple[str, int], str]
+"""The reservation that a card stood for, by node and number."""
 
 
 @dataclass(slots=True)
@@ -91,10 +107,12 @@ def view_cluster(
     reservations: Iterable[SlurmReservation],
     *,
     now: float,
+    before: Marks | None = None,
 ) -> list[SlurmNodeView]:
     """Return the nodes that have GPUs, by name.
 
     Args:
+        before: from the last view.
         now: Unix seconds by the clock of the controller.
     """
     with_gpus = {node.name: node for node in nodes if any(x.count for x in node.gpus)}
@@ -104,7 +122,7 @@ def view_cluster(
             shares.setdefault(share.node, []).append((job, share))
     held = _by_node(reservations, with_gpus, now)
     return [
-        _view(node, shares.get(name, ()), held.get(name, ()), now)
+        _view(node, shares.get(name, ()), held.get(name, ()), now, before or {})
         for name, node in sorted(with_gpus.items())
     ]
 
@@ -137,19 +155,11 @@ def _by_node(
 
 def _whole(one: SlurmReservation, nodes: Mapping[str, SlurmNode]) -> bool:
     """Return whether a reservation without GPUs holds whole nodes: all their CPUs."""
-    cpus = _cpus(one.tres)
+    cpus = read_tres_cpus(one.tres)
     known = [nodes[name].cpus for name in one.nodes if name in nodes]
-    if cpus is None or None in known or len(known) < len(one.nodes):
+    if not cpus or None in known or len(known) < len(one.nodes):
         return True
     return cpus >= sum(number or 0 for number in known)
-
-
-def _cpus(tres: str) -> int | None:
-    for part in tres.split(","):
-        name, _, value = part.partition("=")
-        if name == "cpu" and value.isdecimal():
-            return int(value[:12])
-    return None
 
 
 def _view(
@@ -157,6 +167,7 @@ def _view(
     shares: Sequence[tuple[SlurmJob, JobShare]],
     held: Sequence[tuple[SlurmReservation, int | None]],
     now: float,
+    before: Marks,
 ) -> SlurmNodeView:
     cards = list(_cards(node.gpus))
     for job, share in shares:
@@ -164,13 +175,16 @@ def _view(
             card.job = job
     _mark_hidden(cards, node.used)
     closed = bool(CLOSED & node.states)
+    kept = {
+        number: mark for (name, number), mark in before.items() if name == node.name
+    }
     for reservation, count in held:
         if reservation.start > now:
             _mark_coming(cards, reservation, count)
         elif MAINTENANCE in reservation.flags:
             closed = True
         else:
-            _mark_held(cards, reservation, count)
+            _mark_held(cards, reservation, count, kept)
     away = bool(AWAY & node.states)
     return SlurmNodeView(
         name=node.name,
@@ -211,11 +225,23 @@ def _mark_hidden(cards: Sequence[_Card], used: Iterable[GresCount]) -> None:
 
 
 def _mark_held(
-    cards: Sequence[_Card], reservation: SlurmReservation, count: int | None
+    cards: Sequence[_Card],
+    reservation: SlurmReservation,
+    count: int | None,
+    before: Mapping[int, str],
 ) -> None:
-    inside = [c for c in cards if c.job and c.job.reservation == reservation.name]
+    """Mark as many cards as a reservation holds and its jobs do not have.
+
+    Args:
+        before: the reservation that a card stood for, by its number. Two reservations
+            would exchange their cards otherwise.
+    """
+    name = reservation.name
+    inside = [c for c in cards if c.job and c.job.reservation == name]
     left = len(cards) if count is None else max(0, count - len(inside))
-    for card in [card for card in cards if card.open][:left]:
+    free = [card for card in cards if card.open]
+    free.sort(key=lambda c: (before.get(c.index) != name, c.index in before))
+    for card in free[:left]:
         card.held_by = reservation
 
 
@@ -241,6 +267,8 @@ def _gpu(card: _Card, *, away: bool, closed: bool) -> SlurmGpuView:
             unix_user=card.job.user,
             account=card.job.account,
             job_id=card.job.job_id,
+            job_name=card.job.name,
+            reservation=card.job.reservation,
             until=card.job.end,
         )
     elif card.hidden:

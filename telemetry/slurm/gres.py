@@ -36,15 +36,17 @@ class GresCount:
     count: int
     indices: tuple[int, ...] = ()
     """Which ones; () if Slurm counts them only."""
+    near_cores: bool = False
+    """Whether gres.conf names the processors near them (``Cores=``)."""
 
 
 def read_gres(text: str) -> tuple[GresCount, ...]:
     """Read a list of resources. Entries that are not understood are left out.
 
     >>> read_gres("gpu:a100:2(IDX:0,3)")
-    (GresCount(name='gpu', kind='a100', count=2, indices=(0, 3)),)
+    (GresCount(name='gpu', kind='a100', count=2, indices=(0, 3), near_cores=False),)
     >>> read_gres("gpu:2(S:0-1),shard:8")[0]
-    GresCount(name='gpu', kind='', count=2, indices=())
+    GresCount(name='gpu', kind='', count=2, indices=(), near_cores=True)
     """
     if text.strip() in _NOTHING or len(text) > MOST_TEXT:
         return ()
@@ -82,6 +84,19 @@ def read_tres_kinds(text: str) -> tuple[tuple[str, int], ...]:
     return tuple(sorted(counts.items()))
 
 
+def read_tres_cpus(text: str) -> int:
+    """Return how many processors a list of trackable resources has; 0: it names none.
+
+    >>> read_tres_cpus("cpu=4,gres/gpu=2")
+    4
+    """
+    for part in text.split(","):
+        name, _, value = part.partition("=")
+        if name == "cpu" and value.isdecimal():
+            return int(value[:12])
+    return 0
+
+
 def _tres_gpus(text: str) -> list[GresCount]:
     named = [part for part in text.split(",") if part.startswith("gres/gpu")]
     return list(gpus_in(read_gres(",".join(named))))
@@ -115,4 +130,5 @@ def _entries(text: str) -> Iterator[GresCount]:
             kind="" if kind == "(null)" else kind,
             count=count * _UNITS[match["unit"] or ""],
             indices=indices,
+            near_cores=note.startswith("S:"),
         )

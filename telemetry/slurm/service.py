@@ -7,7 +7,7 @@ or holder is taken away.
 import hashlib
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -18,6 +18,11 @@ from telemetry.models import Gpu, Node, Pool, SlurmCluster, SlurmGpu
 from telemetry.models.slurm_rows import REASON_LENGTH, WORD_LENGTH
 from telemetry.protocol.hardware import NODE_NAME
 from telemetry.slurm.cluster_view import SlurmGpuView, SlurmNodeView, view_cluster
+from telemetry.slurm.gpu_reservations import (
+    SOUND_GPU_RESERVATIONS,
+    cpus_of_each,
+    why_whole,
+)
 from telemetry.slurm.slurm_commands import SlurmCommands
 from telemetry.slurm.slurm_output import SlurmFailure
 
@@ -34,6 +39,9 @@ COLUMNS = (
     "next_at",
     "next_user",
     "reason",
+    "cpus",
+    "whole_because",
+    "job_name",
 )
 UNTYPED = "GPU"
 """Name of a GPU whose GRES has no type."""
@@ -62,10 +70,24 @@ def read_cluster(name: str, commands: SlurmCommands) -> SlurmChanges:
         version = commands.version()
         nodes, jobs = commands.nodes(version), commands.jobs()
         reservations = commands.reservations(version)
+        # Older versions reserve whole nodes, whatever the settings are.
+        config = commands.config() if version.since(*SOUND_GPU_RESERVATIONS) else {}
     except SlurmFailure as error:
         return _record_failure(name, str(error), timezone.now())
     now = timezone.now()
-    view = view_cluster(nodes, jobs, reservations, now=now.timestamp())
+    view = view_cluster(
+        nodes, jobs, reservations, now=now.timestamp(), before=_marks(name)
+    )
+    why = {node.name: why_whole(node, version, config) for node in nodes}
+    cpus = {node.name: cpus_of_each(node) for node in nodes if not why[node.name]}
+    view = [
+        replace(
+            one,
+            cpus=cpus.get(one.name),
+            whole_because=why[one.name] or "",
+        )
+        for one in view
+    ]
     return record_view(name, view, version=str(version), now=now)
 
 
@@ -96,7 +118,7 @@ def record_view(
             uuid = gpu_uuid(name, one.name, gpu.index)
             uuids.add(uuid)
             changes.gpus += 1
-            told = _columns(gpu, one.reason)
+            told = _columns(gpu, one)
             row = rows.get(uuid) or _new_gpu(uuid, node, gpu, cluster, pools)
             if uuid not in rows or _differs(row, told):
                 changed.append(row)
@@ -164,6 +186,13 @@ def gpu_uuid(cluster: str, node: str, index: int) -> str:
         return found
     digest = hashlib.sha256(f"{cluster}/{node}/{index}".encode()).hexdigest()
     return f"slurm-{digest[:40]}"
+
+
+def _marks(cluster: str) -> dict[tuple[str, int], str]:
+    """Return the reservation that each GPU stands for, by node and number."""
+    rows = SlurmGpu.objects.filter(cluster__name=cluster).exclude(reservation="")
+    values = rows.values_list("gpu__node__name", "gpu__index", "reservation")
+    return {(node, index): name for node, index, name in values}
 
 
 def _rows_of(cluster: SlurmCluster) -> dict[str, SlurmGpu]:
@@ -244,7 +273,7 @@ def _differs(row: SlurmGpu, told: Mapping[str, Any]) -> bool:
     return any(getattr(row, key) != value for key, value in told.items())
 
 
-def _columns(gpu: SlurmGpuView, reason: str) -> Mapping[str, Any]:
+def _columns(gpu: SlurmGpuView, node: SlurmNodeView) -> Mapping[str, Any]:
     values = (
         gpu.use.value,
         _cut(gpu.unix_user),
@@ -254,7 +283,10 @@ def _columns(gpu: SlurmGpuView, reason: str) -> Mapping[str, Any]:
         _at(gpu.until),
         _at(gpu.next_at),
         _cut(gpu.next_user),
-        _plain(reason)[:REASON_LENGTH],
+        _plain(node.reason)[:REASON_LENGTH],
+        node.cpus,
+        node.whole_because,
+        _cut(gpu.job_name),
     )
     return dict(zip(COLUMNS, values, strict=True))
 

@@ -197,7 +197,7 @@ class SlurmCommands:
         return lines[-1] if lines else ""
 
     def create_reservation(self, name: str, fields: Mapping[str, str]) -> None:
-        """Create a reservation of whole nodes.
+        """Create a reservation of nodes or of their GPUs.
 
         Args:
             fields: the fields of scontrol(1), such as ``StartTime``.

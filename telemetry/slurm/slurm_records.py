@@ -62,6 +62,7 @@ class SlurmJob:
     """None: it has no time limit."""
     shares: tuple[JobShare, ...]
     reservation: str = ""
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +192,7 @@ def _job(record: Mapping[str, Any]) -> SlurmJob | None:
         end=None if unlimited else time_of(record, "end_time"),
         shares=tuple(_shares(record)),
         reservation=text_of(record, "resv_name"),
+        name=text_of(record, "name"),
     )
 
 
@@ -224,6 +226,7 @@ def _allocated(resources: Any) -> tuple[str, ...]:
 
 def _reservation(record: Mapping[str, Any]) -> SlurmReservation | None:
     name, start = text_of(record, "name"), time_of(record, "start_time")
+    flags = words_of(record, "flags")
     if not name or start is None:
         return None
     return SlurmReservation(
@@ -232,12 +235,16 @@ def _reservation(record: Mapping[str, Any]) -> SlurmReservation | None:
         end=time_of(record, "end_time") or MOST_SECONDS,
         nodes=_hosts(text_of(record, "node_list")),
         users=_users(text_of(record, "users")),
-        flags=words_of(record, "flags"),
+        flags=flags,
         tres=text_of(record, "tres"),
-        purge_seconds=_purge_number(record.get("purge_completed")),
+        # The time stays when the flag has gone (26.05).
+        purge_seconds=(
+            _purge_number(record.get("purge_completed")) if _PURGES in flags else 0
+        ),
     )
 
 
+_PURGES = "PURGE_COMP"
 _PURGE = re.compile(r"PURGE_COMP=(?:(\d{1,4})-)?(\d{1,2}):(\d{2}):(\d{2})")
 
 

@@ -10,7 +10,7 @@ from django.db.models import Q
 from placement.models import Job
 from placement.protocol.commands import SlurmPlace
 from reservations.rules.engine_names import hold_name
-from telemetry.models import Node
+from telemetry.models import Gpu, Node
 
 
 def worker_name(node: Node) -> str:
@@ -45,9 +45,9 @@ def place_of(job: Job) -> SlurmPlace | None:
     """Return where a job runs in Slurm; None: it runs on the portal's own node."""
     if job.node.engine != Node.Engine.SLURM:
         return None
-    held = job.reservation.allocations.filter(live=True, gpu__node=job.node).count()
+    all_gpus = Gpu.objects.shown().filter(node=job.node, present=True).count()
     return SlurmPlace(
         node=job.node.name,
         reservation=hold_name(settings.SLURM_SITE, job.reservation_id),
-        whole_node=len(job.gpu_ids) == held,
+        whole_node=len(job.gpu_ids) == all_gpus,
     )

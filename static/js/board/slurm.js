@@ -33,7 +33,7 @@ export function drawSlurmAge(root, board) {
 /** "until 14:00", "without a time limit", "free for jobs of Slurm", "free until 18:00". */
 export function slurmUntilWords({ holder, state }) {
   const coming = holder?.next ? clock(holder.next.start) : null;
-  if (holder?.slurm.held) {
+  if (holder?.slurm?.held) {
     const end = holder.until ? gettext("until {time}", { time: clock(holder.until) }) : gettext("without a time limit");
     return coming ? gettext("{end}, reserved from {time}", { end, time: coming }) : end;
   }

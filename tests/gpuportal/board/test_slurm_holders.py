@@ -13,19 +13,20 @@ from gpuportal.board.board_snapshot import (
     load_board,
     viewer_of,
 )
+from reservations.rules.lifecycle import State
 from reservations.store.gpu_rows import gpus_seen_by
 from telemetry.models import Gpu, SlurmCluster
 from telemetry.rules.slurm_use import SlurmUse
 from telemetry.slurm.cluster_view import SlurmGpuView, SlurmNodeView
 from telemetry.slurm.service import record_view
-from tests.factories import make_gpu
+from tests.factories import make_gpu, make_reservation
 
 
 def record(**fields):
     now = timezone.now().replace(microsecond=0)
     until = int(now.timestamp()) + 600
     values = {"unix_user": "ada", "account": "vision", "job_id": 7, "until": until}
-    gpu = SlurmGpuView(0, "a100", SlurmUse.BUSY, **(values | fields))
+    gpu = SlurmGpuView(0, "a100", **({"use": SlurmUse.BUSY} | values | fields))
     free = SlurmGpuView(1, "a100", SlurmUse.FREE)
     nodes = [SlurmNodeView("gp1", (gpu, free))]
     record_view("lab", nodes, version="22.05.8", now=now)
@@ -113,3 +114,31 @@ def test_no_query_more_for_more_gpus(django_assert_num_queries):
     # The bookings, the clusters, their GPUs and the people.
     with django_assert_num_queries(4):
         assert len(load_board(timezone.now()).slurm.holdings) == 2
+
+
+def test_a_booking_of_a_gpu_of_slurm_and_who_has_it(alice, bob, settings):
+    """A card without `slurm` stopped the whole board."""
+    settings.SLURM_SITE = "lab1"
+    record()
+    now = timezone.now().replace(microsecond=0)
+    gpu = Gpu.objects.get(uuid="slurm-lab-gp1-0")
+    hours = {"start": now - timedelta(hours=1), "end": now + timedelta(hours=2)}
+    booked = make_reservation(alice, [gpu], state=State.ACTIVE, **hours)
+    # A job outside the booking has it.
+    told = holder(alice)
+    assert (told["user"], told["mine"], told["reservation"]) == ("ada", False, None)
+    record(reservation=f"gp_lab1_{booked.pk}")
+    told = holder(bob)
+    assert (told["user"], told["reservation"]) == ("Alice", booked.pk)
+    assert told["slurm"]["job"] == 7
+    assert holder(alice)["mine"] is True
+    # Nobody has it yet.
+    record(use=SlurmUse.FREE, job_id=None)
+    assert holder(bob)["user"] == "Alice"
+    # Only a later booking.
+    record()
+    hours = {"start": now + timedelta(hours=3), "end": now + timedelta(hours=4)}
+    type(booked).objects.filter(pk=booked.pk).update(**hours)
+    booked.allocations.update(**hours)
+    told = holder(bob)
+    assert (told["user"], told["next"]["user"]) == ("ada", "Alice")

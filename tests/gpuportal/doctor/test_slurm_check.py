@@ -15,6 +15,7 @@ from gpuportal.doctor.slurm_diagnosis import (
     slurm_report,
 )
 from telemetry.models import SlurmCluster
+from telemetry.rules.slurm_use import WholeNodes
 from telemetry.slurm.slurm_commands import SlurmVersion, read_version
 from telemetry.slurm.slurm_output import SlurmOutputInvalid
 
@@ -110,7 +111,7 @@ class TestReport:
                 "whole nodes only",
             ),
             (
-                replace(GOOD, version=SlurmVersion(24, 5, 1)),
+                replace(GOOD, version=SlurmVersion(24, 11, 5)),
                 "reservations",
                 "note",
                 "25.05.3",
@@ -126,6 +127,12 @@ class TestReport:
                 "reservations",
                 "note",
                 "gres/gpu",
+            ),
+            (
+                replace(GOOD, whole_nodes={"gp2": WholeNodes.NO_CORES}),
+                "reservations",
+                "note",
+                "as a whole: gp2. gres.conf does not name the processors",
             ),
             (reads(import_failure="odd line"), "import", "problem", "odd line"),
             (reads(import_age_seconds=9e4), "import", "problem", "ago"),

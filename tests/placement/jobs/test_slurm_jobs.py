@@ -2,13 +2,16 @@
 
 import pytest
 
+from placement.jobs import bound_gpus
 from placement.jobs import service as jobs
 from placement.jobs.tick import job_tick
 from placement.models import Job
 from placement.planner.values.errors import LaunchInvalid
 from placement.protocol.commands import SlurmPlace
+from reservations.engines.bound_cards import bind_cards
 from reservations.models import CoUser
 from reservations.rules.lifecycle import State
+from reservations.store.booking_facts import site_policy
 from telemetry.models import Gpu, Node
 from telemetry.rules.slurm_use import SlurmUse
 from telemetry.slurm.cluster_view import SlurmGpuView, SlurmNodeView
@@ -108,3 +111,71 @@ def test_a_co_user_without_a_unix_user_runs_nothing(
     bob.unix_user = "bob"
     bob.save()
     assert launch(bob, reservation, **recipe)
+
+
+def test_jobs_get_the_gpus_that_slurm_gave_them(alice, reservation, orders) -> None:
+    first, second = (
+        launch(alice, reservation, name=name, gpu_count=1) for name in ("a", "b")
+    )
+    job_tick.tick(NOW)
+    first.refresh_from_db()
+    second.refresh_from_db()
+    one, two = first.gpu_ids[0], second.gpu_ids[0]
+    assert one != two
+
+    def show(*names: str, reservation_name: str = f"gp_lab1_{reservation.pk}") -> None:
+        busy = [
+            SlurmGpuView(
+                n,
+                "a100",
+                SlurmUse.BUSY,
+                job_id=n + 1,
+                job_name=name,
+                reservation=reservation_name,
+            )
+            for n, name in enumerate(names)
+        ]
+        view = SlurmNodeView("gp1", tuple(busy), cpus=2)
+        record_view("lab", [view], version="26.05.5", now=NOW)
+
+    def gpus() -> list[list[int]]:
+        bind_cards(NOW, site_policy())
+        first.refresh_from_db()
+        second.refresh_from_db()
+        return [first.gpu_ids, second.gpu_ids]
+
+    names = (f"gp-{second.pk}-1-k", f"gp-{first.pk}-1-k")
+    # A job of that name in another reservation, and one of another attempt.
+    show(*names, reservation_name="gp_lab1_9")
+    assert gpus() == [[one], [two]]
+    show(*(name.replace("-1-k", "-2-k") for name in names))
+    assert gpus() == [[one], [two]]
+    show(*names)
+    assert gpus() == [[two], [one]]
+
+
+def test_jobs_follow_the_gpus_of_their_reservation(alice, bob, reservation) -> None:
+    job = launch(alice, reservation, gpu_count=1)
+    job_tick.tick(NOW)
+    job.refresh_from_db()
+    (gpu,) = job.gpu_ids
+    bound_gpus.follow({gpu: 77}, [reservation.pk + 1])
+    job.refresh_from_db()
+    assert job.gpu_ids == [gpu]
+    bound_gpus.follow({gpu: 77}, [reservation.pk])
+    job.refresh_from_db()
+    assert job.gpu_ids == [77]
+
+
+def test_all_gpus_of_a_part_of_a_node_leave_the_rest(
+    alice, reservation, orders
+) -> None:
+    free = tuple(SlurmGpuView(n, "a100", SlurmUse.FREE) for n in range(4))
+    view = SlurmNodeView("gp1", free, cpus=2)
+    record_view("lab", [view], version="26.05.5", now=NOW)
+    launch(alice, reservation)
+    job_tick.tick(NOW)
+    (order,) = orders("slurm-lab")
+    assert len(order.gpu_uuids) == 2
+    assert order.slurm is not None
+    assert order.slurm.whole_node is False

@@ -1,5 +1,6 @@
-"""A Slurm that replays its transcripts: the sentences that 22.05 prints."""
+"""A Slurm that replays its transcripts: the sentences that 22.05 and 26.05 print."""
 
+import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +11,8 @@ from telemetry.slurm.slurm_commands import SlurmCommands, SlurmSilent
 from telemetry.slurm.slurm_output import SlurmOutputInvalid
 from tests.reservations.conftest import NOW
 
-VERSION = b"slurm-wlm 22.05.8\n"
+CORE_BASED = "Core-based reservation can not be updated"
+GPUS_OF_NODE = 4
 OVERLAP = "Requested reservation overlaps with another reservation"
 IN_USE = "Requested reservation is in use"
 BUSY = "Requested nodes are busy"
@@ -29,6 +31,8 @@ class SlurmState:
     """Number of jobs by the name of the reservation."""
     queue: list[str] = field(default_factory=list)
     """More lines of `squeue`: number, state, Unix user, reservation and node."""
+    gpus: dict[int, int] = field(default_factory=dict)
+    """GPUs of a job of the queue, by its number; 1 if it is not named."""
     commands: list[str] = field(default_factory=list)
     """The commands that change something."""
     refuse: dict[str, str] = field(default_factory=dict)
@@ -38,6 +42,7 @@ class SlurmState:
     """The portal's user is no operator, and PrivateData hides reservations from it."""
     hangs: bool = False
     """It answers a ping, and no command that changes something."""
+    version: str = "22.05.8"
     seconds: float = 0.0
     """So long each command takes that changes something."""
     spent_seconds: float = 0.0
@@ -54,11 +59,11 @@ class ReplayedSlurm(SlurmCommands):
     def _run(self, program: str, *arguments: str) -> bytes:
         state = self.state
         if "--version" in arguments:
-            return VERSION
+            return f"slurm-wlm {state.version}\n".encode()
         if state.away:
             raise SlurmSilent("Slurmctld(primary) at vm is DOWN")
         if program == "squeue":
-            return self._queue()
+            return self._jobs() if "--json" in arguments else self._queue()
         if program == "scancel":
             state.commands.append("scancel")
             state.jobs.pop(arguments[0].partition("=")[2], None)
@@ -67,7 +72,7 @@ class ReplayedSlurm(SlurmCommands):
         if verb == "ping":
             return b"Slurmctld(primary) at vm is UP\n"
         if "show" in arguments:
-            return self._listing()
+            return self._json() if "--json" in arguments else self._listing()
         told = dict(word.partition("=")[::2] for word in words if "=" in word)
         if "JobId" in told:
             state.queue = [
@@ -105,8 +110,11 @@ class ReplayedSlurm(SlurmCommands):
         if verb == "create":
             if name in holds:
                 raise self._error(verb, "Duplicate reservation name")
-            runs = any("|RUNNING|" in line for line in self.state.queue)
-            if runs and "IGNORE_JOBS" not in told["Flags"]:
+            number = _number(told)
+            ignored = "IGNORE_JOBS" in told["Flags"]
+            runs = [] if ignored else self._beside()
+            short = self._gpus_held(told) + number > GPUS_OF_NODE - sum(runs)
+            if short if number else runs:
                 raise self._error(verb, BUSY)
             holds[name] = told
         elif name not in holds:
@@ -115,11 +123,68 @@ class ReplayedSlurm(SlurmCommands):
             if self.state.jobs.get(name):
                 raise self._error(verb, IN_USE)
             del holds[name]
+        elif "Nodes" in told and "TRESPerNode" in holds[name]:
+            raise self._error(verb, CORE_BASED)
         else:
             flags = holds[name]["Flags"].split(",")
             if told.pop("Flags-", ""):
                 flags = [one for one in flags if not one.startswith("PURGE_COMP")]
             holds[name] |= {**told, "Flags": ",".join(flags)}
+
+    def _gpus_held(self, told: dict[str, str]) -> int:
+        """Return how many GPUs of the node other reservations hold at that time."""
+        start, end = _seconds(told["StartTime"]), _seconds(told["EndTime"])
+        return sum(
+            _number(one)
+            for one in self.state.holds.values()
+            if one["Nodes"] == told["Nodes"]
+            and _seconds(one["StartTime"]) < end
+            and start < _seconds(one["EndTime"])
+        )
+
+    def _beside(self) -> list[int]:
+        """Return the GPUs of each job that runs in no reservation."""
+        lines = [line.split("|") for line in self.state.queue]
+        return [
+            self.state.gpus.get(int(words[0]), 1)
+            for words in lines
+            if words[1] == "RUNNING" and words[3] not in self.state.holds
+        ]
+
+    def _jobs(self) -> bytes:
+        """As 26.05 prints the jobs that run (tests/data/slurm)."""
+        lines = [line.split("|") for line in self._queue().decode().splitlines()]
+        rows = [
+            {
+                "job_id": int(number),
+                "job_state": [state],
+                "user_name": user,
+                "resv_name": "" if reservation == "(null)" else reservation,
+                "nodes": node,
+                "gres_detail": [f"gpu:a100:{self.state.gpus.get(int(number), 1)}"],
+            }
+            for number, state, user, reservation, node in lines
+            if state == "RUNNING"
+        ]
+        return json.dumps({"jobs": rows, "errors": []}).encode()
+
+    def _json(self) -> bytes:
+        """As 26.05 prints it (tests/data/slurm)."""
+        rows = [
+            {
+                "name": name,
+                "start_time": {"set": True, "number": _seconds(told["StartTime"])},
+                "end_time": {"set": True, "number": _seconds(told["EndTime"])},
+                "node_list": told["Nodes"],
+                "users": told["Users"],
+                "flags": ["SPEC_NODES", "MAGNETIC", "TRES_PER_NODE"],
+                "tres": f"{told['TRESPerNode']},gres/gpu={_number(told)}"
+                if "TRESPerNode" in told
+                else "cpu=8",
+            }
+            for name, told in self.state.holds.items()
+        ]
+        return json.dumps({"reservations": rows, "errors": []}).encode()
 
     def _error(self, verb: str, sentence: str) -> SlurmOutputInvalid:
         return SlurmOutputInvalid(f"scontrol: Error {verb} the reservation: {sentence}")
@@ -141,6 +206,11 @@ class ReplayedSlurm(SlurmCommands):
         return "\n".join(
             ["9|PENDING|alice|(null)|", *self.state.queue, *lines]
         ).encode()
+
+
+def _number(told: dict[str, str]) -> int:
+    """Return how many GPUs of a node a reservation holds."""
+    return int(told.get("TRESPerNode", "").rpartition("=")[2] or 0)
 
 
 def _seconds(text: str) -> int:

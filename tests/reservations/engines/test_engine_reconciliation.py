@@ -1,7 +1,7 @@
 """Bookings of nodes of Slurm, and every row of the table of its failures."""
 
 from dataclasses import replace
-from datetime import date, time, timedelta
+from datetime import timedelta
 from unittest import mock
 
 import pytest
@@ -16,10 +16,9 @@ from reservations.engines.engine_refusals import EngineRefused, WholeNodeNeeded
 from reservations.models import EngineHold, LedgerEntry, Membership, Reservation
 from reservations.presence.engine_reconciliation import reconcile
 from reservations.rules.lifecycle import Kind, State
-from reservations.series.recurrence import Repeat, Rule
-from reservations.series.series_days import SeriesWish
-from reservations.series.service import AGAIN, checked_wish, create, extend, rehearse
+from reservations.series.service import AGAIN, create, extend, rehearse
 from tests.reservations.conftest import NOW, at
+from tests.reservations.engines.conftest import daily
 from tests.reservations.engines.replayed_slurm import (
     BUSY,
     NO_RIGHT,
@@ -232,17 +231,6 @@ def test_a_controller_that_hangs_is_asked_once(
     assert [type(day.refusal) for day in days] == [EngineRefused] * 4
     assert [day.state for day in days] == ["later"] * 4
     assert len(slurm.commands) == 1
-
-
-def daily(alice, node_gpus) -> SeriesWish:
-    rule = Rule(Repeat.DAILY, date(2026, 3, 3), time(9), "UTC", 3600, times=4)
-    return checked_wish(
-        user=alice,
-        membership=None,
-        gpu_ids=[gpu.pk for gpu in node_gpus],
-        rule=rule,
-        now=NOW,
-    )
 
 
 def test_the_preview_of_a_series_changes_nothing_in_slurm(

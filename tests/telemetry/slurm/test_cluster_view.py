@@ -125,6 +125,17 @@ def test_a_reservation_of_some_gpus_counts_its_own_jobs():
     assert [gpu.use for gpu in found] == [RESERVED, RESERVED, BUSY, FREE]
 
 
+def test_a_reservation_keeps_the_cards_that_stood_for_it():
+    """Otherwise two reservations would exchange theirs when a job ends."""
+    held = [
+        reservation(NOW - 5, name=name, tres=f"gres/gpu:a100={count}")
+        for name, count in (("r1", 1), ("r2", 2))
+    ]
+    before = {("g1", 3): "r1", ("g1", 0): "r2", ("g2", 1): "r1"}
+    (found,) = view_cluster([node()], [], held, now=NOW, before=before)
+    assert [gpu.reservation for gpu in found.gpus] == ["r2", "r2", "", "r1"]
+
+
 def test_a_reservation_of_a_few_cpus_holds_no_gpu():
     assert uses(node("gpu:1"), [], [reservation(NOW - 5, tres="cpu=2")]) == [FREE]
 

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.pure
     ("text", "found"),
     [
         ("gpu:a100:4", [("gpu", "a100", 4, ())]),
-        ("gpu:a100:4(S:0-1)", [("gpu", "a100", 4, ())]),
+        ("gpu:a100:4(S:0-1)", [("gpu", "a100", 4, (), True)]),
         ("gpu:4", [("gpu", "", 4, ())]),
         ("gpu", [("gpu", "", 1, ())]),
         ("gpu:a100:2(IDX:0-1)", [("gpu", "a100", 2, (0, 1))]),
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.pure
         ("gpu:a100:0(IDX:N/A)", [("gpu", "a100", 0, ())]),
         ("gpu:(null):2(IDX:0-1)", [("gpu", "", 2, (0, 1))]),
         ("gpu:2(CNT:2)", [("gpu", "", 2, ())]),
-        ("gpu:1g.5gb:7(S:0)", [("gpu", "1g.5gb", 7, ())]),
+        ("gpu:1g.5gb:7(S:0)", [("gpu", "1g.5gb", 7, (), True)]),
         ("gres:gpu:a100:2", [("gpu", "a100", 2, ())]),
         ("gres/gpu:a100=2", [("gpu", "a100", 2, ())]),
         ("gpu:a100:no_consume:2", [("gpu", "a100", 2, ())]),

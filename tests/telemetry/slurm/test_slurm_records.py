@@ -226,9 +226,14 @@ def test_reads_after_how_long_an_idle_reservation_ends(flag, seconds):
     (one,) = read_reservation_lines(line)
     assert one.purge_seconds == seconds
     told = {"time": {"set": bool(seconds), "infinite": False, "number": seconds}}
-    record = answers.new_reservation("r1", END, END + 60, "g1", purge_completed=told)
+    known = {"purge_completed": told, "flags": ["PURGE_COMP"]}
+    record = answers.new_reservation("r1", END, END + 60, "g1", **known)
     (one,) = read_reservations(answers.new("reservations", record))
     assert one.purge_seconds == seconds
+    # 26.05 keeps the time of a flag that was taken off.
+    record["flags"] = ["SPEC_NODES"]
+    (one,) = read_reservations(answers.new("reservations", record))
+    assert one.purge_seconds == 0
 
 
 def test_no_reservation_lines():

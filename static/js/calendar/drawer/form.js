@@ -81,6 +81,12 @@ export class Form {
     return gpu.foreign && Boolean(this.draft.start) && wallSeconds(this.nowWall(), this.draft.start) < 3600;
   }
 
+  /** Returns how another system gives out the chosen GPUs. "" if it is the portal. */
+  #engineNotes() {
+    const notes = this.draft.gpuIds.map((id) => this.store.gpu(id)?.engine_note).filter(Boolean);
+    return [...new Set(notes)].join(" ");
+  }
+
   #fewer() {
     const last = this.draft.gpuIds.at(-1);
     if (last !== undefined) this.draft.toggleGpu(last, false, "form");
@@ -136,7 +142,7 @@ export class Form {
     this.form.querySelector("#fewer-gpus").disabled = !n;
     // The message of "+" stays until the GPUs or the time change.
     const about = JSON.stringify([this.draft.gpuIds, this.draft.start, this.draft.end]);
-    if (about !== this.hintAbout) this.#hint("");
+    if (about !== this.hintAbout) this.#hint(this.#engineNotes());
     this.hintAbout = about;
   }
 
