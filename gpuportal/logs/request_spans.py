@@ -22,7 +22,7 @@ def traced(application: Callable[..., Awaitable[None]]) -> Callable[..., Any]:
     from opentelemetry.instrumentation.asgi import OpenTelemetryMiddleware
     from opentelemetry.util.http import parse_excluded_urls
 
-    async def with_real_scope(scope: dict[str, Any], *channels: object) -> None:
+    async def with_real_scope(scope: dict[str, Any], *channels: Any) -> None:
         await application(scope.get(_REAL, scope), *channels)
 
     spans = OpenTelemetryMiddleware(
@@ -33,7 +33,7 @@ def traced(application: Callable[..., Awaitable[None]]) -> Callable[..., Any]:
         exclude_spans=["receive", "send"],
     )
 
-    async def without_secrets(scope: dict[str, Any], *channels: object) -> None:
+    async def without_secrets(scope: dict[str, Any], *channels: Any) -> None:
         if scope["type"] in ("http", "websocket"):
             shown = {"path": _route(scope.get("path", "")), "query_string": b""}
             hidden = {"raw_path": b"", "client": None, _REAL: scope}

@@ -208,8 +208,8 @@ def main(arguments: list[str]) -> int:
     try:
         if arguments[0] == "list":
             folder, most_files, most_bytes, *own = arguments[1:]
-            limits = int(most_files), int(most_bytes)
-            answer = listing(folder, *limits, *own[:1], kept=own[1:])
+            left, kept = (own[0], own[1:]) if own else ("", [])
+            answer = listing(folder, int(most_files), int(most_bytes), left, kept)
             sys.stdout.write(json.dumps(answer))
             return 0
         folder, path, offset, *own = arguments[1:]
