@@ -9,7 +9,9 @@ from django.utils import timezone
 
 from reservations.models.accounts import Account, User
 
-UNIX_LOGIN_UNKNOWN = models.Q(unix_user="", name_from_provider=True)
+UNIX_LOGIN_UNKNOWN = models.Q(unix_user="") & (
+    models.Q(name_from_provider=True) | models.Q(identities__name_from_provider=True)
+)
 """Users whose Unix login is not known. The user name of all others is one."""
 
 
@@ -32,8 +34,9 @@ class Identity(models.Model):
         help_text="The person has the user name of the provider, where people may "
         "choose it. So it is no Unix login.",
     )
-    """Not used any more: `User.name_from_provider` is. The release after the next one
-    removes it."""
+    """Release 0.1.0 writes and reads only this one, before it is reloaded and after an
+    operator returns to it. So both are written, and either counts. The release after
+    the next one removes it."""
 
     class Meta:
         ordering = ["issuer", "pk"]

@@ -39,9 +39,17 @@ def unix_login(user: User) -> str:
     """Return the Unix login of a person: the one that the operator set, or the user
     name. "": it is not known, because the person may have chosen the user name.
     """
-    if user.unix_user or user.name_from_provider:
+    if user.unix_user or has_chosen_name(user):
         return user.unix_user
     return user.username
+
+
+def has_chosen_name(user: User) -> bool:
+    """Return whether a person may have chosen the user name at a provider."""
+    return (
+        user.name_from_provider
+        or user.identities.filter(name_from_provider=True).exists()
+    )
 
 
 def login_fault(user: User, changed: Collection[str]) -> LoginFault | None:

@@ -40,13 +40,15 @@ LOST = 4502
 """Code of the portal: the connection to the node is lost."""
 LOST_FILE = "GPUPORTAL_LOST_FILE"
 """Variable with the file in which `tunnel` leaves word that the connection is lost."""
+OPEN_NAME = "open"
+"""Name of the file beside it that `tunnel` makes when the node has answered."""
 IN_TMUX = ("tmux", "new-session", "-A", "-s", "gp")
 """Opens the user's session "gp", which is made at the first time."""
 NO_COMMAND = 127
 AGAIN_SECONDS = 120
 """How long `ssh` tries to connect again."""
 LASTED_SECONDS = 10
-"""A connection that lasted longer was open. The next loss is a new one."""
+"""If the node answered longer ago than this, the next loss is a new one."""
 PAUSE_SECONDS = 2
 LEAVE_SCREEN = "\x1b[?1049l\x1b[?25h"
 """Brings a terminal back from a full screen that was cut off."""
@@ -78,7 +80,7 @@ def _carry(args):
     line.line.settimeout(None)
     # Only this thread uses the connection: an encrypted one is not for two.
     here, read = _input(0)
-    typed, over = [here], False
+    typed, over, answered = [here], False, False
     while not over:
         ready = [line.line] if line.waits() else []
         if not ready:
@@ -88,7 +90,12 @@ def _carry(args):
             line.send(BINARY if data else TEXT, data or b"end")
             typed = typed if data else []
         if line.line in ready:
-            over = any([_passed_on(line, *one) for one in line.messages()])
+            found = line.messages()
+            if not answered and any(kind == BINARY for kind, _ in found):
+                answered = True
+                if file := os.environ.get(LOST_FILE):
+                    Path(file).with_name(OPEN_NAME).touch()
+            over = any([_passed_on(line, *one) for one in found])
 
 
 def _input(descriptor):
@@ -276,16 +283,18 @@ def ssh(args):
     again = f"{program()} ssh {shlex.join(_words(args))}"
     with tempfile.TemporaryDirectory() as folder:
         lost, give_up = Path(folder) / "lost", None
+        opened = lost.with_name(OPEN_NAME)
         while True:
-            began = time.monotonic()
             status = _connected(args, host, lost, quiet=give_up is not None)
             if status != 255 or not lost.exists():
                 break
             why = lost.read_text(encoding="utf-8")
             lost.unlink()
             now = time.monotonic()
-            if now - began > LASTED_SECONDS:
-                give_up = None
+            if opened.exists():
+                if time.time() - opened.stat().st_mtime > LASTED_SECONDS:
+                    give_up = None
+                opened.unlink()
             if not args.tmux or (give_up is not None and now > give_up):
                 raise Refused(f"{why.rstrip('.')}. Go on with: {again}", 3)
             if give_up is None:

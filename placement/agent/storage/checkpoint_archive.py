@@ -16,7 +16,7 @@ import sys
 import tarfile
 from pathlib import Path, PurePosixPath
 
-from placement.agent.storage.results_reader import FILE, entries
+from placement.agent.storage.results_reader import FILE, FolderWalk
 
 DONE, NONE, TOO_LARGE, UNSAFE, NO_ROOM = 0, 3, 4, 5, 6
 TAR_BYTES = 4096
@@ -26,7 +26,8 @@ TAR_BYTES = 4096
 def pack(folder: str, most_bytes: int) -> int:
     """Write what lies in a folder; NONE or TOO_LARGE, with its size, without a byte."""
     try:
-        found = [(path, size) for path, size, why in entries(folder) if not why]
+        walk = FolderWalk().entries(folder)
+        found = [(path, size) for path, size, why in walk if not why]
     except OSError:
         return NONE
     if not found:

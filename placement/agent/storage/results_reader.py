@@ -1,15 +1,14 @@
-"""Read a Job's results folder as the Job's user.
+"""Read a Job's results as the Job's user.
 
-    python -m placement.agent.storage.results_reader collect WORK RESULTS [NAME ...]
-    python -m placement.agent.storage.results_reader list FOLDER MOST_FILES MOST_BYTES
-    python -m placement.agent.storage.results_reader send FOLDER PATH OFFSET
+    python -m placement.agent.storage.results_reader list FOLDER FILES BYTES [OWN NAMES]
+    python -m placement.agent.storage.results_reader send FOLDER PATH OFFSET [OWN]
 
-``collect`` moves what a script wrote to its own folder to the results folder in it,
-except the named files. ``list`` prints one JSON object: the files with size and
-SHA-256, and the omitted files with reasons. ``send`` writes one file's bytes from an
-offset. Everything is opened by descriptor, folder by folder, and no link is followed,
-so a name that is replaced during the walk leads nowhere else. Only regular files are
-opened.
+``list`` prints one JSON object: the files of the results folder with size and SHA-256,
+and the omitted files with reasons. OWN is a script's own folder. What lies in it comes
+after the results and within the same limits, except the named files. ``send`` writes
+one file's bytes from an offset. Everything is opened by descriptor, folder by folder,
+and no link is followed, so a name that is replaced during the walk leads nowhere else.
+Only regular files are opened.
 """
 
 from __future__ import annotations
@@ -20,12 +19,13 @@ import os
 import shutil
 import stat
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 MOST_ENTRIES = 10_000
 MOST_DEPTH = 16
 MOST_PATH = 220
 MOST_LEFT_OUT = 50
+TOO_MANY = f"more than {MOST_ENTRIES:,} entries: it and others were not looked at"
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 """Opens a real folder, never a link to one, and never waits."""
 FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
@@ -35,38 +35,57 @@ class NotThere(Exception):
     """No such regular file in the folder."""
 
 
-def entries(folder: str) -> Iterator[tuple[str, int, str]]:
-    """Yield (path, bytes, why it is left out or "") of all that lies in a folder.
+def _skip_none(_name: str, _mode: int) -> bool:
+    return False
 
-    Raises:
-        OSError: the folder itself cannot be opened, or is a link.
-    """
-    seen = 0
-    todo = [("", os.open(folder, FOLDER), 0)]
-    while todo:
-        above, handle, depth = todo.pop()
-        try:
-            with os.scandir(handle) as found:
-                names = sorted(entry.name for entry in found)
-            for name in names:
-                seen += 1
-                if seen > MOST_ENTRIES:
-                    for _, other, _ in todo:
-                        os.close(other)
-                    return
-                path = f"{above}{name}"
-                facts = os.stat(name, dir_fd=handle, follow_symlinks=False)
-                if stat.S_ISDIR(facts.st_mode) and depth < MOST_DEPTH:
-                    try:
-                        inner = os.open(name, FOLDER, dir_fd=handle)
-                    except OSError as error:
-                        yield path, 0, f"cannot be opened: {error.strerror}"
+
+class FolderWalk:
+    """Walks several folders, which have MOST_ENTRIES files and folders in total."""
+
+    def __init__(self) -> None:
+        self._seen = 0
+
+    def entries(
+        self, folder: str, is_skipped: Callable[[str, int], bool] = _skip_none
+    ) -> Iterator[tuple[str, int, str]]:
+        """Yield (path, bytes, why it is left out or "") of all that lies in a folder.
+
+        Where the walk ends early, the last one is left out because of TOO_MANY.
+
+        Args:
+            is_skipped: whether a name with a mode, directly in the folder, is ignored.
+
+        Raises:
+            OSError: the folder itself cannot be opened, or is a link.
+        """
+        todo = [("", os.open(folder, FOLDER), 0)]
+        while todo:
+            above, handle, depth = todo.pop()
+            try:
+                with os.scandir(handle) as found:
+                    names = sorted(entry.name for entry in found)
+                for name in names:
+                    path = f"{above}{name}"
+                    facts = os.stat(name, dir_fd=handle, follow_symlinks=False)
+                    if not above and is_skipped(name, facts.st_mode):
                         continue
-                    todo.append((f"{path}/", inner, depth + 1))
-                else:
-                    yield path, facts.st_size, _why_not(path, facts.st_mode)
-        finally:
-            os.close(handle)
+                    self._seen += 1
+                    if self._seen > MOST_ENTRIES:
+                        for _, other, _ in todo:
+                            os.close(other)
+                        yield path, facts.st_size, TOO_MANY
+                        return
+                    if stat.S_ISDIR(facts.st_mode) and depth < MOST_DEPTH:
+                        try:
+                            inner = os.open(name, FOLDER, dir_fd=handle)
+                        except OSError as error:
+                            yield path, 0, f"cannot be opened: {error.strerror}"
+                            continue
+                        todo.append((f"{path}/", inner, depth + 1))
+                    else:
+                        yield path, facts.st_size, _why_not(path, facts.st_mode)
+            finally:
+                os.close(handle)
 
 
 def _why_not(path: str, mode: int) -> str:
@@ -110,19 +129,28 @@ def _step(handle: int, name: str, flags: int) -> int:
         os.close(handle)
 
 
-def listing(folder: str, most_files: int, most_bytes: int) -> dict[str, object]:
-    """Return the files to upload in the order of names, and the omitted ones."""
+def listing(
+    folder: str,
+    most_files: int,
+    most_bytes: int,
+    own: str = "",
+    kept: Collection[str] = (),
+) -> dict[str, object]:
+    """Return the files to upload in the order of names, and the omitted ones.
+
+    Those of a script's own folder follow those of the results folder.
+    """
     files: list[dict[str, object]] = []
     left_out: list[dict[str, object]] = []
     total = 0
-    for path, size, why in sorted(entries(folder)):
+    for path, size, why in _found(folder, own, kept):
         if not why and len(files) >= most_files:
             why = f"more than {most_files} files"
         if not why and total + size > most_bytes:
             why = f"with it they would be more than {most_bytes:,} bytes"
         if not why:
             try:
-                with os.fdopen(open_inside(folder, path), "rb") as file:
+                with os.fdopen(open_result(path, folder, own), "rb") as file:
                     digest = hashlib.file_digest(file, "sha256").hexdigest()
                     read = file.tell()
                 total += read
@@ -130,54 +158,62 @@ def listing(folder: str, most_files: int, most_bytes: int) -> dict[str, object]:
                 continue
             except (NotThere, OSError) as error:
                 why = f"cannot be read: {str(error)[:80]}"
-        if len(left_out) < MOST_LEFT_OUT:
+        if len(left_out) < MOST_LEFT_OUT or why == TOO_MANY:
             shown = path.encode(errors="replace").decode()[:MOST_PATH]
             left_out.append({"path": shown, "size": size, "why": why[:120]})
     return {"files": files, "left_out": left_out}
 
 
-def collect(work: str, results: str, kept: Collection[str]) -> list[str]:
-    """Move files and folders of a Job's own folder to its results. Return their names.
+def _found(
+    folder: str, own: str, kept: Collection[str]
+) -> Iterator[tuple[str, int, str]]:
+    """Yield what lies in the results folder, then what lies in a script's own folder.
 
-    Hidden ones, links and the kept ones stay. So do those whose name the results have
-    already.
+    Hidden files, links and the kept ones are no results. Nor are those whose name the
+    results folder has.
     """
-    moved = []
-    handle = os.open(work, FOLDER)
+    walk = FolderWalk()
+    yield from sorted(walk.entries(folder))
+    if not own:
+        return
+    there = {*kept, *os.listdir(folder)}  # noqa: PTH208 - names that pathlib would join
+    there.add(os.path.relpath(folder, own))
+
+    def is_skipped(name: str, mode: int) -> bool:
+        no_result = name in there or name.startswith((".", "__"))
+        return no_result or not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+
     try:
-        place = os.open(results, FOLDER, dir_fd=handle)
-        try:
-            # Of open folders, which pathlib does not list.
-            there = set(os.listdir(place))  # noqa: PTH208
-            for name in sorted(os.listdir(handle)):  # noqa: PTH208
-                if name in there or name in kept or name.startswith((".", "__")):
-                    continue
-                mode = os.stat(name, dir_fd=handle, follow_symlinks=False).st_mode
-                if name == results or not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-                    continue
-                os.rename(name, name, src_dir_fd=handle, dst_dir_fd=place)
-                moved.append(name)
-        finally:
-            os.close(place)
-    finally:
-        os.close(handle)
-    return moved
+        yield from sorted(walk.entries(own, is_skipped))
+    except OSError as error:
+        yield ".", 0, f"cannot be opened: {error.strerror}"
+
+
+def open_result(path: str, folder: str, own: str = "") -> int:
+    """Open a file of the results folder, or otherwise of a script's own folder.
+
+    Raises:
+        NotThere: no regular file has that name in either.
+    """
+    try:
+        return open_inside(folder, path)
+    except NotThere:
+        if not own:
+            raise
+    return open_inside(own, path)
 
 
 def main(arguments: list[str]) -> int:
-    """Collect, list or send; 0, or 1 with one line on standard error."""
+    """List or send; 0, or 1 with one line on standard error."""
     try:
-        if arguments[0] == "collect":
-            work, results, *kept = arguments[1:]
-            collect(work, results, kept)
-            return 0
         if arguments[0] == "list":
-            folder, most_files, most_bytes = arguments[1:]
-            answer = listing(folder, int(most_files), int(most_bytes))
+            folder, most_files, most_bytes, *own = arguments[1:]
+            left, kept = (own[0], own[1:]) if own else ("", [])
+            answer = listing(folder, int(most_files), int(most_bytes), left, kept)
             sys.stdout.write(json.dumps(answer))
             return 0
-        folder, path, offset = arguments[1:]
-        with os.fdopen(open_inside(folder, path), "rb") as file:
+        folder, path, offset, *own = arguments[1:]
+        with os.fdopen(open_result(path, folder, *own), "rb") as file:
             file.seek(int(offset))
             shutil.copyfileobj(file, sys.stdout.buffer, 2**20)
         return 0

@@ -79,9 +79,8 @@ class ResultCarrier:
         try:
             identity = identity_of(folder)
             limits = self._request_json(folder, "GET")
-            if _is_script(folder):
-                _collect(folder.work, identity)
-            told = _listing(place, identity, limits)
+            own = folder.work if _is_script(folder) else None
+            told = _listing(place, own, identity, limits)
             if told["files"] or told["left_out"]:
                 wanted = self._request_json(folder, "PUT", json.dumps(told).encode())[
                     "files"
@@ -89,7 +88,7 @@ class ResultCarrier:
                 for row in wanted:
                     if stop.is_set():
                         return
-                    self._send(folder, place, identity, row)
+                    self._send(folder, place, own, identity, row)
         except (ChannelRefused, OrderRefused, ResultUnreadable) as refusal:
             logger.warning("results of job %s: %s", folder.name, refusal)
         item.report(results=True)
@@ -123,13 +122,14 @@ class ResultCarrier:
         self,
         folder: JobFolder,
         place: Path,
+        own: Path | None,
         identity: UnixIdentity | None,
         row: dict[str, Any],
     ) -> None:
         """Send one file from where the web has it; a file that changed is left."""
         at, size = int(row["have"]), int(row["size"])
         while at < size or size == 0:
-            with _reading(place, identity, str(row["path"]), at) as file:
+            with _reading(place, own, identity, str(row["path"]), at) as file:
                 at = self._stream(folder, int(row["id"]), file, at, size)
             if size == 0:
                 return
@@ -167,30 +167,21 @@ def _is_script(folder: JobFolder) -> bool:
     return order.recipe is None
 
 
-def _collect(work: Path, identity: UnixIdentity | None) -> None:
-    """Move what a script wrote to its own folder to the results.
+def _listing(
+    place: Path,
+    own: Path | None,
+    identity: UnixIdentity | None,
+    limits: dict[str, Any],
+) -> dict[str, Any]:
+    """List the results, and what a script left in its own folder.
 
     The examples of libraries write to the folder in which they are started. The
-    portal's own files and the checkpoint stay: the next attempt resumes from it.
+    portal's own files and the checkpoint are no results.
     """
-    done = subprocess.run(
-        _command("collect", str(work), RESULTS, SCRIPT, CHECKPOINT, *FILES),
-        **as_user(identity),
-        capture_output=True,
-        timeout=LIST_SECONDS,
-        check=False,
-    )
-    if done.returncode != 0:
-        told = done.stderr.decode(errors="replace")[-200:].strip()
-        logger.warning("what lies in %s stays there: %s", work, told)
-
-
-def _listing(
-    place: Path, identity: UnixIdentity | None, limits: dict[str, Any]
-) -> dict[str, Any]:
     numbers = (str(int(limits[name])) for name in ("most_files", "most_bytes"))
+    left = () if own is None else (str(own), SCRIPT, CHECKPOINT, *FILES)
     done = subprocess.run(
-        _command("list", str(place), *numbers),
+        _command("list", str(place), *numbers, *left),
         **as_user(identity),
         capture_output=True,
         timeout=LIST_SECONDS,
@@ -203,11 +194,15 @@ def _listing(
 
 @contextmanager
 def _reading(
-    place: Path, identity: UnixIdentity | None, path: str, offset: int
+    place: Path,
+    own: Path | None,
+    identity: UnixIdentity | None,
+    path: str,
+    offset: int,
 ) -> Iterator[IO[bytes]]:
     """Read one file through a process of the Job's user."""
     process = subprocess.Popen(
-        _command("send", str(place), path, str(offset)),
+        _command("send", str(place), path, str(offset), *([str(own)] if own else [])),
         **as_user(identity),
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

@@ -135,6 +135,8 @@ def disconnect(*, identity_id: int, user_id: int, actor: User, now: datetime) ->
             issuer=found.issuer,
         )
         end_tokens(found.user)
+        if found.name_from_provider:
+            User.objects.filter(pk=user_id).update(name_from_provider=True)
         found.delete()
 
 
@@ -216,6 +218,7 @@ def _connect(
         user=person,
         issuer=provider.issuer,
         subject=claims.subject,
+        name_from_provider=person.name_from_provider,
         created_at=now,
         seen_at=now,
     )

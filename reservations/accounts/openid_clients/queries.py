@@ -16,6 +16,7 @@ from reservations.models import (
     OpenidToken,
     User,
 )
+from reservations.store.unix_logins import has_chosen_name
 
 
 def client_of(client_id: str) -> OpenidClient | None:
@@ -53,7 +54,7 @@ def username_for_services(user: User) -> str:
     a colleague's login. It is never given away. The Unix user that an admin has set
     takes its place.
     """
-    if user.name_from_provider:
+    if has_chosen_name(user):
         return user.unix_user
     return user.username
 

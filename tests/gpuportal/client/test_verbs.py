@@ -4,6 +4,7 @@ import json
 import os
 import struct
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 from django.utils import timezone
@@ -535,6 +536,36 @@ def test_a_shell_in_tmux_is_connected_again(lossy_ssh, monkeypatch):
     status, told, calls = lossy_ssh("17", "--tmux", losses=9)
     assert (status, len(calls)) == (3, 2)
     assert told.endswith(" Go on with: gp ssh 17 --tmux\n")
+
+
+@pytest.mark.parametrize(("answers", "tries", "losses"), [(0, 7, 1), (3, 9, 3)])
+def test_only_an_answer_of_the_node_begins_another_two_minutes(
+    main, monkeypatch, capfd, answers, tries, losses
+):
+    from gpuportal_client import ssh_commands
+
+    now, began = [10**9], []
+
+    def connect(args, host, lost, quiet):
+        began.append(now[0])
+        if len(began) <= answers:
+            opened = lost.with_name(ssh_commands.OPEN_NAME)
+            opened.touch()
+            os.utime(opened, (now[0], now[0]))
+        now[0] += 20  # packets are lost
+        lost.write_text("the portal does not answer")
+        return 255
+
+    def pause(seconds):
+        now[0] += seconds
+
+    clock = SimpleNamespace(monotonic=lambda: now[0], time=lambda: now[0], sleep=pause)
+    monkeypatch.setattr(ssh_commands, "time", clock)
+    monkeypatch.setattr(ssh_commands, "_connected", connect)
+    assert main(["ssh", "17", "--tmux"]) == 3
+    told = capfd.readouterr().err
+    assert (len(began), told.count("Connecting again")) == (tries, losses)
+    assert told.endswith("Go on with: gp ssh 17 --tmux\n")
 
 
 def test_text_of_other_people_cannot_steer_a_terminal(main):

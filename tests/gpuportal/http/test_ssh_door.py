@@ -127,6 +127,7 @@ def test_a_student_runs_ssh_and_scp_through_the_portal(lab, alice, tmp_path):
     _, told = held.communicate(timeout=PATIENCE_SECONDS)
     assert held.returncode == 255 and b"gp.py" not in told
     assert (tmp_path / "lost").read_text().startswith("the connection has ended: ")
+    assert (tmp_path / "open").exists()
 
 
 async def test_the_client_is_warned_where_the_node_cannot_do_it():

@@ -14,7 +14,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 
 from gpuportal.checks import traces_can_be_exported
 from gpuportal.logs import trace_export
-from tests.gpuportal.logs.trace_site import REQUEST, TRACE
+from tests.gpuportal.logs.trace_site import CLIENT, REQUEST, SECRET, TRACE
 from tests.gpuportal.running import ROOT, environ_for
 
 pytestmark = pytest.mark.pure
@@ -26,6 +26,7 @@ class Collector(ThreadingHTTPServer):
     def __init__(self) -> None:
         self.spans: dict[str, dict[str, str]] = {}
         self.services: set[str] = set()
+        self.bytes = b""
         super().__init__(("127.0.0.1", 0), Taker)
 
 
@@ -36,6 +37,7 @@ class Taker(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers["Content-Length"]))
         if self.headers.get("Content-Encoding") == "gzip":
             body = gzip.decompress(body)
+        self.server.bytes += body
         sent = ExportTraceServiceRequest.FromString(body)
         for resource in sent.resource_spans:
             for one in resource.resource.attributes:
@@ -92,6 +94,10 @@ def test_requests_and_tasks_are_traced_with_the_id_of_their_request(tmp_path):
     task = spans["run/trace_site.work"]
     assert task["trace"] == outer
     assert task[trace_export.REQUEST_ATTRIBUTE] == line["request_id"]
+    # Paths of invitations and calendars are secrets, and so are queries.
+    assert spans["GET /welcome/<str:token>/"]["http.target"].endswith("<str:token>/")
+    for secret in (SECRET, CLIENT):
+        assert secret.encode() not in collector.bytes
     assert collector.services == {"gpuportal-web"}
 
 

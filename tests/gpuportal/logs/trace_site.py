@@ -10,6 +10,7 @@ import sys
 from contextlib import suppress
 
 import redis
+from django.urls import resolve
 
 from gpuportal.asgi import application
 from gpuportal.celery import app, trace_tasks
@@ -17,6 +18,14 @@ from gpuportal.logs.log_format import JsonLines, RequestIdFilter
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 REQUEST = "proxy-gave-this-id"
+SECRET = "b2xkLXNlY3JldA"
+SECRET_PATHS = (
+    f"/welcome/{SECRET}/",
+    f"/join/{SECRET}/",
+    f"/wall/{SECRET}/",
+    f"/ical/{SECRET}.ics",
+)
+CLIENT = "192.0.2.77"
 
 
 @app.task(name="trace_site.work")
@@ -36,7 +45,8 @@ async def ask(kind: str, path: str) -> int:
         (b"traceparent", f"00-{TRACE}-b7ad6b7169203331-01".encode()),
     ]
     scope = {"type": kind, "path": path, "raw_path": path.encode(), "root_path": ""}
-    scope |= {"headers": headers, "query_string": b"", "client": ("127.0.0.1", 1)}
+    scope |= {"headers": headers, "client": (CLIENT, 1)}
+    scope |= {"query_string": f"code={SECRET}".encode()}
     scope |= {"server": ("testserver", 80), "scheme": "http", "http_version": "1.1"}
     first = {"type": "websocket.connect"}
     if kind == "http":
@@ -61,8 +71,11 @@ def main() -> None:
     """Do the work, and send all spans."""
     statuses = [
         asyncio.run(ask("http", path))
-        for path in ("/node/v1/jobs/17/script", "/no/such/page", "/healthz")
+        for path in ("/node/v1/jobs/17/script", f"/{SECRET}", "/healthz")
     ]
+    for path in SECRET_PATHS:
+        resolve(path)
+        asyncio.run(ask("http", path))
     # There is no broker here, which only the span shows.
     with suppress(redis.ConnectionError):
         asyncio.run(ask("websocket", "/ws/board/"))

@@ -70,28 +70,67 @@ def test_only_regular_files_are_listed_and_no_link_is_followed(tmp_path, capsys)
     assert capsys.readouterr().err
 
 
+KEPT = ("script", "plan.json", "checkpoint")
+
+
+def told_of(results: Path, capfd, most_files: int = 10) -> dict[str, list]:
+    """List the results and the folder around them, as the agent does."""
+    words = ["list", str(results), str(most_files), "1000000000", str(results.parent)]
+    assert results_reader.main([*words, *KEPT]) == 0
+    return json.loads(capfd.readouterr().out)
+
+
 @pytest.mark.pure
-def test_what_a_script_leaves_in_its_own_folder_becomes_a_result(tmp_path, capsys):
-    (tmp_path / "results").mkdir()
+def test_what_a_script_leaves_in_its_own_folder_becomes_a_result(tmp_path, capfd):
+    results = tmp_path / "results"
+    results.mkdir()
     for name in ("script", "plan.json", "model.pt", ".cache", "both"):
         (tmp_path / name).write_text(name)
-    (tmp_path / "results" / "both").write_text("of the results")
+    (results / "both").write_text("of the results")
+    (results / "z").write_text("z")
     (tmp_path / "checkpoint").mkdir()
     (tmp_path / "runs" / "1").mkdir(parents=True)
     (tmp_path / "runs" / "1" / "events").write_text("x")
     (tmp_path / "out").symlink_to("/etc")
-    words = ["collect", str(tmp_path), "results", "script", "plan.json", "checkpoint"]
-    assert results_reader.main(words) == 0
-    found = results_reader.listing(str(tmp_path / "results"), 10, 10**9)["files"]
-    assert [row["path"] for row in found] == ["both", "model.pt", "runs/1/events"]
-    assert (tmp_path / "results" / "both").read_text() == "of the results"
-    left = {one.name for one in tmp_path.iterdir()}
-    assert left == {"script", "plan.json", ".cache", "both", "checkpoint", "out"} | {
-        "results"
-    }
-    assert results_reader.main(words) == 0
-    assert results_reader.main(["collect", str(tmp_path), "out"]) == 1
-    assert capsys.readouterr().err
+    told = told_of(results, capfd)
+    paths = [row["path"] for row in told["files"]]
+    assert paths == ["both", "z", "model.pt", "runs/1/events"]
+    assert not told["left_out"]
+    for path, data in (("both", "of the results"), ("runs/1/events", "x")):
+        assert (
+            results_reader.main(["send", str(results), path, "0", str(tmp_path)]) == 0
+        )
+        assert capfd.readouterr().out == data
+    assert results_reader.main(["send", str(results), "model.pt", "0"]) == 1
+    # Here the folder can be read only by its path.
+    (tmp_path / "own").symlink_to(tmp_path)
+    told = results_reader.listing(str(results), 10, 10**9, str(tmp_path / "own"))
+    assert [row["path"] for row in told["files"]] == ["both", "z"]
+    (row,) = told["left_out"]
+    assert row["path"] == "." and "cannot be opened" in row["why"]
+
+
+@pytest.mark.pure
+def test_what_a_script_leaves_displaces_no_result(tmp_path, capfd, monkeypatch):
+    results = tmp_path / "results"
+    (results / "a").mkdir(parents=True)
+    (results / "a" / "model.pt").write_text("weights")
+    (tmp_path / "data").mkdir(mode=0o755)
+    for number in range(12):
+        (tmp_path / "data" / f"{number:02}").touch()
+    (tmp_path / "data").chmod(0o555)  # as Go and conda leave their caches
+    told = told_of(results, capfd, most_files=3)
+    paths = [row["path"] for row in told["files"]]
+    assert paths == ["a/model.pt", "data/00", "data/01"]
+    assert {row["why"] for row in told["left_out"]} == {"more than 3 files"}
+    monkeypatch.setattr(results_reader, "MOST_ENTRIES", 5)
+    monkeypatch.setattr(results_reader, "MOST_LEFT_OUT", 0)
+    told = told_of(results, capfd)
+    paths = [row["path"] for row in told["files"]]
+    assert paths == ["a/model.pt", "data/00", "data/01"]
+    (row,) = told["left_out"]
+    assert (row["path"], row["why"]) == ("data/02", results_reader.TOO_MANY)
+    (tmp_path / "data").chmod(0o755)
 
 
 class Item:

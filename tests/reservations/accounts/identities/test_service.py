@@ -228,13 +228,24 @@ def test_a_name_that_the_provider_chose_is_no_unix_login(omar, alice):
     service.connect(user=alice, provider=UNI, claims=claims("al"), now=timezone.now())
     assert (unix_login(ada), unix_login(bo), unix_login(alice)) == ("", "bo", "alice")
     assert {"bo", "alice"} <= load_logins().keys() and "ada" not in load_logins()
+    # Release 0.1.0 reads it in the identity.
+    rows = Identity.objects.filter(name_from_provider=True)
+    assert [row.user for row in rows] == [ada]
     User.objects.filter(pk=ada.pk).update(unix_user="adal")
     ada.refresh_from_db()
     assert unix_login(ada) == "adal" and load_logins()["adal"] == ada.pk
 
 
-def test_a_name_that_a_person_chose_is_no_unix_login_after_the_login_is_gone(omar):
+@pytest.mark.parametrize("release", ["this", "0.1.0"])
+def test_a_name_that_a_person_chose_is_no_unix_login_after_the_login_is_gone(
+    omar, release
+):
     ada = sign_in("ada", provider=OPEN)
+    if release == "0.1.0":
+        User.objects.update(name_from_provider=False)
+        ada.refresh_from_db()
+        assert unix_login(ada) == "" and username_for_services(ada) == ""
+        assert "ada" not in load_logins() and "omar" in load_logins()
     service.disconnect(
         identity_id=Identity.objects.get().pk,
         user_id=ada.pk,
