@@ -3,7 +3,7 @@
 from collections.abc import Collection
 
 from placement.planner.launch.files.adaptation_files import dtype_of
-from placement.planner.launch.files.launch_file_error import NoSuchLaunch
+from placement.planner.launch.files.launch_file_error import NoSuchLaunch, one_line
 from placement.planner.launch.files.trainer_arguments import (
     ATTENTION,
     command_line,
@@ -30,7 +30,7 @@ def readme(plan: Plan, spec: ModelSpec, names: Collection[str]) -> str:
         f"{worst.gpu_label} holds {gib(worst.likely_bytes)} of {gib(worst.free_bytes)}."
     )
     lines = [first, _load(plan, names), _start(plan, spec, names)]
-    return "\n".join(" ".join(line.split()) for line in lines) + "\n"
+    return "\n".join(one_line(line) for line in lines) + "\n"
 
 
 def _load(plan: Plan, names: Collection[str]) -> str:

@@ -9,7 +9,10 @@ from collections.abc import Sequence
 from shlex import quote
 
 from placement.planner.launch.files.adaptation_files import COMPUTE, weights_of
-from placement.planner.launch.files.launch_file_error import NoSuchLaunch
+from placement.planner.launch.files.launch_file_error import (
+    NoSuchLaunch,
+    head_comment,
+)
 from placement.planner.launch.files.torchrun import visible
 from placement.planner.launch.language_model_servers import MEMORY_RATIO
 from placement.planner.model.spec import ModelSpec
@@ -139,10 +142,10 @@ def _script(plan: Plan, words: Sequence[str], *, layers_variable: str) -> str:
     blocks = _stage_blocks(plan)
     lines = [
         "#!/bin/sh",
-        f"# {plan.title}: {plan.model}".replace("\n", " "),
+        head_comment(plan),
         "# Its first argument is the folder of the model. Other options may follow.",
         "set -eu",
-        *visible([shard.gpu_uuid for shard in plan.shards]),
+        *visible(plan.shards),
     ]
     if len(set(blocks)) > 1:
         lines.append(f"export {layers_variable}={','.join(map(str, blocks))}")
