@@ -518,7 +518,7 @@ class TestHostileValues:
                     scripts.append(path.name)
         assert seen >= {"launch.sh", "vllm.sh", "sglang.sh", "sft.yaml", "README.md"}
         loop = (
-            "for one in \"$@\"; do sh -n \"$one\" || echo bad $one; "
+            'for one in "$@"; do sh -n "$one" || echo bad $one; '
             "NODE_RANK=0 sh \"$one\" 'a; touch PWN' >&2 || :; done"
         )
         done = subprocess.run(
@@ -543,7 +543,9 @@ class TestTorchrun:
     def test_gpus_without_a_uuid_of_cuda_are_shown_by_their_index(self):
         uuids = ("MIG-1", "lab-a:3")
         offers = [make_offer(n + 2, uuid=uuid) for n, uuid in enumerate(uuids)]
-        found = plan(tiny(), Workload(batch=2), offers, limits=PlanLimits(strategies=("ddp",)))
+        found = plan(
+            tiny(), Workload(batch=2), offers, limits=PlanLimits(strategies=("ddp",))
+        )
         text = texts(found.plans[0], tiny())["launch.sh"]
         assert "CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES=MIG-1,3\n" in text
 
