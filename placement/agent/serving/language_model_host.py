@@ -9,6 +9,7 @@ in one line, with the command that installs it.
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -28,6 +29,7 @@ from placement.planner.launch.language_model_servers import (
     ServedText,
     transformers_words,
     vllm_words,
+    with_indices,
 )
 from placement.planner.values.errors import LaunchInvalid
 from placement.protocol.job_lifecycle import CANNOT_START
@@ -36,6 +38,9 @@ from telemetry.protocol.codec import Malformed, decode
 SOCKET_NAME = "text.sock"
 LOAD_SECONDS = 1800.0
 """How long a connection waits for a model that is being loaded."""
+LIST_GPUS = ("nvidia-smi", "--query-gpu=index,uuid", "--format=csv,noheader")
+SMI_SECONDS = 60.0
+"""How long nvidia-smi may take. It is slow where the driver is loaded for it."""
 HELPER = Path(__file__).parent / "transformers_server.py"
 QUIET = {
     "HF_HUB_OFFLINE": "1",
@@ -48,6 +53,10 @@ QUIET = {
 
 class ServerMissing(Exception):
     """The environment has no such server. The text says how to install it."""
+
+
+class GpusUnknown(Exception):
+    """nvidia-smi does not tell the indices of the job's Gpus. The text says why."""
 
 
 def served_folder(settings: Mapping[str, Any], environ: Mapping[str, str]) -> Path:
@@ -150,6 +159,28 @@ def server_command(
     return checked_argv(words, (server.program,), folder)
 
 
+def vllm_gpus(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables by which vLLM finds the job's Gpus.
+
+    nvidia-smi is asked in the job itself. Where other Gpus are hidden from the job, it
+    and CUDA count only the visible ones.
+
+    Raises:
+        GpusUnknown: nvidia-smi does not list one of the Gpus, or fails.
+    """
+    visible = environ.get("CUDA_VISIBLE_DEVICES", "")
+    if "GPU-" not in visible:
+        return {}
+    try:
+        listed = subprocess.run(
+            LIST_GPUS, capture_output=True, text=True, timeout=SMI_SECONDS, check=True
+        ).stdout
+        indices = with_indices(visible, listed)
+    except (OSError, subprocess.SubprocessError, LookupError) as error:
+        raise GpusUnknown(f"vLLM needs the indices of the GPUs: {error}") from error
+    return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": indices}
+
+
 def main(argv: Sequence[str]) -> int:
     """Serve a model: ``language_model_host SETTINGS`` with the recipe's settings."""
     try:
@@ -175,16 +206,17 @@ def main(argv: Sequence[str]) -> int:
                 gpu_count=int(environ.get("GPUPORTAL_GPU_COUNT", "1")),
             )
             words = server_command(server, text, socket_path, programs)
+            gpus = vllm_gpus(environ) if server is VLLM and on_gpus else {}
         except LaunchInvalid as invalid:
             sys.stderr.write(f"gpuportal: {'; '.join(invalid.fields.values())}\n")
             return CANNOT_START
-        except (ServerMissing, OSError) as problem:
+        except (ServerMissing, GpusUnknown, OSError) as problem:
             sys.stderr.write(f"gpuportal: {problem}\n")
             return CANNOT_START
         Path(place, name).symlink_to(model)
         sys.stderr.write(f"gpuportal: {server.name} loads {model}\n")
         host = ProgramHost(socket_path, ready_seconds=LOAD_SECONDS)
-        return run_program(words, {**environ, **QUIET}, host, folder=place)
+        return run_program(words, {**environ, **QUIET, **gpus}, host, folder=place)
 
 
 if __name__ == "__main__":

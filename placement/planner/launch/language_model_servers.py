@@ -73,6 +73,34 @@ def vllm_words(text: ServedText, socket_path: str) -> list[str]:
     ]
 
 
+def with_indices(visible: str, listed: str) -> str:
+    """Return CUDA_VISIBLE_DEVICES with indices instead of UUIDs.
+
+    vLLM's releases until 2026 (0.20.1 for one) read indices only, and end with a
+    ValueError otherwise. The UUID of a MIG instance has no index and stays.
+
+    Args:
+        visible: the variable's value. Its indices stay.
+        listed: what `nvidia-smi --query-gpu=index,uuid --format=csv,noheader` prints.
+
+    Raises:
+        LookupError: nvidia-smi lists no GPU with one of the UUIDs.
+
+    >>> with_indices("GPU-b,MIG-c", "0, GPU-a\\n1, GPU-b")
+    '1,MIG-c'
+    """
+    indices = {}
+    for line in listed.splitlines():
+        index, _, uuid = line.partition(",")
+        indices[uuid.strip()] = index.strip()
+    named = visible.split(",") if visible else []
+    if lost := [one for one in named if one.startswith("GPU-") and one not in indices]:
+        raise LookupError(
+            f"nvidia-smi lists no GPU with the UUID {', '.join(lost)} on this node"
+        )
+    return ",".join(indices.get(one, one) for one in named)
+
+
 def transformers_words(text: ServedText) -> list[str]:
     """Return the arguments of ``transformers serve``.
 

@@ -6,15 +6,18 @@ A JSON list of objects, one per Gpu (or an object with the list under `gpus`):
      {"name": "NVIDIA A100 80GB", "free_bytes": 42000000000, "util_pct": 60,
       "compute_processes": 1, "link_group": "a"}]
 
-Only `free_bytes` is required. Defaults: `memory_total_bytes` is the same as the free
-bytes; `node` is "local", `index` counts up within the node, `uuid` is made of both;
-`peak_flops` follows from the name. Other fields: used_bytes, gpu_class, util_pct,
+Only `free_bytes` is required. `uuid` and `node` become words of commands, so they have
+only ASCII letters, digits and . _ : / -. All other texts are printable. Defaults:
+`memory_total_bytes` is the same as the free bytes; `node` is "local", `index` counts up
+within the node, `uuid` is made of both; `peak_flops` follows from the name. Other
+fields: used_bytes, gpu_class, util_pct,
 compute_processes, link_group (Gpus of one group have NVLink), links ([[uuid,
 distance]]), weight, network_bytes_per_second, speed_ratio, measured_share_ratio,
 bookable, reason, health, host_free_bytes and disk_free_bytes (of the node, for
 offloading; default: unknown).
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
@@ -42,6 +45,9 @@ _BYTES = (
 _RATIOS = ("speed_ratio", "measured_share_ratio")
 _NUMBERS = ("util_pct", "peak_flops", "network_bytes_per_second", *_RATIOS)
 _TEXTS = ("uuid", "node", "name", "gpu_class", "link_group", "reason")
+_NAMES_IN_COMMANDS = ("uuid", "node")
+_SAFE_NAME = re.compile(r"[A-Za-z0-9._:/-]+")
+"""Nodes of the portal, host names, UUIDs of GPUs and of MIG instances."""
 _NONE_IS_UNKNOWN = (
     "util_pct",
     "measured_share_ratio",
@@ -98,8 +104,7 @@ def _problem(name: str, value: Any) -> str:
     if value is None:
         return "" if name in _NONE_IS_UNKNOWN else "must not be null"
     if name in _TEXTS:
-        wrong = not isinstance(value, str) or not len(value) <= 120
-        return "must be a text of at most 120 characters" if wrong else ""
+        return _text_problem(name, value)
     if name in _WHOLE or name in _BYTES:
         most = MOST_BYTES if name in _BYTES else 10**6
         wrong = type(value) is not int or not 0 <= value <= most
@@ -114,15 +119,23 @@ def _problem(name: str, value: Any) -> str:
     return _list_problem(name, value)
 
 
+def _text_problem(name: str, value: Any) -> str:
+    if not isinstance(value, str) or len(value) > 120:
+        return "must be a text of at most 120 characters"
+    if name in _NAMES_IN_COMMANDS and not _SAFE_NAME.fullmatch(value):
+        return "must have only ASCII letters, digits and . _ : / -, at least one"
+    return "" if value.isprintable() else "must be printable, on one line"
+
+
 def _list_problem(name: str, value: Any) -> str:
     if not isinstance(value, list) or len(value) > MOST_GPUS:
         return "must be a list"
     if name == "health":
-        good = all(isinstance(word, str) for word in value)
-        return "" if good else "must be a list of texts"
+        good = all(isinstance(word, str) and word.isprintable() for word in value)
+        return "" if good else "must be a list of printable texts"
     for pair in value:
         if not isinstance(pair, list) or len(pair) != 2:
             return "must be a list of pairs: another GPU's uuid, the distance"
-        if not all(isinstance(word, str) for word in pair):
-            return "must be a list of pairs of texts"
+        if not all(isinstance(word, str) and word.isprintable() for word in pair):
+            return "must be a list of pairs of printable texts"
     return ""

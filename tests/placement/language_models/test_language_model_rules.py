@@ -1,6 +1,7 @@
 """The plan of a served language model, its callers' requests, and their tokens."""
 
 import json
+import os
 import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -8,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from placement.agent.serving.language_model_host import (
+    GpusUnknown,
     ServerMissing,
     chosen_server,
     served_folder,
     server_command,
+    vllm_gpus,
 )
 from placement.language_models.call_examples import curl_example, python_example
 from placement.language_models.rules import (
@@ -272,6 +275,25 @@ def test_the_environment_decides_on_the_server(tmp_path):
     assert {"--tensor-parallel-size=2", "--max-model-len=128"} < set(words)
     words = server_command(TRANSFORMERS, text, "/t/s", str(programs))
     assert words[0] == f"{programs}/python" and words[2:5] == ["/t/s", "serve", "m"]
+
+
+def test_vllm_gets_the_indices_of_the_jobs_gpus(tmp_path, monkeypatch):
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text("#!/bin/sh\n[ $# = 2 ] && echo '0, GPU-a' && echo '2, GPU-b'\n")
+    smi.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    told = vllm_gpus({"CUDA_VISIBLE_DEVICES": "GPU-b,GPU-a,MIG-c"})
+    assert told["CUDA_VISIBLE_DEVICES"] == "2,0,MIG-c"
+    assert told["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+    assert vllm_gpus({"CUDA_VISIBLE_DEVICES": "0,1"}) == vllm_gpus({}) == {}
+    with pytest.raises(GpusUnknown, match="lists no GPU with the UUID GPU-x on this"):
+        vllm_gpus({"CUDA_VISIBLE_DEVICES": "GPU-a,GPU-x"})
+    smi.write_text("#!/bin/sh\nexit 9\n")
+    with pytest.raises(GpusUnknown, match="exit status 9"):
+        vllm_gpus({"CUDA_VISIBLE_DEVICES": "GPU-a"})
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    with pytest.raises(GpusUnknown, match="No such file"):
+        vllm_gpus({"CUDA_VISIBLE_DEVICES": "GPU-a"})
 
 
 def test_the_tokens_of_a_minute_are_limited(redis_client, settings):

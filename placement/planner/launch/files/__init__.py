@@ -19,7 +19,7 @@ from placement.planner.launch.files import (
     trainer_arguments,
 )
 from placement.planner.launch.files.launch_file_error import NoSuchLaunch, RenderedFile
-from placement.planner.launch.files.readme import readme
+from placement.planner.launch.files.readme import readme, script_of
 from placement.planner.model.spec import ModelSpec
 from placement.planner.values.plan import Plan
 from telemetry.protocol.sentences import sentence
@@ -72,7 +72,7 @@ MAKERS = (
             "which fill in each “auto”: ZeRO with buckets sized from the model, and "
             "offload."
         ),
-        "sh launch.sh train.py --deepspeed deepspeed.json",
+        "sh launch.sh {script} --deepspeed deepspeed.json",
     ),
     _Maker(
         "ds_config.json",
@@ -81,13 +81,13 @@ MAKERS = (
             "DeepSpeed's configuration in numbers, for a script that calls "
             "deepspeed.initialize: batch sizes, precision, offload, ZeRO."
         ),
-        "deepspeed --num_gpus {nproc} train.py --deepspeed_config ds_config.json",
+        "deepspeed --num_gpus {nproc} {script} --deepspeed_config ds_config.json",
     ),
     _Maker(
         "accelerate.json",
         accelerate.config,
         sentence("accelerate's configuration; it reads JSON like YAML."),
-        "accelerate launch --config_file accelerate.json train.py",
+        "accelerate launch --config_file accelerate.json {script}",
     ),
     _Maker(
         "device_map.json",
@@ -127,7 +127,7 @@ SERVER_MAKERS = (
         "vllm.sh",
         server_scripts.vllm_script,
         sentence("Serves the model by vLLM on the GPUs of this plan."),
-        "sh vllm.sh MODEL_FOLDER",
+        "{adapter}sh vllm.sh MODEL_FOLDER",
     ),
     _Maker(
         "sglang.sh",
@@ -152,12 +152,14 @@ def launch_files(plan: Plan, spec: ModelSpec) -> LaunchFiles:
             sentence(
                 "Starts your script with torchrun: one process per GPU of this plan."
             ),
-            "sh launch.sh train.py",
+            f"sh launch.sh {script_of(plan)}",
         ),
     ]
     left_out: dict[str, str] = {}
     notes: list[str] = []
     trains = plan.launch["task"] == "train"
+    has_adapters = spec.shape is not None and spec.shape.lora_rank
+    adapter = "ADAPTER=ADAPTER_FOLDER " if has_adapters else ""
     for maker in MAKERS if trains else (*MAKERS, *SERVER_MAKERS):
         try:
             made = maker.make(plan, spec)
@@ -170,7 +172,9 @@ def launch_files(plan: Plan, spec: ModelSpec) -> LaunchFiles:
         if isinstance(made, RenderedFile):
             notes += made.notes
             text = _json(made.values)
-        command = maker.command.format(nproc=plan.launch["nproc"])
+        command = maker.command.format(
+            nproc=plan.launch["nproc"], script=script_of(plan), adapter=adapter
+        )
         files.append(LaunchFile(maker.name, str(text), maker.about, command))
     notes += _recomputation_notes(plan)
     text = readme(plan, spec, {file.name for file in files})

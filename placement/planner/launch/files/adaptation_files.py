@@ -52,7 +52,7 @@ def dtype_of(plan: Plan) -> str:
     return LOADED.get(precision, "float32")
 
 
-def adapter_config(_plan: Plan, spec: ModelSpec) -> RenderedFile | None:
+def adapter_config(plan: Plan, spec: ModelSpec) -> RenderedFile | None:
     """Return `LoraConfig` of a Plan whose model has adapters; None otherwise."""
     shape = spec.shape
     if shape is None or not shape.lora_rank:
@@ -66,7 +66,7 @@ def adapter_config(_plan: Plan, spec: ModelSpec) -> RenderedFile | None:
         "lora_dropout": 0.0,
         "bias": "none",
         "target_modules": list(shape.lora_targets),
-        "inference_mode": False,
+        "inference_mode": plan.launch["task"] != "train",
     }
     note = sentence("Set your own lora_alpha and lora_dropout: they take no memory.")
     return RenderedFile(values, (note,))

@@ -3,7 +3,7 @@
 from collections.abc import Collection
 
 from placement.planner.launch.files.adaptation_files import dtype_of
-from placement.planner.launch.files.launch_file_error import NoSuchLaunch
+from placement.planner.launch.files.launch_file_error import NoSuchLaunch, one_line
 from placement.planner.launch.files.trainer_arguments import (
     ATTENTION,
     command_line,
@@ -13,6 +13,11 @@ from placement.planner.model.spec import ModelSpec
 from placement.planner.values.humanize import gib, seconds
 from placement.planner.values.plan import Plan
 from placement.planner.values.strategies import strategy_of
+
+
+def script_of(plan: Plan) -> str:
+    """Return the name of the user's script in the commands of a Plan."""
+    return "train.py" if plan.launch["task"] == "train" else "infer.py"
 
 
 def readme(plan: Plan, spec: ModelSpec, names: Collection[str]) -> str:
@@ -30,7 +35,7 @@ def readme(plan: Plan, spec: ModelSpec, names: Collection[str]) -> str:
         f"{worst.gpu_label} holds {gib(worst.likely_bytes)} of {gib(worst.free_bytes)}."
     )
     lines = [first, _load(plan, names), _start(plan, spec, names)]
-    return "\n".join(" ".join(line.split()) for line in lines) + "\n"
+    return "\n".join(one_line(line) for line in lines) + "\n"
 
 
 def _load(plan: Plan, names: Collection[str]) -> str:
@@ -44,14 +49,17 @@ def _load(plan: Plan, names: Collection[str]) -> str:
         told.append("device_map=json.load(open('device_map.json'))")
     load = f"Load: from_pretrained(MODEL, {', '.join(told)})"
     if "adapter_config.json" in names:
-        load += "; adapters: get_peft_model(model, LoraConfig.from_pretrained('.'))"
+        peft = "get_peft_model(model, LoraConfig.from_pretrained('.'))"
+        if plan.launch["task"] != "train":
+            peft = "PeftModel.from_pretrained(model, ADAPTER)"
+        load += f"; adapters: {peft}"
     return f"{load}."
 
 
 def _start(plan: Plan, spec: ModelSpec, names: Collection[str]) -> str:
     launch = plan.launch
     if launch["task"] != "train":
-        told = "Start: sh launch.sh infer.py"
+        told = f"Start: sh launch.sh {script_of(plan)}"
         if launch["offload_parameters"]:
             told += "; before it runs: accelerate.cpu_offload(model)"
         if chunk := launch.get("prefill_tokens"):
@@ -62,9 +70,9 @@ def _start(plan: Plan, spec: ModelSpec, names: Collection[str]) -> str:
     try:
         options = command_line(trainer_arguments(plan, spec))
     except NoSuchLaunch:
-        return f"Start: sh launch.sh train.py; {_of_your_script(plan, names)}"
+        return f"Start: sh launch.sh {script_of(plan)}; {_of_your_script(plan, names)}"
     start = "accelerate launch --config_file accelerate.json"
-    told = f"Start: {start} train.py {options}"
+    told = f"Start: {start} {script_of(plan)} {options}"
     if launch["checkpointing"] == "selective":
         told += " (recompute attention in your model's code)"
     if "sft.yaml" in names:

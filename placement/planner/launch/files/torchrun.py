@@ -6,9 +6,14 @@ Options: torch 2.13, "torchrun (Elastic Launch)".
 from collections.abc import Sequence
 from shlex import quote
 
-from placement.planner.values.plan import Plan
+from placement.planner.launch.files.launch_file_error import head_comment, one_line
+from placement.planner.values.plan import Plan, Shard
 
 PORT = 29_500
+CUDA_UUIDS = ("GPU-", "MIG-")
+"""The first letters of a UUID that CUDA_VISIBLE_DEVICES can name. CUDA ignores any
+other name that is not an index, and all names after it.
+"""
 
 
 def arguments(plan: Plan, *, node_rank: int = 0, endpoint: str = "") -> list[str]:
@@ -38,11 +43,11 @@ def arguments(plan: Plan, *, node_rank: int = 0, endpoint: str = "") -> list[str
     ]
 
 
-def gpus_by_node(plan: Plan) -> list[tuple[str, list[str]]]:
-    """Return (Node, UUIDs in order of their ranks), in the order of the first ranks."""
-    found: dict[str, list[str]] = {}
+def gpus_by_node(plan: Plan) -> list[tuple[str, list[Shard]]]:
+    """Return (Node, its Shards by rank), in the order of the first ranks."""
+    found: dict[str, list[Shard]] = {}
     for shard in plan.shards:
-        found.setdefault(shard.node, []).append(shard.gpu_uuid)
+        found.setdefault(shard.node, []).append(shard)
     return list(found.items())
 
 
@@ -53,7 +58,7 @@ def script(plan: Plan) -> str:
     nodes = gpus_by_node(plan)
     lines = [
         "#!/bin/sh",
-        f"# {plan.title}: {plan.model}".replace("\n", " "),
+        head_comment(plan),
         "# Usage: sh launch.sh YOUR_SCRIPT.py [its arguments]",
         "set -eu",
         'plan=$(dirname "$0")/plan.json',
@@ -64,15 +69,16 @@ def script(plan: Plan) -> str:
         return "\n".join(lines) + "\n"
     lines += [
         "# Run it on each of these nodes at the same time; NODE_RANK tells them apart.",
-        f"endpoint=${{ENDPOINT:-{nodes[0][0]}:{PORT}}}",
+        f"first={quote(f'{nodes[0][0]}:{PORT}')}",
+        "endpoint=${ENDPOINT:-$first}",
         'case "${NODE_RANK:?say NODE_RANK=0 to ' + str(len(nodes) - 1) + '}" in',
     ]
-    for rank, (node, uuids) in enumerate(nodes):
+    for rank, (node, shards) in enumerate(nodes):
         words = _words(arguments(plan, node_rank=rank, endpoint="ENDPOINT"))
         words = words.replace("--rdzv-endpoint=ENDPOINT", '--rdzv-endpoint="$endpoint"')
         lines += [
-            f"{rank})  # {node}",
-            *(f"    {line}" for line in visible(uuids)),
+            f"{rank})  # {one_line(node)}",
+            *(f"    {line}" for line in visible(shards)),
             f'    exec {words} "$@" ;;',
         ]
     lines += [
@@ -82,12 +88,24 @@ def script(plan: Plan) -> str:
     return "\n".join(lines) + "\n"
 
 
-def visible(uuids: Sequence[str]) -> list[str]:
-    """Return lines that set CUDA_VISIBLE_DEVICES unless it is already set."""
+def visible(shards: Sequence[Shard]) -> list[str]:
+    """Return lines that set CUDA_VISIBLE_DEVICES unless it is already set.
+
+    Indices are those of nvidia-smi, which counts in the order of the PCI bus.
+    """
+    names = quote(",".join(_cuda_name(shard) for shard in shards))
     return [
-        f"CUDA_VISIBLE_DEVICES=${{CUDA_VISIBLE_DEVICES-{','.join(uuids)}}}",
-        "export CUDA_VISIBLE_DEVICES",
+        'if [ -z "${CUDA_VISIBLE_DEVICES+set}" ]; then',
+        f"    export CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES={names}",
+        "fi",
     ]
+
+
+def _cuda_name(shard: Shard) -> str:
+    """Return the UUID of a Gpu, or its index if CUDA cannot know the UUID."""
+    index = shard.gpu_label.rpartition(":")[2]
+    known = shard.gpu_uuid.startswith(CUDA_UUIDS) or not index.isdecimal()
+    return shard.gpu_uuid if known else index
 
 
 def _words(words: Sequence[str]) -> str:

@@ -14,7 +14,10 @@ from placement.planner.launch.files.adaptation_files import (
     dtype_of,
     quantization_config,
 )
-from placement.planner.launch.files.launch_file_error import NoSuchLaunch
+from placement.planner.launch.files.launch_file_error import (
+    NoSuchLaunch,
+    head_comment,
+)
 from placement.planner.model.spec import ModelSpec
 from placement.planner.values.plan import Plan
 from telemetry.protocol.sentences import sentence
@@ -132,7 +135,6 @@ def sft_config(plan: Plan, spec: ModelSpec) -> str:
             for name, value in quantized.values.items()
             if name not in left
         }
-    head = f"# {plan.title}: {plan.model}".replace("\n", " ")
     # JSON's scalars and lists are YAML's.
     lines = [f"{name}: {json.dumps(value)}" for name, value in values.items()]
-    return "\n".join([head, *lines]) + "\n"
+    return "\n".join([head_comment(plan), *lines]) + "\n"

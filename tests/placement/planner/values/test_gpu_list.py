@@ -56,6 +56,20 @@ def test_a_whole_offer_is_read_back():
 
 
 @pytest.mark.parametrize(
+    ("uuid", "node"),
+    [
+        ("GPU-52a3a85d-3c55-ca3a-a955-82c69ed360fc", "lab_a-1"),
+        ("MIG-377e0049-554c-540b-93c6-d0976f8426cb", "gpu01.example.org"),
+        ("MIG-GPU-52a3a85d-3c55-ca3a-a955-82c69ed360fc/1/0", "fe80::1"),
+    ],
+)
+def test_names_of_the_portal_and_of_nvidia_are_valid(uuid, node):
+    (one,) = offers_from_list([{"free_bytes": 1, "uuid": uuid, "node": node}])
+
+    assert (one.uuid, one.node) == (uuid, node)
+
+
+@pytest.mark.parametrize(
     ("data", "field"),
     [
         ([], "gpus"),
@@ -75,6 +89,15 @@ def test_a_whole_offer_is_read_back():
         ([{"free_bytes": 1, "health": [3]}], "gpus[0].health"),
         ([{"free_bytes": 1, "bookable": 1}], "gpus[0].bookable"),
         ([{"free_bytes": 1, "node": "x" * 200}], "gpus[0].node"),
+        ([{"free_bytes": 1, "node": "a b"}], "gpus[0].node"),
+        ([{"free_bytes": 1, "node": "a\nb"}], "gpus[0].node"),
+        ([{"free_bytes": 1, "node": ""}], "gpus[0].node"),
+        ([{"free_bytes": 1, "uuid": "GPU-1}; touch PWN; #"}], "gpus[0].uuid"),
+        ([{"free_bytes": 1, "uuid": "GPU-1\n"}], "gpus[0].uuid"),
+        ([{"free_bytes": 1, "uuid": "GPU-\u0661"}], "gpus[0].uuid"),
+        ([{"free_bytes": 1, "name": "A100\nb"}], "gpus[0].name"),
+        ([{"free_bytes": 1, "health": ["\x1b[2J"]}], "gpus[0].health"),
+        ([{"free_bytes": 1, "links": [["a", "\u2028"]]}], "gpus[0].links"),
         ([{"free_bytes": 1, "uuid": "a"}, {"free_bytes": 1, "uuid": "a"}], "a"),
         ([{"free_bytes": 9, "memory_total_bytes": 3}], "local:0"),
         ([{"free_bytes": 1, "links": [["b", "string"]]}], "local:0"),

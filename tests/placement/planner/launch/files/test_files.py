@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 
 from placement.planner.launch.files import launch_files
 from placement.planner.launch.files.deepspeed_memory import HELD_AS, deepspeed_needs
@@ -475,12 +476,78 @@ class TestDeviceMap:
         assert values[f"transformer.h.{second - 2}"] == 0
 
 
+class TestHostileValues:
+    """A stored Plan is JSON. Its texts may be any, and none is ever a command."""
+
+    EVIL = "a'b\"c}; touch PWN; $(touch PWN)`touch PWN`\n#\u2028touch: PWN\r\x1b[2J"
+
+    def test_no_text_of_a_plan_becomes_a_command_or_a_line(
+        self, tmp_path, plans, other_plans, lora_plans
+    ):
+        inference = plan_of(tiny(), "single", 23, task="infer")
+        every = plans | other_plans | lora_plans | {"infer": (inference, tiny())}
+        fake = "#!/bin/sh\nexit 0\n"
+        for name in ("torchrun", "vllm", "python", "nvidia-smi"):
+            (tmp_path / name).write_text(fake)
+            (tmp_path / name).chmod(0o755)
+        scripts, seen = [], set()
+        for name, (made, spec) in every.items():
+            shards = tuple(
+                replace(
+                    shard,
+                    gpu_uuid=f"GPU-{self.EVIL}{shard.rank}" if odd else self.EVIL,
+                    gpu_label=f"{self.EVIL}:{self.EVIL}",
+                    node=self.EVIL + shard.node,
+                )
+                for odd, shard in enumerate(made.shards)
+            )
+            evil = replace(made, title=self.EVIL, model=self.EVIL, shards=shards)
+            for file in launch_files(evil, spec).files:
+                seen.add(file.name)
+                if file.name.endswith(".json"):
+                    json.loads(file.text)
+                    continue
+                if not file.name.endswith(".sh"):
+                    assert not any(x in file.text for x in "\r\x1b\u2028"), file.name
+                if file.name.endswith(".yaml"):
+                    values = yaml.safe_load(file.text)
+                    assert "touch" not in values and "max_length" in values
+                if file.name.endswith(".sh"):
+                    path = tmp_path / f"{name}-{file.name}"
+                    path.write_text(file.text)
+                    scripts.append(path.name)
+        assert seen >= {"launch.sh", "vllm.sh", "sglang.sh", "sft.yaml", "README.md"}
+        loop = (
+            'for one in "$@"; do sh -n "$one" || echo bad $one; '
+            "NODE_RANK=0 sh \"$one\" 'a; touch PWN' >&2 || :; done"
+        )
+        done = subprocess.run(
+            ["sh", "-c", loop, "sh", *scripts],
+            cwd=tmp_path,
+            env={"PATH": f"{tmp_path}:{os.environ['PATH']}"},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert not done.stdout
+        assert not list(tmp_path.glob("PWN*"))
+
+
 class TestTorchrun:
     def test_one_node_stands_alone_and_shows_only_the_plans_gpus(self):
         made = plan_of(tiny(), "ddp", 23, 23)
         text = texts(made, tiny())["launch.sh"]
         assert "--standalone --nnodes=1 --nproc-per-node=2" in text
         assert "GPU-lab-a-0,GPU-lab-a-1" in text
+
+    def test_gpus_without_a_uuid_of_cuda_are_shown_by_their_index(self):
+        uuids = ("MIG-1", "lab-a:3")
+        offers = [make_offer(n + 2, uuid=uuid) for n, uuid in enumerate(uuids)]
+        found = plan(
+            tiny(), Workload(batch=2), offers, limits=PlanLimits(strategies=("ddp",))
+        )
+        text = texts(found.plans[0], tiny())["launch.sh"]
+        assert "CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES=MIG-1,3\n" in text
 
     def test_the_script_starts_torchrun_with_what_it_is_given(self, tmp_path):
         made = plan_of(tiny(), "ddp", 23, 23)

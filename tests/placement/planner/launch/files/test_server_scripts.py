@@ -9,12 +9,14 @@ import os
 import shlex
 import subprocess
 from dataclasses import fields, replace
+from itertools import zip_longest
 from pathlib import Path
 
 import pytest
 
 from placement.planner.launch.files import launch_files
 from placement.planner.launch.files.trainer_arguments import OPTIMIZERS
+from placement.planner.model.adaptation import adapted
 from placement.planner.model.spec import ModelSpec
 from placement.planner.model.well_known import well_known_spec
 from placement.planner.search.memory_savings import PlanLimits
@@ -86,13 +88,98 @@ def test_each_option_is_one_of_the_server(strategy, free, degrees):
     assert vllm["--dtype"] == sglang["--dtype"] == "bfloat16"
 
 
+def refusals(made: Plan, spec: ModelSpec | None = None) -> dict[str, str]:
+    """Return why there is no script, for each server that has none."""
+    left_out = launch_files(made, spec or well_known_spec("llama-3-8b")).left_out
+    return {name: left_out[name] for name in SERVERS if name in left_out}
+
+
+def with_shards(made: Plan, *changes: dict) -> Plan:
+    """Return a Plan with changes of its first Shards."""
+    pairs = zip_longest(made.shards, changes, fillvalue={})
+    return replace(made, shards=tuple(replace(one, **new) for one, new in pairs))
+
+
 def test_a_server_takes_no_more_than_is_free():
+    found = scripts(planned("single", 20, batch=1))
+    assert options(found["vllm.sh"])["--gpu-memory-utilization"] == "0.83"
+    # SGLang's part is one of the 20 GiB that are free, not of all 24.
+    assert options(found["sglang.sh"])["--mem-fraction-static"] == "0.9"
+
+
+def test_sglang_leaves_room_for_temporary_buffers():
     made = planned("single", 20, batch=1)
-    assert options(scripts(made)["vllm.sh"])["--gpu-memory-utilization"] == "0.83"
+    sizes = {"parameters": 10, "kv_cache": 2, "transients": 4, "context": 0}
+    sizes = {name: gib * 2**30 for name, gib in sizes.items()}
+    made = with_shards(made, {"components": sizes, "low_bytes": 16 * 2**30})
+    assert options(scripts(made)["sglang.sh"])["--mem-fraction-static"] == "0.8"
+    tight = with_shards(made, {"free_bytes": 15 * 2**30})
+    assert (
+        "That is 10.9 GiB, and this plan needs 12.0 GiB" in refusals(tight)["sglang.sh"]
+    )
+
+
+def test_one_part_of_every_gpu_must_do_for_each():
+    made = planned("pipeline", 22, 5, batch=1)
+    for why in refusals(made).values():
+        assert "on every GPU" in why or "of every GPU's memory" in why
+    assert refusals(made).keys() == SERVERS.keys()
+    # On GPUs of two sizes vLLM's part of each is what the plan needs there.
+    small = {"total_bytes": 6 * 2**30}
+    assert "vllm.sh" not in refusals(with_shards(made, {}, small))
+    cut = with_shards(planned("tensor", 20, 20), {}, {"free_bytes": 17 * 2**30})
+    assert "about as much free memory" in refusals(cut)["sglang.sh"]
+
+
+@pytest.mark.parametrize(
+    ("card", "refused"),
+    [
+        ("Tesla P100-PCIE-16GB", {"vllm.sh", "sglang.sh"}),
+        ("Tesla V100-SXM2-16GB", {"sglang.sh"}),
+        ("Tesla T4", set()),
+        ("AMD Instinct MI250X", set()),
+        ("no such card", set()),
+    ],
+)
+def test_a_card_that_is_too_old_for_a_server_has_no_script(card, refused):
+    found = refusals(with_shards(planned("single", 23), {"gpu_name": card}))
+    assert found.keys() == refused
+    assert all("compute capability" in why for why in found.values())
+
+
+def test_a_length_beyond_the_models_positions_is_refused():
+    made = planned("single", 23, batch=1)
+    long = replace(made, launch=made.launch | {"sequence_length": 8193})
+    for why in refusals(long).values():
+        assert "8193 tokens" in why and "has 8192 positions" in why
+    assert refusals(long).keys() == SERVERS.keys() and not refusals(made)
+
+
+def test_adapters_are_served_as_planned():
+    spec = adapted(well_known_spec("llama-3-8b"), lora_rank=10)
+    made = planned("single", 23)
+    assert "merge" in refusals(made, spec)["sglang.sh"]
+    files = {file.name: file for file in launch_files(made, spec).files}
+    assert files["vllm.sh"].command == "ADAPTER=ADAPTER_FOLDER sh vllm.sh MODEL_FOLDER"
+    told = options(files["vllm.sh"].text)
+    assert told.keys() <= OPTIONS["vllm"]
+    assert (told["--enable-lora"], told["--max-lora-rank"]) == ("", "16")
+    assert told["--lora-modules"] == "adapter=$adapter"
+    assert json.loads(files["adapter_config.json"].text)["inference_mode"] is True
+    assert "PeftModel.from_pretrained(model, ADAPTER)" in files["README.md"].text
+    high = adapted(well_known_spec("llama-3-8b"), lora_rank=600)
+    assert "rank 512 at most, not 600" in refusals(made, high)["vllm.sh"]
+
+
+def test_every_file_of_an_inference_plan_names_the_same_script():
+    made = launch_files(planned("single", 23), well_known_spec("llama-3-8b"))
+    told = [file.command for file in made.files] + [file.text for file in made.files]
+    assert not any("train.py" in one for one in told)
+    assert "sh launch.sh infer.py" in told
 
 
 def test_stages_of_a_plan_are_those_of_the_servers():
-    made = planned("pipeline", 14, 7, batch=1)
+    made = planned("pipeline", 12, 12, 12, batch=1)
     blocks = []
     for text in scripts(made).values():
         (line,) = [x for x in text.splitlines() if "PP_LAYER_PARTITION" in x]
@@ -136,6 +223,9 @@ def test_the_script_gives_the_folder_and_further_options(tmp_path):
     fake = tmp_path / "vllm"
     fake.write_text('#!/bin/sh\necho "$CUDA_VISIBLE_DEVICES|$1|$2|$*"\n')
     fake.chmod(0o755)
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text("#!/bin/sh\necho '0, GPU-other'\necho '3, GPU-lab-a-0'\n")
+    smi.chmod(0o755)
     environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
     done = subprocess.run(
         ["sh", "vllm.sh", "my model", "--port", "9000"],
@@ -146,12 +236,28 @@ def test_the_script_gives_the_folder_and_further_options(tmp_path):
         check=True,
     )
     gpu, serve, folder, every = done.stdout.strip().split("|")
-    assert (gpu, serve, folder) == ("GPU-lab-a-0", "serve", "my model")
+    assert (gpu, serve, folder) == ("3", "serve", "my model")
     assert every.endswith("--port 9000")
-    alone = subprocess.run(
-        ["sh", "vllm.sh"], cwd=tmp_path, env=environment, capture_output=True, text=True
-    )
+
+    def run(*words: str, **more: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["sh", "vllm.sh", *words],
+            cwd=tmp_path,
+            env=environment | more,
+            capture_output=True,
+            text=True,
+        )
+
+    alone = run()
     assert alone.returncode and "name the folder" in alone.stderr
+    # In a job of the portal the variable is set. MIG instances have no index.
+    job = run("m", CUDA_VISIBLE_DEVICES="GPU-lab-a-0,MIG-1,GPU-other,7")
+    assert job.stdout.startswith("3,MIG-1,0,7|")
+    away = run("m", CUDA_VISIBLE_DEVICES="GPU-lab-a-0,GPU-x")
+    assert away.returncode == 2 and not away.stdout
+    assert "no GPU with the UUID GPU-x on this machine" in away.stderr
+    smi.write_text("#!/bin/sh\nexit 9\n")
+    assert "nvidia-smi lists no GPUs" in run("m").stderr
 
 
 class TestTrl:
