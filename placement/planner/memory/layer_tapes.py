@@ -112,7 +112,8 @@ def replay_layer(
     if shape is None:
         return guess(setting, layer), 0.0
     tape = new_tape(setting.workload)
-    tape.weights = weights_of(layer, shape)
+    owner = setting.spec.layers[0]
+    tape.weights = weights_of(layer, shape, owner=owner)
     if layer.kind == "embedding":
         return _embedding(setting, shape, layer, tape), 0.0
     if layer.kind == "head":
