@@ -16,7 +16,14 @@ WORDS = (
 
 
 BY_CARD = ("precision", "attention")
-"""Options whose usual values some cards cannot run. They are None if not given."""
+"""Options whose usual values depend on the task and the cards. They are None if not
+given.
+"""
+HELP = {
+    "precision": f"default: {DEFAULT.precision}, bf16 to infer; fp16 instead if no GPU "
+    "has bf16",
+    "attention": f"default: {DEFAULT.attention}, or efficient if no GPU runs it",
+}
 
 
 def add_workload_options(parser: argparse.ArgumentParser) -> None:
@@ -54,7 +61,7 @@ def add_workload_options(parser: argparse.ArgumentParser) -> None:
             f"--{name}",
             choices=CHOICES[name],
             default=None if name in BY_CARD else default,
-            help=f"default: {default}",
+            help=HELP.get(name, f"default: {default}"),
         )
     parser.add_argument(
         "--loop",
@@ -66,10 +73,19 @@ def add_workload_options(parser: argparse.ArgumentParser) -> None:
 def workload_of(options: Mapping[str, Any]) -> Workload:
     """Return the Workload that the options describe. Raises WorkloadInvalid.
 
-    A precision or an attention that is not given is the usual one.
+    A precision or an attention that is not given is the usual one of the task.
     """
+    asked = _as_given(options)
+    return asked.replace(**workload_defaults((), asked, given=_given(options)))
+
+
+def _given(options: Mapping[str, Any]) -> list[str]:
+    return [name for name in BY_CARD if options[name] is not None]
+
+
+def _as_given(options: Mapping[str, Any]) -> Workload:
     on_cpu = options["accelerator"] == "cpu"
-    chosen = {name: options[name] or getattr(DEFAULT, name) for name in BY_CARD}
+    chosen = {name: options[name] for name in _given(options)}
     return Workload(
         task=options["task"],
         batch=options["batch"],
@@ -94,6 +110,5 @@ def options_for_cards(
     Raises:
         WorkloadInvalid: by field.
     """
-    usual = workload_defaults(cards, workload_of(options))
-    changes = {name: usual[name] for name in BY_CARD if name in usual}
-    return {**options, **{k: v for k, v in changes.items() if options[k] is None}}
+    given = _given(options)
+    return {**options, **workload_defaults(cards, _as_given(options), given=given)}
