@@ -49,6 +49,13 @@ def add_workload_options(parser: argparse.ArgumentParser) -> None:
         help="tokens of the decoder's side (encoder-decoder models)",
     )
     parser.add_argument(
+        "--prefill",
+        type=int,
+        default=0,
+        metavar="TOKENS",
+        help="prompt tokens that are read together to infer (default: all)",
+    )
+    parser.add_argument(
         "--accumulation",
         type=int,
         default=1,
@@ -91,6 +98,7 @@ def _as_given(options: Mapping[str, Any]) -> Workload:
         batch=options["batch"],
         sequence_length=options["sequence"],
         target_length=options["target"],
+        prefill_tokens=options["prefill"],
         optimizer=options["optimizer"],
         checkpointing=options["checkpointing"],
         accumulation=options["accumulation"],

@@ -208,12 +208,16 @@ def flops_per_second(
 ) -> float:
     """Return the expected operations per second of one Gpu for this workload.
 
-    `width`: of the model's blocks. An infinite one needs no memory.
+    `width`: of the model's blocks. An infinite one needs no memory. Every piece of a
+    prompt that is read in pieces reads all weights, so that a step never takes less
+    than pieces x weights / bandwidth.
     """
     full = widths(workload).compute >= 4
     slow = _fp32_slowdown(offer) if full else 1.0
     rate = offer.peak_flops * PEAK_RATIO * offer.share_ratio / slow
     moved = PEAK_RATIO * BYTES_PER_WIDTH / width
+    if workload.prefill_tokens:
+        moved += PEAK_RATIO / workload.prefill_tokens
     own = (1 + moved * ROWS_FOR_HALF) / (1 + moved * _balance(offer, full=full))
     return rate * own
 

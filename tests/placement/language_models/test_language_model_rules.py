@@ -37,6 +37,7 @@ from placement.planner.search.planner import plan
 from placement.planner.values.errors import LaunchInvalid
 from placement.planner.values.gpu_availability import GpuOffer
 from placement.protocol.call_refusal import CallRefused
+from telemetry.protocol.gpu_cards import card_of
 
 GIB = 2**30
 
@@ -61,6 +62,16 @@ def gpus(*sizes_gib):
 def planned(model, offers, context=4096, sequences=8):
     workload = serving_workload(context, sequences, "bf16")
     return plan(well_known_spec(model), workload, offers, limits=LIMITS)
+
+
+def test_old_cards_serve_in_fp16_unless_a_precision_is_chosen():
+    old = [card_of("Tesla T4")]
+    assert serving_workload(4096, 8, "", old).precision == "fp16"
+    assert serving_workload(4096, 8, "", [*old, card_of("NVIDIA L4")]).precision == (
+        "bf16"
+    )
+    chosen = serving_workload(4096, 8, "bf16", old)
+    assert (chosen.precision, chosen.attention) == ("bf16", "efficient")
 
 
 def test_the_fewest_gpus_that_hold_weights_and_cache_are_taken():

@@ -14,7 +14,6 @@ from placement.planner.memory.estimate import (
     tape_workload,
 )
 from placement.planner.memory.layer_costs import LayerCost, Replays
-from placement.planner.memory.layer_tapes import reads_in_chunks
 from placement.planner.memory.parameter_states import widths
 from placement.planner.memory.step_phases import rank_phases, stage_layers
 from placement.planner.model.sharding import Sharding
@@ -207,7 +206,7 @@ class SearchContext:
             quantizable=self.quantize is not None,
             host_fits=fits,
             parameters=parameters,
-            chunks=reads_in_chunks(self.spec),
+            chunks=self.spec.reads_in_chunks,
         )
 
     def offloaded(self, workload: Workload) -> OffloadedState:
@@ -323,12 +322,18 @@ class SearchContext:
         )
 
     def tokens(self, setting: Setting, sharding: Sharding) -> float:
-        """Return the tokens of one microbatch."""
+        """Return the tokens of one microbatch that pass through the model together.
+
+        Prompts that are read in pieces pass through it piece by piece.
+        """
         lowered = tape_workload(setting.workload, sharding)
         length = lowered.sequence_length
         if self.spec.shape is not None and self.spec.shape.image_tokens:
             length = self.spec.shape.image_tokens
-        return float(lowered.microbatch(sharding.data_degree) * length)
+        sequences = lowered.microbatch(sharding.data_degree)
+        if self.spec.reads_in_chunks:
+            sequences, length = lowered.prompt_piece(sequences, length)
+        return float(sequences * length)
 
     def work(
         self,
