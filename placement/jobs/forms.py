@@ -2,7 +2,7 @@
 
 import math
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -21,6 +21,7 @@ from placement.planner.launch.recipes import (
     checked_settings,
 )
 from placement.planner.model.well_known import WELL_KNOWN
+from placement.planner.search.card_support import completed_workload
 from placement.planner.values.errors import LaunchInvalid
 from placement.planner.values.objective import OBJECTIVE_WORDS, OBJECTIVES
 from placement.planner.values.workload import Workload
@@ -29,6 +30,7 @@ from placement.protocol.launchers import MOST_FOLDER_CHARACTERS, Launcher
 from placement.rules.job_refusals import StrategyNotRunnable
 from placement.rules.rebalance_policy import RestartMode
 from placement.rules.sweep import Sweep, read_sweep
+from telemetry.protocol.gpu_cards import GpuCard
 from telemetry.web.local_time_field import LocalTimeField
 from telemetry.web.plain_forms import PlainForm
 from telemetry.web.translation import translated
@@ -260,6 +262,10 @@ class FilesField(forms.FileField):
         return [one for one in cleaned if one]
 
 
+BY_CARD = gettext_lazy("automatic")
+"""An empty choice: the precision and the attention that suit the cards."""
+
+
 class PlanForm(PlainForm):
     """A model, its workload, the start, the duration and the number of Gpus."""
 
@@ -289,7 +295,9 @@ class PlanForm(PlainForm):
     )
     precision = forms.ChoiceField(
         label=gettext_lazy("Precision"),
+        required=False,
         choices=[
+            ("", BY_CARD),
             ("autocast_bf16", gettext_lazy("bf16 autocast")),
             ("bf16", gettext_lazy("pure bf16")),
             ("mixed_fp16", gettext_lazy("fp16 with fp32 master")),
@@ -298,7 +306,6 @@ class PlanForm(PlainForm):
             ("autocast_fp16", gettext_lazy("fp16 autocast")),
             ("megatron_bf16", gettext_lazy("bf16, Megatron-style")),
         ],
-        initial="autocast_bf16",
     )
     optimizer = forms.ChoiceField(
         label=gettext_lazy("Optimizer"),
@@ -338,13 +345,14 @@ class PlanForm(PlainForm):
     )
     attention = forms.ChoiceField(
         label=gettext_lazy("Attention"),
+        required=False,
         choices=[
+            ("", BY_CARD),
             ("flash", "flash"),
             ("efficient", gettext_lazy("efficient: older cards too")),
             ("math", "math"),
             ("eager", "eager"),
         ],
-        initial="flash",
     )
     offload = forms.ChoiceField(
         label=gettext_lazy("Offload"),
@@ -427,8 +435,11 @@ class PlanForm(PlainForm):
         """Split names at commas or spaces."""
         return tuple(self.cleaned_data["lora_targets"].replace(",", " ").split())
 
-    def workload(self) -> Workload:
+    def workload(self, cards: Iterable[GpuCard | None]) -> Workload:
         """Return the Workload that the valid form describes.
+
+        Args:
+            cards: on which a precision or an attention that was not chosen must run.
 
         Raises:
             WorkloadInvalid: the fields contradict each other.
@@ -436,20 +447,20 @@ class PlanForm(PlainForm):
         data = self.cleaned_data
         trains = data["task"] == "train"
         offload: Any = data["offload"] or "none"
-        return Workload(
-            task=data["task"],
-            batch=data["batch"],
-            sequence_length=data["sequence_length"],
-            precision=data["precision"],
-            optimizer=data["optimizer"],
-            checkpointing=data["checkpointing"] if trains else "none",
-            accumulation=data["accumulation"] if trains else 1,
-            attention=data["attention"],
-            offload=offload,
+        asked = {
+            "task": data["task"],
+            "batch": data["batch"],
+            "sequence_length": data["sequence_length"],
+            "optimizer": data["optimizer"],
+            "checkpointing": data["checkpointing"] if trains else "none",
+            "accumulation": data["accumulation"] if trains else 1,
+            "offload": offload,
             # Without optimizer state only the weights can be offloaded.
-            offload_parameters=offload != "none"
+            "offload_parameters": offload != "none"
             and (data["offload_parameters"] or not trains),
-        )
+        }
+        chosen = {one: data[one] for one in ("precision", "attention") if data[one]}
+        return completed_workload({**asked, **chosen}, cards)
 
 
 class BookPlanForm(PlainForm):

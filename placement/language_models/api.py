@@ -42,8 +42,8 @@ class ServeLanguageModel(Schema):
     """Most tokens of a prompt and its answer."""
     sequences: int = 8
     """Requests that are computed together."""
-    precision: str = "bf16"
-    """bf16, fp16 or fp32."""
+    precision: str = ""
+    """bf16, fp16 or fp32. Empty: bf16, or fp16 if none of the GPUs has bf16."""
     server: str = "auto"
     """auto, vllm or transformers."""
     environment_folder: str = ""

@@ -34,7 +34,10 @@ class LanguageModelForm(PlainForm):
     well_known = forms.ChoiceField(required=False)
     context_tokens = whole_number_field(16, 2**22, initial=4096)
     sequences = whole_number_field(1, 1024, initial=8)
-    precision = forms.ChoiceField(choices=[(one, one) for one in DTYPES])
+    precision = forms.ChoiceField(
+        required=False,
+        choices=[("", gettext_lazy("automatic"))] + [(one, one) for one in DTYPES],
+    )
     place = forms.ChoiceField()
     hours = number(0.25, 336, unit=sentence("hours"), required=False, initial=2)
     membership = forms.TypedChoiceField(required=False, coerce=int, empty_value=None)

@@ -6,11 +6,13 @@ from typing import Any
 
 import msgspec
 
+from placement.planner.search.card_support import completed_workload
 from placement.planner.search.memory_savings import PlanLimits
 from placement.planner.values.plan import Plan, PlanSet
 from placement.planner.values.strategies import SINGLE, TENSOR
 from placement.planner.values.workload import Workload
 from placement.protocol.call_refusal import CallRefused
+from telemetry.protocol.gpu_cards import GpuCard
 from telemetry.protocol.sentences import sentence
 
 BLOCK_TOKENS = 16
@@ -26,21 +28,33 @@ BYTES_PER_TOKEN = 4
 CHAT, COMPLETION, MODELS = "v1/chat/completions", "v1/completions", "v1/models"
 
 
-def serving_workload(context_tokens: int, sequences: int, precision: str) -> Workload:
+def serving_workload(
+    context_tokens: int,
+    sequences: int,
+    precision: str,
+    cards: Iterable[GpuCard | None] = (),
+) -> Workload:
     """Return the inference whose memory a server needs.
 
     The KV cache holds so many sequences of so many tokens at once.
 
+    Args:
+        context_tokens: most tokens of a sequence.
+        sequences: computed together.
+        precision: "": one that the cards have.
+        cards: those that can be used.
+
     Raises:
         WorkloadInvalid: by field.
     """
-    return Workload(
-        task="infer",
-        batch=sequences,
-        sequence_length=context_tokens,
-        precision=precision,  # type: ignore[arg-type]
-        kv_block_tokens=BLOCK_TOKENS,
-    )
+    asked = {
+        "task": "infer",
+        "batch": sequences,
+        "sequence_length": context_tokens,
+        "kv_block_tokens": BLOCK_TOKENS,
+    }
+    chosen = {"precision": precision} if precision else {}
+    return completed_workload({**asked, **chosen}, cards)
 
 
 def best_plan(found: PlanSet) -> Plan | None:

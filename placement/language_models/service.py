@@ -31,6 +31,7 @@ from placement.planner.launch.recipes import (
 )
 from placement.planner.model.spec import ModelSpec
 from placement.planner.model.well_known import WELL_KNOWN
+from placement.planner.search.card_support import cards_of
 from placement.planner.values.errors import LaunchInvalid, SpecInvalid, WorkloadInvalid
 from placement.planner.values.plan import Plan
 from placement.plans.available_gpus import AvailableGpus, offered
@@ -68,7 +69,8 @@ class LanguageModelRequest:
     """Instead: a stored config.json of the User."""
     context_tokens: int = 4096
     sequences: int = 8
-    precision: str = "bf16"
+    precision: str = ""
+    """"": bf16, or fp16 if none of the Gpus has bf16."""
     server: str = "auto"
     environment_folder: str = ""
     callers: str = Admits.OWNER
@@ -110,8 +112,9 @@ def serve_language_model(
         "server": asked.server,
         "context_tokens": asked.context_tokens,
         "sequences": asked.sequences,
-        "precision": asked.precision,
     }
+    if asked.precision:
+        given["precision"] = asked.precision
     _checked(given)
     spec = _spec_of(user, asked, model, own_spec)
     plan, there = _plan_of(user, asked, spec, now)
@@ -122,6 +125,7 @@ def serve_language_model(
         reservation_id = _book(user, membership, plan, asked, name, now).pk
     per_gpu = max(shard.likely_bytes for shard in plan.shards)
     load = {
+        "precision": plan.workload.precision,
         "simulated_memory_gib": max(0.5, round(per_gpu / GIB, 3)),
         "simulated_util_pct": BUSY_PCT,
     }
@@ -304,14 +308,6 @@ def _plan_of(
         LaunchInvalid: a value of the workload.
         FitsNowhere: no Gpus hold it.
     """
-    try:
-        workload = serving_workload(
-            asked.context_tokens, asked.sequences, asked.precision
-        )
-    except WorkloadInvalid as error:
-        names = {"batch": "sequences", "sequence_length": "context_tokens"}
-        named = {names.get(k, k): v for k, v in error.fields.items()}
-        raise LaunchInvalid(named) from error
     there = offered(
         user=user,
         at=None,
@@ -323,6 +319,14 @@ def _plan_of(
     if asked.reservation_id is None:
         # Gpus of the User's other reservations are not booked again.
         offers = tuple(one for one in offers if one.uuid not in there.own)
+    try:
+        workload = serving_workload(
+            asked.context_tokens, asked.sequences, asked.precision, cards_of(offers)
+        )
+    except WorkloadInvalid as error:
+        names = {"batch": "sequences", "sequence_length": "context_tokens"}
+        named = {names.get(k, k): v for k, v in error.fields.items()}
+        raise LaunchInvalid(named) from error
     found = make_plans(
         spec=spec,
         workload=workload,

@@ -19,6 +19,7 @@ from placement.planner.launch.files import launch_files
 from placement.planner.memory.estimate import Estimate, estimate
 from placement.planner.model.adaptation import adapted
 from placement.planner.model.spec import ModelSpec
+from placement.planner.search.card_support import cards_of, completed_workload
 from placement.planner.values.errors import BadInput
 from placement.planner.values.objective import Objective
 from placement.planner.values.plan import LeftOut, Plan, RejectedStrategy, Shard
@@ -57,6 +58,9 @@ class NewPlan(Schema):
     lora_targets: list[str] = []
     """Linear layers, as the family calls them, beside which adapters are trained."""
     workload: dict[str, Any] = {}
+    """Without a precision or an attention it gets those that suit the task and the
+    GPUs.
+    """
     at: datetime | None = None
     hours: float = 4
     max_gpus: int | None = None
@@ -231,7 +235,6 @@ def plan_make(request: HttpRequest, body: NewPlan) -> PlanSetAnswer:
     now = timezone.now()
     user = _user(request)
     check_rate("plan", user_pk=user.pk, per_minute=PLANS_PER_MINUTE, now=now)
-    workload = Workload.from_json(body.workload)
     offered = planning.offered(
         user=user,
         at=_instant(body.at, now),
@@ -239,6 +242,7 @@ def plan_make(request: HttpRequest, body: NewPlan) -> PlanSetAnswer:
         now=now,
         reservation_id=body.reservation,
     )
+    workload = completed_workload(body.workload, cards_of(offered.offers))
     spec = adapted(
         _chosen(user, body, now),
         weights=body.weights,
@@ -256,6 +260,7 @@ def plan_make(request: HttpRequest, body: NewPlan) -> PlanSetAnswer:
             hours=body.hours,
             now=now,
             max_gpus=body.max_gpus,
+            known=offered,
         )
         found, offered = first.found, first.offered
     else:

@@ -127,10 +127,28 @@ def offered(
     return AvailableGpus(tuple(offers), own, ids, window.start, window.end, later)
 
 
-def site_cards() -> list[GpuCard | None]:
-    """Return the kinds of cards of the site; None: one that is not in the table."""
-    rows = Gpu.objects.filter(present=True, retired=False)
-    return [card_of(name) for (name,) in rows.order_by().values_list("name").distinct()]
+def site_cards(reservation_id: int | None = None) -> list[GpuCard | None]:
+    """Return the kinds of cards that can be used, without a look at the calendar.
+
+    Args:
+        reservation_id: only those of its Gpus. None: of the site.
+
+    Returns:
+        None in it: a card that is not in the table.
+    """
+    rows = Gpu.objects.filter(
+        present=True, retired=False, node__engine=Node.Engine.PORTAL
+    )
+    if reservation_id is not None:
+        held = Allocation.objects.filter(reservation=reservation_id, live=True)
+        rows = rows.filter(pk__in=held.values("gpu"))
+    well = rows.filter(
+        lost=False, maintenance=False, mig=False, node__maintenance=False
+    )
+    kinds = list(well.order_by().values_list("name", flat=True).distinct())
+    if not kinds:
+        kinds = list(rows.order_by().values_list("name", flat=True).distinct())
+    return [card_of(name) for name in kinds]
 
 
 def placement_policy() -> PlacementPolicy:

@@ -10,10 +10,11 @@ from django.utils import timezone
 from placement.jobs import job_broadcast
 from placement.jobs.consumers import PatientConsumer
 from placement.models import Refinement
+from placement.planner.search.card_support import completed_workload
 from placement.planner.symbolic.case import MAX_NAMES, MAX_RANK, Adapter
 from placement.planner.values.errors import BadInput
-from placement.planner.values.workload import Workload
 from placement.plans import refinement
+from placement.plans.available_gpus import site_cards
 from placement.plans.refinement import cancel_refinement
 from placement.plans.tasks import refine
 from reservations.models import User
@@ -95,7 +96,7 @@ class PlanConsumer(PatientConsumer):
             user=self.user,
             well_known=str(asked.get("known") or "")[:80],
             model_id=model,
-            workload=Workload.from_json(asked.get("workload") or {}),
+            workload=completed_workload(asked.get("workload") or {}, site_cards()),
             replicas=replicas,
             adapter=adapter_of(asked),
             now=now,

@@ -114,6 +114,7 @@ def soonest_plans(
     limits: PlanLimits | None = None,
     objective: Objective | None = "soonest",
     accept: Callable[[Plan], bool] = lambda _: True,
+    known: AvailableGpus | None = None,
 ) -> EarliestPlans:
     """Return Plans for the first start at which there is one, ranked soonest first.
 
@@ -125,6 +126,7 @@ def soonest_plans(
         objective: by which the Plans of a start are ranked.
         accept: decides whether the best Plan of a start is good enough. If no start is,
             the answer is that of the requested start.
+        known: the Gpus at the requested start. None: they are read.
 
     Raises:
         WorkloadInvalid: hours out of range.
@@ -132,7 +134,8 @@ def soonest_plans(
     first: EarliestPlans | None = None
     tried: list[frozenset[str]] = []
     for start in _starts(at, hours, now):
-        there = offered(user=user, at=start, hours=hours, now=now)
+        there = known if first is None else None
+        there = there or offered(user=user, at=start, hours=hours, now=now)
         usable = frozenset(offer.uuid for offer in there.offers if offer.usable)
         # A model that did not fit on more empty Gpus does not fit on fewer.
         if any(usable <= earlier for earlier in tried):

@@ -286,7 +286,10 @@ def declare(word):
         config={"metavar": "FILE", "help": "its config.json, to estimate its memory"},
         context={"type": int, "help": "tokens of prompt and answer (default: 4096)"},
         sequences={"type": int, "help": "requests at once (default: 8)"},
-        precision={"choices": ("bf16", "fp16", "fp32"), "help": "default: bf16"},
+        precision={
+            "choices": ("bf16", "fp16", "fp32"),
+            "help": "default: bf16, or fp16 if none of the GPUs has bf16",
+        },
         server={"choices": ("auto", "vllm", "transformers"), "help": "default: auto"},
         env={"metavar": "ENVIRONMENT", "help": "environment on the node with it"},
         callers={"choices": ADMITS, "help": "who may call it (default: owner)"},

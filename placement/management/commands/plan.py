@@ -25,9 +25,9 @@ from placement.planner.cli.plan_command import (
     text_of,
 )
 from placement.planner.cli.workload_options import options_for_cards, workload_of
+from placement.planner.search.card_support import cards_of
 from placement.planner.values.errors import BadInput
 from placement.plans import service as planning
-from placement.plans.available_gpus import site_cards
 from reservations.models import User
 
 LIVE = "live"
@@ -63,8 +63,7 @@ class Command(PlannerCommand):
                     detail = "belongs to a file of GPUs: the portal's nodes measure it"
                     raise BadInput({field: detail})
             try:
-                question = question_of(options_for_cards(options, site_cards()))
-                answer = _live(question)
+                question, answer = _live(options)
             except (OperationalError, NoBroker) as error:
                 detail = f"the portal's database or Redis cannot be reached: {error}"
                 raise BadInput({"gpus": detail}) from error
@@ -75,13 +74,15 @@ class Command(PlannerCommand):
         return plan_answer(options)
 
 
-def _live(question: Question) -> PlanAnswer:
+def _live(options: Mapping[str, Any]) -> tuple[Question, PlanAnswer]:
     """Plan on the portal's Gpus, with the time at which the first Plan could start."""
-    options = question.options
     now = timezone.now()
     at = _instant(options["at"])
     hours = LIVE_HOURS if options["hours"] is None else options["hours"]
     user = _user(options["user"])
+    offered = planning.offered(user=user, at=at, hours=hours, now=now)
+    question = question_of(options_for_cards(options, cards_of(offered.offers)))
+    options = question.options
     workload = workload_of(options)
     if options["wish"] == "soonest":
         soonest = planning.soonest_plans(
@@ -92,10 +93,10 @@ def _live(question: Question) -> PlanAnswer:
             hours=hours,
             now=now,
             limits=question.limits,
+            known=offered,
         )
         found, offered = soonest.found, soonest.offered
     else:
-        offered = planning.offered(user=user, at=at, hours=hours, now=now)
         found = planning.make_plans(
             spec=question.spec,
             workload=workload,
@@ -107,7 +108,7 @@ def _live(question: Question) -> PlanAnswer:
     if found.best is not None:
         start = planning.earliest_start(plan=found.best, at=at, hours=hours, now=now)
         earliest = None if start is None else start.to_json()
-    return PlanAnswer(
+    return question, PlanAnswer(
         found, offered.start.isoformat(), offered.end.isoformat(), earliest
     )
 

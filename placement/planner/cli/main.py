@@ -1,6 +1,8 @@
 """Read the arguments of ``python -m placement.planner`` and run a command."""
 
 import argparse
+import os
+import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
@@ -12,6 +14,8 @@ from placement.planner.cli.split_command import SPLIT
 from telemetry.protocol.coded_error import EXIT_REFUSED, one_line
 
 PROGRAM = "python -m placement.planner"
+CLOSED_PIPE = 128 + 13
+"""Exit status of a program that SIGPIPE ends."""
 COMMANDS = (ESTIMATE, PLAN, SPLIT, CARDS_COMMAND)
 
 
@@ -42,4 +46,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
     options = vars(parser.parse_args(arguments))
     chosen = next(one for one in COMMANDS if one.name == options["command"])
-    return run_command(chosen, options)
+    try:
+        status = run_command(chosen, options)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader, such as head, has closed the pipe. Without a file behind it,
+        # Python would report the flush at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return CLOSED_PIPE
+    return status

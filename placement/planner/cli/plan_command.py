@@ -30,6 +30,7 @@ from placement.planner.model.adaptation import (
 from placement.planner.model.spec import ModelSpec
 from placement.planner.sandbox.model_source import find
 from placement.planner.search import planner
+from placement.planner.search.card_support import cards_of
 from placement.planner.search.memory_savings import PlanLimits
 from placement.planner.symbolic.case import Adapter
 from placement.planner.symbolic.followed_model import followed
@@ -136,7 +137,7 @@ def plan_answer(options: Mapping[str, Any]) -> str:
         OSError: the launch files cannot be written.
     """
     offers = with_host(offers_from_list(json_from(options["gpus"], "gpus")), options)
-    question = question_of(options_for_cards(options, [one.card for one in offers]))
+    question = question_of(options_for_cards(options, cards_of(offers)))
     return text_of(PlanAnswer(plans_for_file(question, offers)), question)
 
 

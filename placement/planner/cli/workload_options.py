@@ -16,7 +16,14 @@ WORDS = (
 
 
 BY_CARD = ("precision", "attention")
-"""Options whose usual values some cards cannot run. They are None if not given."""
+"""Options whose usual values depend on the task and the cards. They are None if not
+given.
+"""
+HELP = {
+    "precision": f"default: {DEFAULT.precision}, bf16 to infer; fp16 instead if no GPU "
+    "has bf16",
+    "attention": f"default: {DEFAULT.attention}, or efficient if no GPU runs it",
+}
 
 
 def add_workload_options(parser: argparse.ArgumentParser) -> None:
@@ -42,6 +49,13 @@ def add_workload_options(parser: argparse.ArgumentParser) -> None:
         help="tokens of the decoder's side (encoder-decoder models)",
     )
     parser.add_argument(
+        "--prefill",
+        type=int,
+        default=0,
+        metavar="TOKENS",
+        help="prompt tokens that are read together to infer (default: all)",
+    )
+    parser.add_argument(
         "--accumulation",
         type=int,
         default=1,
@@ -54,7 +68,7 @@ def add_workload_options(parser: argparse.ArgumentParser) -> None:
             f"--{name}",
             choices=CHOICES[name],
             default=None if name in BY_CARD else default,
-            help=f"default: {default}",
+            help=HELP.get(name, f"default: {default}"),
         )
     parser.add_argument(
         "--loop",
@@ -66,15 +80,25 @@ def add_workload_options(parser: argparse.ArgumentParser) -> None:
 def workload_of(options: Mapping[str, Any]) -> Workload:
     """Return the Workload that the options describe. Raises WorkloadInvalid.
 
-    A precision or an attention that is not given is the usual one.
+    A precision or an attention that is not given is the usual one of the task.
     """
+    asked = _as_given(options)
+    return asked.replace(**workload_defaults((), asked, given=_given(options)))
+
+
+def _given(options: Mapping[str, Any]) -> list[str]:
+    return [name for name in BY_CARD if options[name] is not None]
+
+
+def _as_given(options: Mapping[str, Any]) -> Workload:
     on_cpu = options["accelerator"] == "cpu"
-    chosen = {name: options[name] or getattr(DEFAULT, name) for name in BY_CARD}
+    chosen = {name: options[name] for name in _given(options)}
     return Workload(
         task=options["task"],
         batch=options["batch"],
         sequence_length=options["sequence"],
         target_length=options["target"],
+        prefill_tokens=options["prefill"],
         optimizer=options["optimizer"],
         checkpointing=options["checkpointing"],
         accumulation=options["accumulation"],
@@ -94,6 +118,5 @@ def options_for_cards(
     Raises:
         WorkloadInvalid: by field.
     """
-    usual = workload_defaults(cards, workload_of(options))
-    changes = {name: usual[name] for name in BY_CARD if name in usual}
-    return {**options, **{k: v for k, v in changes.items() if options[k] is None}}
+    given = _given(options)
+    return {**options, **workload_defaults(cards, _as_given(options), given=given)}

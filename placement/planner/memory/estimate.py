@@ -16,7 +16,12 @@ from dataclasses import dataclass, field
 
 from placement.planner.memory.layer_costs import LayerCost, Replays, layer_costs
 from placement.planner.memory.step_phases import Phases, rank_phases, stage_layers
-from placement.planner.model.sharding import ONE_RANK, Sharding, check_fit
+from placement.planner.model.sharding import (
+    ONE_RANK,
+    Sharding,
+    check_fit,
+    sequence_tokens,
+)
 from placement.planner.model.spec import ModelSpec
 from placement.planner.values.json_value import JsonValue
 from placement.planner.values.workload import Workload
@@ -230,6 +235,16 @@ def _notes(
             )
         )
     shape = spec.shape
+    length = sequence_tokens(spec, workload)
+    if shape is not None and shape.rotary != "none" and length > shape.positions:
+        notes.append(
+            sentence(
+                "The model is configured for {most} positions. Sequences of {length} "
+                "tokens run, but it was not trained for them.",
+                most=f"{shape.positions:,}",
+                length=f"{length:,}",
+            )
+        )
     no_flash = shape is not None and (shape.softcap or shape.alibi or shape.sinks)
     if no_flash and workload.attention in ("flash", "efficient"):
         notes.append(

@@ -148,15 +148,14 @@ def _cost(
     reached: bool,
 ) -> LayerCost:
     made, copied = replayed
-    cut, width = setting.cut, widths(workload)
+    cut = setting.cut
     degree = cut.tensor_degree
     elements = layer_elements(layer, cut=cut)
     flops = _forward_flops(setting, layer)
     again = _is_checkpointed(layer, workload)
     weights = parameter_bytes(layer, workload, cut)
-    if width.autocast and not workload.trains and layer.kind != "embedding":
-        matrices = sum(part.matrix_parameters for part in layer.parts)
-        weights += int(width.compute * matrices / degree)
+    if not workload.trains:
+        weights += _cached_copies(setting, layer)
     learns = [one for one in layer.parts if not one.frozen]
     return LayerCost(
         kind=layer.kind,
@@ -187,6 +186,26 @@ def _cost(
         muon_largest=-(-_largest_matrix(learns, workload) // degree),
         run_output_bytes=int(made.output_bytes),
     )
+
+
+def _cached_copies(setting: Replaying, layer: LayerSpec) -> int:
+    """Return the bytes of a layer's weight copies that autocast keeps in inference.
+
+    Its cache takes only fp32 leaves that require a gradient (aten/src/ATen/
+    autocast_mode.cpp, cached_cast). A frozen weight is cast again in each call, and a
+    quantized one is dequantized: the tape counts both as temporaries.
+    """
+    width = widths(setting.workload)
+    if not width.autocast or layer.kind == "embedding":
+        return 0
+    matrices = sum(
+        one.matrix_parameters
+        for one in layer.parts
+        if not one.frozen and one.weight_bits is None
+    )
+    if layer.tied_parameters and not all_frozen(setting.spec.layers[0]):
+        matrices += layer.tied_parameters
+    return int(width.compute * matrices / setting.cut.tensor_degree)
 
 
 def _runs(setting: Replaying, layer: LayerSpec) -> float:

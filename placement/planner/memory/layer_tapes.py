@@ -65,21 +65,11 @@ class Replaying:
         They are those of the microbatch, or a chunk of its prompts. Each query of a
         chunk sees the keys of its whole prompt, as the last chunk does.
         """
-        every, most = self.tokens(kind), self.workload.prefill_tokens
-        if not most or not reads_in_chunks(self.spec) or every.count <= most:
+        every = self.tokens(kind)
+        if not self.spec.reads_in_chunks:
             return every
-        sequences = max(1, min(every.batch, most // every.length))
-        return Tokens(sequences, min(every.length, most), every.keys)
-
-
-def reads_in_chunks(spec: ModelSpec) -> bool:
-    """Return whether a model can read a prompt piece by piece: a decoder with a
-    cache.
-    """
-    shape = spec.shape
-    return (
-        spec.head == "causal_lm" and shape is not None and shape.attention == "causal"
-    )
+        piece = self.workload.prompt_piece(every.batch, every.length)
+        return Tokens(*piece, every.keys)
 
 
 def new_tape(workload: Workload) -> Tape:
@@ -112,7 +102,8 @@ def replay_layer(
     if shape is None:
         return guess(setting, layer), 0.0
     tape = new_tape(setting.workload)
-    tape.weights = weights_of(layer, shape)
+    owner = setting.spec.layers[0]
+    tape.weights = weights_of(layer, shape, owner=owner)
     if layer.kind == "embedding":
         return _embedding(setting, shape, layer, tape), 0.0
     if layer.kind == "head":

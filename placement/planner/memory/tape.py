@@ -201,13 +201,18 @@ class Tape:
         """Record x W + b over the last axis. `extra`: other parameters counted with it.
 
         A frozen weight has no gradient: its product saves only the weight, and autocast
-        does not cache its copy. `unpacked_bytes`: a quantized weight that is
-        dequantized for a moment, in both passes.
+        does not cache its copy, so that a copy that nothing saves is alive only inside
+        the product. `unpacked_bytes`: a quantized weight that is dequantized for a
+        moment, in both passes. Its product saves the packed weight (bitsandbytes,
+        autograd/_functions.py), and autocast copies nothing.
         """
         read = self.half(source)
         weight = inputs * outputs
         parameters = weight + (outputs if bias else 0) + extra
-        copies = self.compute_width * parameters if self.autocast else 0.0
+        copied = self.autocast and not unpacked_bytes
+        copies = self.compute_width * parameters if copied else 0.0
+        saved = self.saves and not read.constant
+        passing = copies if frozen and not saved else 0.0
         self.copied_bytes += 0.0 if frozen else copies
         kept, held = self.cached(read, copies)
         casts = self.autocast and not frozen
@@ -218,7 +223,7 @@ class Tape:
             kept=[] if frozen else [read],
             kept_bytes=kept,
             held_bytes=0.0 if frozen else held,
-            forward_temp_bytes=unpacked_bytes,
+            forward_temp_bytes=unpacked_bytes + passing,
             backward_temp_bytes=self.compute_width * weight * casts + unpacked_bytes,
             weight_grad_bytes=0.0 if frozen else self.grad_width * parameters,
             casts_gradient=casts,

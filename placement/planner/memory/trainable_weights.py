@@ -34,11 +34,15 @@ class Weights:
         return 0
 
 
-def weights_of(layer: LayerSpec, shape: TransformerShape | None) -> Weights:
-    """Return the Weights of one layer."""
+def weights_of(
+    layer: LayerSpec, shape: TransformerShape | None, *, owner: LayerSpec | None = None
+) -> Weights:
+    """Return the Weights of one layer. `owner`: of a table that it may be tied to."""
     own = [one for one in layer.parts if one.component != "adapter"]
     learns = {one.component for one in own if not one.frozen}
     frozen = frozenset(one.component for one in own) - learns
+    if layer.tied_parameters and owner is not None and all_frozen(owner):
+        frozen |= {"embedding"}
     packed = frozenset(one.component for one in own if one.weight_bits is not None)
     if shape is None or not shape.lora_rank:
         return Weights(frozen, packed)

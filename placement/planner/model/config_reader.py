@@ -24,6 +24,8 @@ class ConfigFields:
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._config = config
         self.problems: dict[str, str] = {}
+        self.wholes = 0
+        """Whole numbers that were read and are no defaults."""
 
     def _find(self, names: tuple[str, ...]) -> tuple[str, Any]:
         for name in names:
@@ -43,6 +45,7 @@ class ConfigFields:
                 self.problems[name] = sentence("is missing")
                 return max(low, 1)
             return default
+        self.wholes += 1
         if isinstance(value, float) and value.is_integer():
             value = int(value)
         if type(value) is not int:

@@ -19,6 +19,7 @@ from placement.planner.values.strategies import (
     Schedule,
 )
 from placement.planner.values.workload import Workload
+from telemetry.protocol.sentences import sentence
 
 MAX_DEGREE = 2**20
 
@@ -189,7 +190,7 @@ def _check_together(one: Sharding, problems: dict[str, str]) -> None:
 
 def check_fit(spec: ModelSpec, workload: Workload, sharding: Sharding) -> None:
     """Raise WorkloadInvalid, by field, if a model cannot be cut this way."""
-    problems: dict[str, str] = {}
+    problems = _length_problems(spec, workload)
     shape, degree = spec.shape, sharding.tensor_degree
     if degree > 1 and shape is not None:
         for name, count in (("heads", shape.heads), ("hidden size", shape.hidden)):
@@ -216,6 +217,50 @@ def check_fit(spec: ModelSpec, workload: Workload, sharding: Sharding) -> None:
         )
     if problems:
         raise WorkloadInvalid(problems)
+
+
+def _length_problems(spec: ModelSpec, workload: Workload) -> dict[str, str]:
+    """Return the problems of a sequence that the model cannot read."""
+    problems: dict[str, str] = {}
+    most = learned_positions(spec)
+    length = sequence_tokens(spec, workload)
+    if most and length > most:
+        field = "target_length" if workload.target_length else "sequence_length"
+        problems[field] = sentence(
+            "the model has learned positions for {most} tokens, not for {length}",
+            most=f"{most:,}",
+            length=f"{length:,}",
+        )
+    if workload.prefill_tokens and not spec.reads_in_chunks:
+        problems["prefill_tokens"] = sentence(
+            "this model does not read its input piece by piece"
+        )
+    return problems
+
+
+def sequence_tokens(spec: ModelSpec, workload: Workload) -> int:
+    """Return the tokens whose positions a model looks up; 0: a fixed number."""
+    shape = spec.shape
+    if shape is None or shape.image_tokens:
+        return 0
+    if shape.encoder_tokens:
+        return workload.target_length
+    return max(workload.sequence_length, workload.target_length)
+
+
+def learned_positions(spec: ModelSpec) -> int:
+    """Return the rows of a table of positions that tokens can use; 0: there is none.
+
+    RoBERTa's table has two more rows, for the padding (modeling_roberta.py,
+    padding_idx).
+    """
+    shape = spec.shape
+    if shape is None or shape.rotary != "none" or shape.alibi:
+        return 0
+    if shape.norm == "rmsnorm_t5":
+        return 0
+    padded = spec.family in ("roberta", "xlm-roberta")
+    return max(1, shape.positions - 2) if padded else shape.positions
 
 
 ONE_RANK = Sharding()

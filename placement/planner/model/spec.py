@@ -176,6 +176,18 @@ class ModelSpec(JsonValue):
     """
 
     @property
+    def reads_in_chunks(self) -> bool:
+        """Return whether the model can read a prompt piece by piece: a decoder with a
+        cache.
+        """
+        shape = self.shape
+        return (
+            self.head == "causal_lm"
+            and shape is not None
+            and shape.attention == "causal"
+        )
+
+    @property
     def trainable_count(self) -> int:
         """Return the elements that get a gradient, tied storages once."""
         return sum(

@@ -4,8 +4,9 @@ The table of cards has the facts (`telemetry/protocol/gpu_cards.py`). A card tha
 in the table is never refused.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from placement.planner.model.spec import ModelSpec
 from placement.planner.values.calibration import ENOUGH, Corrections
@@ -45,32 +46,67 @@ def missing_support(card: GpuCard | None, workload: Workload) -> str:
 
 
 def workload_defaults(
-    cards: Iterable[GpuCard | None], asked: Workload | None = None
+    cards: Iterable[GpuCard | None],
+    asked: Workload | None = None,
+    *,
+    given: Container[str] = (),
 ) -> dict[str, str]:
-    """Return the precision and the attention for cards that cannot run the usual ones.
+    """Return the precision and the attention that suit the task and some of the cards.
 
-    torch's scaled_dot_product_attention also takes the efficient kernel where the flash
-    kernel does not run, so the change needs no other code.
+    Inference loads its weights in 16 bits. torch's scaled_dot_product_attention also
+    takes the efficient kernel where the flash kernel does not run, so the change needs
+    no other code.
 
     Args:
         cards: the cards that there are; None: one that is not in the table.
-        asked: the usual workload; None: the default one.
+        asked: the workload; None: the default one.
+        given: its fields that were chosen, which stay.
 
     Returns:
-        Fields of a Workload. {}: some card runs the usual ones.
+        Fields of a Workload that differ from `asked`.
     """
-    usual = asked or Workload()
+    asked = asked or Workload()
+    usual = asked
+    if not asked.trains and "precision" not in given:
+        usual = usual.replace(precision="bf16")
     there = list(cards)
-    if not there or not all(missing_support(card, usual) for card in there):
-        return {}
-    changes: dict[str, str] = {}
-    if usual.precision in BF16_PRECISIONS and any(
-        card and not card.bf16_flops for card in there
-    ):
-        changes["precision"] = "autocast_fp16"
-    if any(card and not card.has_flash_attention for card in there):
-        changes["attention"] = "efficient"
-    return changes
+    if there and all(missing_support(card, usual) for card in there):
+        if usual.precision in BF16_PRECISIONS and any(
+            card and not card.bf16_flops for card in there
+        ):
+            fp16 = "autocast_fp16" if asked.trains else "fp16"
+            usual = usual.replace(precision=fp16)
+        if any(card and not card.has_flash_attention for card in there):
+            usual = usual.replace(attention="efficient")
+    found = {"precision": usual.precision, "attention": usual.attention}
+    return {
+        name: value
+        for name, value in found.items()
+        if name not in given and value != getattr(asked, name)
+    }
+
+
+def completed_workload(
+    data: Mapping[str, Any], cards: Iterable[GpuCard | None]
+) -> Workload:
+    """Read a Workload and fill in the precision and the attention that it lacks.
+
+    Args:
+        data: fields of a Workload, as `Workload.from_json` reads them.
+        cards: see `workload_defaults`.
+
+    Raises:
+        WorkloadInvalid: by field.
+    """
+    asked = Workload.from_json(data)
+    return asked.replace(**workload_defaults(cards, asked, given=data))
+
+
+def cards_of(offers: Iterable[GpuOffer]) -> list[GpuCard | None]:
+    """Return the cards of the usable offers. If none is usable, return all cards."""
+    there = list(offers)
+    usable = [one.card for one in there if one.usable]
+    return usable or [one.card for one in there]
 
 
 def supported(offers: Sequence[GpuOffer], workload: Workload) -> list[GpuOffer]:

@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from placement.planner.model.adaptation import with_quantized
+from placement.planner.model.sharding import ONE_RANK, check_fit
 from placement.planner.model.spec import ModelSpec
 from placement.planner.search.advice import advice
 from placement.planner.search.candidates.cluster_grid import cluster_grids
@@ -130,9 +131,11 @@ def plan(
 
     Raises:
         OffersInvalid: the offers contradict themselves.
-        WorkloadInvalid: a strategy of the limits is unknown.
+        WorkloadInvalid: a strategy of the limits is unknown, or the model cannot read
+            such sequences.
     """
     check_offers(offers)
+    check_fit(spec, workload, ONE_RANK)
     offered = [offer for offer in offers if offer.usable]
     offers = supported(offers, workload)
     allowed = limits or PlanLimits()
@@ -514,8 +517,9 @@ def _notes(spec: ModelSpec, usable: Sequence[GpuOffer]) -> tuple[str, ...]:
     if len(nodes) > 1 and not slowest:
         notes.append(
             sentence(
-                "The network speed between the nodes is not set (placement policy), "
-                "so the {nodes} were planned one by one.",
+                "The network speed between the nodes is not set (placement policy; "
+                "network_bytes_per_second in a file of GPUs), so the {nodes} were "
+                "planned one by one.",
                 nodes=counted("{n} node", "{n} nodes", len(nodes)),
             )
         )

@@ -204,16 +204,19 @@ def combined(works: Sequence[Work]) -> Work:
 
 
 def flops_per_second(
-    offer: GpuOffer, workload: Workload, width: float = math.inf
+    offer: GpuOffer, workload: Workload, width: float = math.inf, rows: float = 0.0
 ) -> float:
     """Return the expected operations per second of one Gpu for this workload.
 
-    `width`: of the model's blocks. An infinite one needs no memory.
+    `width`: of the model's blocks. An infinite one needs no memory. `rows`: weights
+    that each token reads, as a part of all, if prompts are read in pieces. A step never
+    takes less than pieces x weights / bandwidth.
     """
     full = widths(workload).compute >= 4
     slow = _fp32_slowdown(offer) if full else 1.0
     rate = offer.peak_flops * PEAK_RATIO * offer.share_ratio / slow
     moved = PEAK_RATIO * BYTES_PER_WIDTH / width
+    moved += PEAK_RATIO * rows
     own = (1 + moved * ROWS_FOR_HALF) / (1 + moved * _balance(offer, full=full))
     return rate * own
 

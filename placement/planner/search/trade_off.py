@@ -8,7 +8,7 @@ comparable.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from placement.planner.values.humanize import seconds
+from placement.planner.values.humanize import listed, seconds
 from placement.planner.values.objective import (
     SAME_RATIO,
     Objective,
@@ -154,11 +154,12 @@ def trade_told(one: Plan, other: Plan) -> str:
         abs(plan.quota_gpu_seconds - plan.gpu_seconds) > EQUAL_RATIO * plan.gpu_seconds
         for plan in (one, other)
     )
+    mine, theirs = _names(one, other)
     values = {
-        "gpus": counted("{n} GPU", "{n} GPUs", len(one.shards)),
+        "gpus": mine,
         "ratio": f"{max(ratio, 1 / ratio):.3g}",
         "cost": f"{costs[0] / costs[1]:.2f}",
-        "others": counted("{n} GPU", "{n} GPUs", len(other.shards)),
+        "others": theirs,
     }
     if weighted and ratio >= 1:
         return sentence(
@@ -178,6 +179,23 @@ def trade_told(one: Plan, other: Plan) -> str:
     return sentence(
         "{gpus}: {ratio} times slower than {others}, {cost} times the GPU-hours.",
         **values,
+    )
+
+
+def _names(one: Plan, other: Plan) -> tuple[str, str]:
+    """Return what two Plans differ in: their Gpus' number, their title, or their
+    Gpus.
+    """
+    if len(one.shards) != len(other.shards):
+        return (
+            counted("{n} GPU", "{n} GPUs", len(one.shards)),
+            counted("{n} GPU", "{n} GPUs", len(other.shards)),
+        )
+    if one.title != other.title:
+        return one.title, other.title
+    return (
+        listed(shard.gpu_label for shard in one.shards),
+        listed(shard.gpu_label for shard in other.shards),
     )
 
 

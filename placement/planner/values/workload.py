@@ -147,6 +147,17 @@ class Workload(JsonValue):
         """
         return math.ceil(self.batch / (replicas * self.accumulation))
 
+    def prompt_piece(self, sequences: int, length: int) -> tuple[int, int]:
+        """Return (sequences, tokens of each) that pass through the model together.
+
+        >>> Workload(task="infer", prefill_tokens=512).prompt_piece(4, 256)
+        (2, 256)
+        """
+        most = self.prefill_tokens
+        if not most or sequences * length <= most:
+            return sequences, length
+        return max(1, min(sequences, most // length)), min(length, most)
+
     def replace(self, **changes: Any) -> "Workload":
         """Return the same Workload with some fields changed, checked again."""
         return replace(self, **changes)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from django import forms
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils import timezone
@@ -19,6 +20,7 @@ from placement.jobs.site_clock import clock_text
 from placement.jobs.views.viewer import reader
 from placement.planner.memory.estimate import Estimate, estimate
 from placement.planner.model.spec import ModelSpec
+from placement.planner.search.card_support import cards_of
 from placement.planner.search.fit_suggestions import Ladder, ladder
 from placement.planner.symbolic.torch_check import torch_installed
 from placement.planner.values.errors import BadInput, WorkloadInvalid
@@ -120,10 +122,20 @@ def quick_pictures(asked: PlanRequest, one: Estimate) -> dict[str, object]:
         "spec": asked.spec,
         "estimate": one,
         "estimate_bar": bar_chart.estimate_bar(one),
+        "precision": _choice("precision", asked.workload.precision),
+        "attention": _choice("attention", asked.workload.attention),
         "classes": [_class_verdict(name, total, one) for name, total in classes],
         "question": asked.question(),
         "closed_only": asked.closed_only,
     }
+
+
+def _choice(field: str, value: str) -> str:
+    """Return the words of a choice in the form."""
+    named = PlanForm.base_fields[field]
+    assert isinstance(named, forms.ChoiceField)
+    words = dict(named.choices)  # type: ignore[arg-type]
+    return str(words.get(value, value)).partition(":")[0]
 
 
 def _class_verdict(name: str, total_bytes: int, one: Estimate) -> dict[str, object]:
@@ -188,13 +200,33 @@ def planner_result(request: HttpRequest, form: PlanForm) -> PlanResult | None:
             per_minute=PLANS_PER_MINUTE,
             now=timezone.now(),
         )
-        return _plans(request, form, question_of_form(request, form))
+        offered = _offered(request, form)
+        asked = question_of_form(request, form, cards_of(offered.offers))
+        return _plans(request, form, asked, offered)
     except (BadInput, TooFast) as error:
         add_problems(form, error)
     return None
 
 
-def _plans(request: HttpRequest, form: PlanForm, asked: PlanRequest) -> PlanResult:
+def _offered(request: HttpRequest, form: PlanForm) -> AvailableGpus:
+    """Return the Gpus at the requested start.
+
+    Raises:
+        BadInput: no such Reservation.
+    """
+    data = form.cleaned_data
+    return planning.offered(
+        user=reader(request),
+        at=data["at"],
+        hours=data["hours"],
+        now=timezone.now(),
+        reservation_id=data["reservation"],
+    )
+
+
+def _plans(
+    request: HttpRequest, form: PlanForm, asked: PlanRequest, offered: AvailableGpus
+) -> PlanResult:
     data, now, user = form.cleaned_data, timezone.now(), reader(request)
     one = estimate(asked.spec, asked.workload)
     objective = data["wish"] or None
@@ -213,6 +245,7 @@ def _plans(request: HttpRequest, form: PlanForm, asked: PlanRequest) -> PlanResu
             max_gpus=data["max_gpus"],
             objective=objective or (None if data["at"] is None else "soonest"),
             accept=accept,
+            known=offered,
         )
 
     anywhere = data["reservation"] is None
@@ -224,13 +257,6 @@ def _plans(request: HttpRequest, form: PlanForm, asked: PlanRequest) -> PlanResu
         if answer.first is not None and not _is_known(answer.first):
             answer = answer.first
         return PlanResult(asked, one, answer.found, answer.offered, now=answer.first)
-    offered = planning.offered(
-        user=user,
-        at=data["at"],
-        hours=data["hours"],
-        now=now,
-        reservation_id=data["reservation"],
-    )
     found = make_plans(
         spec=asked.spec,
         workload=asked.workload,

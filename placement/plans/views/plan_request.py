@@ -1,6 +1,6 @@
 """The request of the planning page: the form, its model, and its workload."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
@@ -14,7 +14,6 @@ from placement.jobs.views.viewer import reader, usable_reservations
 from placement.models import RegisteredModel
 from placement.planner.model.adaptation import adapted, usual_targets
 from placement.planner.model.spec import ModelSpec
-from placement.planner.search.card_support import workload_defaults
 from placement.planner.values.errors import BadInput
 from placement.planner.values.workload import Workload
 from placement.plans.available_gpus import site_cards
@@ -22,6 +21,7 @@ from placement.plans.model_registry import chosen_spec, parse_model
 from reservations.rules.errors import TooFast
 from reservations.web.rate_limits import check_rate
 from telemetry.protocol.coded_error import CodedError
+from telemetry.protocol.gpu_cards import GpuCard
 from telemetry.web.error_answers import message_of
 from telemetry.web.recognition import shown
 
@@ -84,15 +84,14 @@ def plan_form(request: HttpRequest, values: Mapping[str, object]) -> PlanForm:
 
 
 def first_values(asked: Mapping[str, str]) -> dict[str, object]:
-    """Return the defaults for the site's Gpus, replaced by values in the address."""
+    """Return the defaults, replaced by values in the address."""
     values = {
         name: field.initial
         for name, field in PlanForm.base_fields.items()
         if field.initial is not None
     }
-    here = workload_defaults(site_cards())
     given = {k: v for k, v in asked.items() if k in PlanForm.base_fields}
-    return values | here | given
+    return values | given
 
 
 def address_of(form: PlanForm, **changes: object) -> str:
@@ -107,8 +106,18 @@ def address_of(form: PlanForm, **changes: object) -> str:
     return urlencode(said | changes)
 
 
-def question_of_form(request: HttpRequest, form: PlanForm) -> PlanRequest:
+def question_of_form(
+    request: HttpRequest,
+    form: PlanForm,
+    cards: Iterable[GpuCard | None] | None = None,
+) -> PlanRequest:
     """Return the request of a valid form. A new upload is parsed and stored first.
+
+    Args:
+        request: of the page.
+        form: valid.
+        cards: on which it must run. None: those of the form's Reservation or of the
+            site.
 
     Raises:
         BadInput: by a field of the form.
@@ -120,7 +129,9 @@ def question_of_form(request: HttpRequest, form: PlanForm) -> PlanRequest:
     weights = data["weights"] or "full"
     return PlanRequest(
         spec=adapted(base, weights=weights, lora_rank=rank, lora_targets=targets),
-        workload=form.workload(),
+        workload=form.workload(
+            site_cards(data["reservation"]) if cards is None else cards
+        ),
         known=data["known"] if data["source"] == "known" else "",
         model_id=data["model"] if data["source"] == "file" else None,
         weights=weights,

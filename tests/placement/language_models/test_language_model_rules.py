@@ -40,6 +40,7 @@ from placement.planner.search.planner import plan
 from placement.planner.values.errors import LaunchInvalid
 from placement.planner.values.gpu_availability import GpuOffer
 from placement.protocol.call_refusal import CallRefused
+from telemetry.protocol.gpu_cards import card_of
 
 GIB = 2**30
 
@@ -66,6 +67,16 @@ def planned(model, offers, context=4096, sequences=8):
     return plan(well_known_spec(model), workload, offers, limits=LIMITS)
 
 
+def test_old_cards_serve_in_fp16_unless_a_precision_is_chosen():
+    old = [card_of("Tesla T4")]
+    assert serving_workload(4096, 8, "", old).precision == "fp16"
+    assert serving_workload(4096, 8, "", [*old, card_of("NVIDIA L4")]).precision == (
+        "bf16"
+    )
+    chosen = serving_workload(4096, 8, "bf16", old)
+    assert (chosen.precision, chosen.attention) == ("bf16", "efficient")
+
+
 def test_the_fewest_gpus_that_hold_weights_and_cache_are_taken():
     found = best_plan(planned("llama-3-8b", gpus(40, 40)))
     assert (found.strategy, len(found.shards)) == ("single", 1)
@@ -75,7 +86,7 @@ def test_the_fewest_gpus_that_hold_weights_and_cache_are_taken():
     assert (both.strategy, len(both.shards)) == ("tensor", 2)
     nothing = planned("llama-3-70b", gpus(40))
     assert best_plan(nothing) is None
-    assert any("168.4 GiB are needed" in why for why in why_no_plan(nothing))
+    assert any("160.7 GiB are needed" in why for why in why_no_plan(nothing))
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from reservations.models import SitePolicy
 from reservations.rules.booking_alerts import SQUATTER
 from reservations.rules.lifecycle import State
 from telemetry.live import broadcast
-from telemetry.models import Alert
+from telemetry.models import Alert, Gpu
 from telemetry.rules.alert_rules import ECC, REMAP_PENDING, WEDGED
 from tests.factories import make_reservation
 from tests.placement.lab import GIB, MIB, send_frame, signed_in
@@ -318,6 +318,16 @@ class TestTheApi:
         )
 
     @pytest.mark.once
+    def test_a_lab_of_old_cards_plans_what_they_can_run(self, alice, gpus):
+        Gpu.objects.update(name="Tesla T4")
+        told = self.post(alice, {"model": "gpt2"}).json()
+        used = told["workload"]
+        assert (used["precision"], used["attention"]) == ("autocast_fp16", "efficient")
+        assert told["plans"]
+        asked = {"task": "infer", "attention": "math"}
+        used = self.post(alice, {"model": "gpt2", "workload": asked}).json()["workload"]
+        assert (used["precision"], used["attention"]) == ("fp16", "math")
+
     def test_plans_come_with_estimate_and_refusals(self, alice, gpus):
         answer = self.post(alice, {"model": "gpt2", "workload": {"batch": 16}})
         body = answer.json()

@@ -118,7 +118,7 @@ def positions(fields: ConfigFields, *names: str, default: int) -> int:
 
 def head_size(fields: ConfigFields, hidden: int, heads: int, heads_field: str) -> int:
     """Return `head_dim` if it exists, else hidden / heads, which must then divide."""
-    given = fields.whole("head_dim", default=0, low=0, high=2**16)
+    given = fields.whole("head_dim", default=0, high=2**16)
     if given:
         return given
     fields.require(

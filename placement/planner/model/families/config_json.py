@@ -97,6 +97,16 @@ def parse_config(
     label = name or fields.word("_name_or_path", "name_or_path") or family
     spec = reader(fields, DTYPE_BYTES[dtype])
     fields.finish()
+    notes: tuple[str, ...] = ()
+    if not fields.wholes and source == "config.json":
+        notes = (
+            sentence(
+                "The config.json has no size, so every size is the default of "
+                "{family}: {count} parameters.",
+                family=family,
+                count=f"{spec.parameter_count:,}",
+            ),
+        )
     made = ModelSpec(
         family=family,
         name=label[:120],
@@ -106,6 +116,7 @@ def parse_config(
         dtype=dtype,
         source=source,
         tied_groups=spec.tied_groups,
+        notes=notes,
     )
     scheme = read_quantization(config)
     if scheme is not None:

@@ -239,12 +239,21 @@ def not_applicable(context: SearchContext, strategy: str) -> RejectedStrategy | 
             strategy, sentence("Plain SGD keeps no optimizer state to share out.")
         )
     if not even_counts(context):
+        most = min(context.most_gpus, context.asked.batch)
+        if most == 2:
+            return refusal(
+                strategy,
+                sentence(
+                    "A batch of {batch} cannot be shared out evenly over 2 GPUs.",
+                    batch=context.asked.batch,
+                ),
+            )
         return refusal(
             strategy,
             sentence(
                 "A batch of {batch} cannot be shared out evenly over 2 to {most} GPUs.",
                 batch=context.asked.batch,
-                most=min(context.most_gpus, context.asked.batch),
+                most=most,
             ),
         )
     return None

@@ -220,6 +220,11 @@ def _why(cut: StageCut, strategy: str) -> list[str]:
             "The batch runs through in {pieces}, so that all stages work at once; "
             "between stages only activations are sent.",
             pieces=counted("{n} piece", "{n} pieces", cut.pieces),
+        )
+        if cut.pieces > 1
+        else sentence(
+            "The batch runs through in 1 piece, so the stages work one after another; "
+            "between stages only activations are sent."
         ),
     ]
     if strategy == GPIPE.key:

@@ -1,5 +1,6 @@
 """One search among some Gpus: cached needs of ranks, and the construction of Plans."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -14,10 +15,9 @@ from placement.planner.memory.estimate import (
     tape_workload,
 )
 from placement.planner.memory.layer_costs import LayerCost, Replays
-from placement.planner.memory.layer_tapes import reads_in_chunks
 from placement.planner.memory.parameter_states import widths
 from placement.planner.memory.step_phases import rank_phases, stage_layers
-from placement.planner.model.sharding import Sharding
+from placement.planner.model.sharding import ONE_RANK, Sharding
 from placement.planner.model.spec import ModelSpec
 from placement.planner.search.candidates.explanation import (
     bound_by,
@@ -207,7 +207,7 @@ class SearchContext:
             quantizable=self.quantize is not None,
             host_fits=fits,
             parameters=parameters,
-            chunks=reads_in_chunks(self.spec),
+            chunks=self.spec.reads_in_chunks,
         )
 
     def offloaded(self, workload: Workload) -> OffloadedState:
@@ -323,12 +323,28 @@ class SearchContext:
         )
 
     def tokens(self, setting: Setting, sharding: Sharding) -> float:
-        """Return the tokens of one microbatch."""
+        """Return the tokens of one microbatch.
+
+        If prompts are read in pieces, every piece reads the weights. They are as many
+        tokens as would read them that often for each token.
+        """
         lowered = tape_workload(setting.workload, sharding)
         length = lowered.sequence_length
         if self.spec.shape is not None and self.spec.shape.image_tokens:
             length = self.spec.shape.image_tokens
-        return float(lowered.microbatch(sharding.data_degree) * length)
+        sequences = lowered.microbatch(sharding.data_degree)
+        every = float(sequences * length)
+        if not lowered.prefill_tokens or not self.spec.reads_in_chunks:
+            return every
+        piece = math.prod(lowered.prompt_piece(sequences, length))
+        width = self._weight_ratio(setting, sharding)
+        return 1 / (1 / every + width * (1 / piece - 1 / every))
+
+    def _weight_ratio(self, setting: Setting, sharding: Sharding) -> float:
+        """Return the size of the weights, over their size in the compute precision."""
+        costs = self.costs(setting, sharding)
+        full = widths(setting.workload).compute * sum(cost.elements for cost in costs)
+        return sum(cost.gathered_bytes for cost in costs) / max(1.0, full)
 
     def work(
         self,
@@ -353,8 +369,13 @@ class SearchContext:
 
     def speed(self, chosen: Sequence[GpuOffer], setting: Setting) -> float:
         """Return the operations per second of the slowest of some Gpus."""
-        width = self.sizes.width
-        return min(flops_per_second(one, setting.workload, width) for one in chosen)
+        width, rows = self.sizes.width, 0.0
+        if setting.workload.prefill_tokens:
+            rows = self._weight_ratio(setting, ONE_RANK)
+            rows /= setting.workload.prefill_tokens
+        return min(
+            flops_per_second(one, setting.workload, width, rows) for one in chosen
+        )
 
     @property
     def sizes(self) -> ProductSizes:

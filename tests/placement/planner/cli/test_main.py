@@ -194,3 +194,14 @@ def test_adapters_go_on_the_usual_layers_of_the_family(capsys, gpus):
     words = ("plan", "phi-4", "--gpus", gpus, "--lora", "8", "--precision", "bf16")
     assert main((*words, "--json")) == 0
     assert json.loads(capsys.readouterr().out)["plans"]
+
+
+def test_a_reader_that_closes_the_pipe_is_no_error():
+    words = [sys.executable, "-m", "placement.planner", "cards"]
+    with subprocess.Popen(
+        words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 141

@@ -168,3 +168,55 @@ def test_stages_of_a_pipeline_hold_all_parameters_and_the_tied_table_twice():
     held = sum(estimate(spec, workload, stage).parameter_bytes for stage in stages)
 
     assert held == 4 * (spec.parameter_count + 50257 * 768)
+
+
+def test_autocast_copies_only_trainable_weights_to_infer():
+    whole = well_known_spec("llama-3-8b")
+    packed = with_quantized(whole, "nf4")
+    workload = Workload(task="infer", batch=1)
+    plain = workload.replace(precision="fp32")
+    head = 128256 * 4096
+    blocks = 2 * sum(
+        part.matrix_parameters for one in whole.layers[1:-1] for part in one.parts
+    )
+    copied = {}
+    for name, spec in (("whole", whole), ("packed", packed)):
+        autocast = estimate(spec, workload).parameter_bytes
+        copied[name] = autocast - estimate(spec, plain).parameter_bytes
+
+    assert copied == {"whole": blocks + 2 * head, "packed": 2 * head}
+    adapters = estimate(with_lora(whole, rank=8), workload).parameter_bytes
+    kept = estimate(with_lora(whole, rank=8), plain).parameter_bytes
+    assert adapters - kept < 2 * 8 * 2**20, "the frozen weights are cast in each call"
+
+
+def test_autocast_copies_a_tied_head_to_infer():
+    spec = well_known_spec("gpt2")
+    workload = Workload(task="infer", batch=1, sequence_length=8)
+    head = spec.layers[-1].tied_parameters
+    bytes_of = {
+        how: estimate(spec, workload.replace(precision=how)).parameter_bytes
+        for how in ("fp32", "autocast_bf16")
+    }
+
+    copied = bytes_of["autocast_bf16"] - bytes_of["fp32"]
+    blocks = [part for one in spec.layers[1:] for part in one.parts]
+    assert copied == 2 * (head + sum(one.matrix_parameters for one in blocks))
+
+
+def test_a_frozen_weight_is_cast_for_a_moment_to_infer():
+    spec = with_lora(well_known_spec("gpt2"), rank=8, targets=["c_attn"])
+    workload = Workload(task="infer", batch=1, sequence_length=1)
+    one = estimate(spec, workload)
+    table = spec.layers[-1].tied_parameters
+
+    moment = one.peak_bytes - one.parameter_bytes
+    assert 2 * table < moment < 2.2 * table, "the largest is the head's: the table"
+
+
+def test_packed_weights_are_not_kept_unpacked_for_backward():
+    packed = with_lora(with_quantized(well_known_spec("llama-3-8b"), "nf4"), rank=8)
+    workload = Workload(batch=1, sequence_length=64)
+    activations = estimate(packed, workload).components["activations"]
+
+    assert activations < 4 * 2**30, "bf16 copies of 7e9 weights would take 14 GB"

@@ -4,11 +4,17 @@ from dataclasses import replace
 
 import pytest
 
-from placement.planner.search.card_support import missing_support, workload_defaults
+from placement.planner.search.card_support import (
+    cards_of,
+    completed_workload,
+    missing_support,
+    workload_defaults,
+)
 from placement.planner.search.memory_savings import PlanLimits
 from placement.planner.search.planner import plan
 from placement.planner.search.step_time import flops_per_second
 from placement.planner.values.calibration import OutcomeInfo, corrections_of
+from placement.planner.values.errors import WorkloadInvalid
 from placement.planner.values.workload import Workload
 from telemetry.protocol.gpu_cards import card_of
 from tests.placement.planner.made import make_offer, tiny
@@ -55,6 +61,37 @@ def test_the_defaults_run_on_the_cards_that_there_are(names, expected):
     assert (found if isinstance(expected, dict) else set(found)) == expected
     usual = Workload(**found)
     assert not cards or not all(missing_support(one, usual) for one in cards)
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["NVIDIA A30"], {"precision": "bf16"}),
+        ([], {"precision": "bf16"}),
+        (["Tesla T4", "NVIDIA A30"], {"precision": "bf16"}),
+        (["Tesla T4"], {"precision": "fp16", "attention": "efficient"}),
+    ],
+)
+def test_inference_loads_its_weights_in_16_bits(names, expected):
+    cards = [card_of(name) for name in names]
+    assert workload_defaults(cards, Workload(task="infer")) == expected
+
+
+def test_a_chosen_value_is_never_replaced():
+    cards = [card_of("Tesla T4")]
+    chosen = {"task": "infer", "precision": "autocast_bf16", "attention": "flash"}
+    assert completed_workload(chosen, cards) == Workload(**chosen)
+    lacking = completed_workload({"precision": "fp32"}, cards)
+    assert (lacking.precision, lacking.attention) == ("fp32", "efficient")
+    with pytest.raises(WorkloadInvalid):
+        completed_workload({"precision": "fp64"}, cards)
+
+
+def test_only_usable_cards_decide_the_defaults():
+    old = card(0, "Tesla V100-SXM2-32GB")
+    new = card(1, "NVIDIA A30", bookable=False, reason="booked")
+    assert cards_of([old, new]) == [old.card]
+    assert cards_of([new]) == [new.card], "with none usable all of them count"
 
 
 def test_other_cards_are_used_instead():

@@ -9,11 +9,14 @@ from placement.planner.search.fit_suggestions import ladder
 from placement.planner.search.memory_savings import PREFILL_TOKENS, PlanLimits
 from placement.planner.search.planner import plan
 from placement.planner.values.errors import WorkloadInvalid
+from placement.planner.values.gpu_availability import peak_flops_of
 from placement.planner.values.workload import Workload
+from telemetry.protocol.gpu_cards import card_of
 from tests.placement.planner.made import GIB, make_offer
 
 pytestmark = pytest.mark.pure
 PROMPTS = Workload(task="infer", batch=4, sequence_length=32768, precision="bf16")
+ROBERTA = {"model_type": "roberta", "max_position_embeddings": 514}
 GPT_OSS = {
     "model_type": "gpt_oss",
     "num_hidden_layers": 36,
@@ -65,15 +68,49 @@ def test_only_inference_reads_prompts():
         Workload(prefill_tokens=2048)
 
 
-def test_the_time_of_a_call_and_of_a_token_is_that_of_the_whole_prompt():
+@pytest.mark.parametrize("name", ["NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3"])
+def test_every_piece_of_a_prompt_reads_all_weights(name):
     spec = well_known_spec("llama-3-8b")
+    card = a100(name=name, peak_flops=peak_flops_of(name))
     plans = [
-        plan(spec, PROMPTS.replace(batch=1, prefill_tokens=tokens), [a100()]).best
-        for tokens in (0, 2048)
+        plan(spec, PROMPTS.replace(batch=1, prefill_tokens=tokens), [card]).best
+        for tokens in (0, 2048, 1)
     ]
-    whole, chunked = (one for one in plans if one is not None)
-    assert chunked.step_seconds == pytest.approx(whole.step_seconds)
+    whole, chunked, single = (one for one in plans if one is not None)
+    assert 1 < chunked.step_seconds / whole.step_seconds < 1.15
     assert chunked.decode_seconds == pytest.approx(whole.decode_seconds)
+    blocks = 2 * sum(layer.parameters for layer in spec.layers[1:-1])
+    reading = 32768 * blocks / card_of(name).memory_bytes_per_second
+    assert single.step_seconds > reading
+
+
+@pytest.mark.parametrize("name", ["bert-base", "vit-base", "t5-small"])
+def test_a_model_that_reads_in_one_piece_has_no_pieces(name):
+    asked = Workload(task="infer", sequence_length=512, prefill_tokens=64)
+    for answer in (
+        lambda spec: estimate(spec, asked),
+        lambda spec: plan(spec, asked, [a100()]),
+    ):
+        with pytest.raises(WorkloadInvalid, match="piece by piece"):
+            answer(well_known_spec(name))
+
+
+def test_a_sequence_beyond_learned_positions_is_refused_with_their_number():
+    asked = Workload(sequence_length=1025)
+    with pytest.raises(WorkloadInvalid, match="positions for 1,024 tokens, not"):
+        plan(well_known_spec("gpt2"), asked, [a100()])
+    with pytest.raises(WorkloadInvalid, match="positions for 512 tokens, not"):
+        estimate(parse_config(ROBERTA), asked)
+    estimate(well_known_spec("gpt2"), asked.replace(sequence_length=1024))
+    estimate(well_known_spec("vit-base"), asked)
+    estimate(well_known_spec("t5-small"), asked)
+
+
+def test_rotary_positions_beyond_those_of_the_config_are_a_note():
+    spec = well_known_spec("llama-2-7b")
+    notes = estimate(spec, Workload(batch=1, sequence_length=8192)).notes
+    assert "configured for 4,096 positions" in notes[0]
+    assert not estimate(spec, Workload(batch=1, sequence_length=4096)).notes
 
 
 def a100(**changes):

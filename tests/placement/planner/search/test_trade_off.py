@@ -1,6 +1,7 @@
 """The first Plan is the knee of time and cost, and no shown Plan beats another."""
 
 import re
+from dataclasses import replace
 from itertools import permutations
 
 import pytest
@@ -167,8 +168,10 @@ def test_the_trade_is_in_credits_where_gpus_weigh_differently():
     ).best
 
     assert trade_told(one, one) == (
-        "1 GPU: 1 times faster than 1 GPU, 1.00 times the GPU-hours."
+        "n0:0: 1 times faster than n0:0, 1.00 times the GPU-hours."
     )
+    other = replace(one, title="Another way", step_seconds=2 * one.step_seconds)
+    assert trade_told(one, other).startswith("One GPU: 2 times faster than Another way")
     assert "10.00 times the credits" in trade_told(double, one)
 
 

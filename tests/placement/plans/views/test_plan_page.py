@@ -60,6 +60,11 @@ def error_of(html: str, field: str) -> str:
     return found[1] if found else ""
 
 
+def page_of(client, query: str = "") -> str:
+    """Return the planning page for a query."""
+    return client.get(f"/plan/?{query}").content.decode()
+
+
 def choice_of(html: str, number: int = 0) -> str:
     return re.findall(r'name="choose" value="([^"]+)"', html)[number]
 
@@ -78,14 +83,29 @@ def test_the_page_opens_with_plans_for_the_gpus_as_they_are(student):
 
 @pytest.mark.once
 def test_a_site_of_old_cards_starts_with_what_they_can_run(student):
-    assert 'value="autocast_bf16" selected' in student.get("/plan/").content.decode()
+    now = student.post("/plan/now/", typed(precision="", attention="")).content.decode()
+    assert "Precision: bf16 autocast. Attention: flash." in now
+    infer = student.post("/plan/now/", typed(precision="", task="infer"))
+    assert "Precision: pure bf16." in infer.content.decode()
     Gpu.objects.update(name="NVIDIA GeForce RTX 2080 Ti")
-    html = student.get("/plan/").content.decode()
-    assert 'value="autocast_fp16" selected' in html
-    assert 'value="efficient" selected' in html
+    html = page_of(student)
+    assert "Precision: fp16 autocast. Attention: efficient." in html
     assert 'name="choose"' in html and "Left out" not in html
-    asked = student.get("/plan/?precision=fp32").content.decode()
-    assert 'value="fp32" selected' in asked
+    asked = page_of(student, "precision=fp32")
+    assert 'value="fp32" selected' in asked and "Precision: fp32." in asked
+
+
+@pytest.mark.once
+def test_only_the_cards_of_the_chosen_reservation_decide(student, alice, gpus):
+    old = gpus[0]
+    Gpu.objects.filter(pk=old.pk).update(name="Tesla T4")
+    now = timezone.now()
+    held = make_reservation(alice, [old], now, now + timedelta(hours=2))
+    html = page_of(student, f"reservation={held.pk}")
+    assert "Precision: fp16 autocast. Attention: efficient." in html
+    for place, word in ((str(held.pk), "fp16"), ("", "bf16")):
+        answer = student.post("/plan/now/", typed(precision="", reservation=place))
+        assert f"Precision: {word} autocast." in answer.content.decode()
 
 
 @pytest.mark.once

@@ -313,3 +313,18 @@ def test_a_known_family_in_an_unknown_form_is_left_to_a_build(family, architectu
 
     assert caught.value.code == "unknown-family"
     assert caught.value.field == "architectures"
+
+
+def test_a_config_without_any_size_says_that_all_are_defaults():
+    bare, sized = {"model_type": "llama"}, {"model_type": "llama", "hidden_size": 4096}
+    assert (
+        "every size is the default of llama: 6,738,415,616"
+        in (parse_config(bare).notes[0])
+    )
+    assert not parse_config(sized).notes
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3", "gpt2", "bert"])
+def test_a_head_has_at_least_one_number(family):
+    with pytest.raises(SpecInvalid, match="head_dim: must be between 1"):
+        parse_config({"model_type": family, "head_dim": 0})
