@@ -18,9 +18,14 @@ from telemetry.protocol.sentences import sentence
 BLOCK_TOKENS = 16
 """Tokens of one block of vLLM's KV cache."""
 LIMITS = PlanLimits(
-    offload=False, quantization=False, strategies=(SINGLE.key, TENSOR.key)
+    accumulation=False,
+    offload=False,
+    quantization=False,
+    strategies=(SINGLE.key, TENSOR.key),
 )
-"""The servers keep the whole model on the GPUs of one node, as it is stored."""
+"""The servers keep the whole model on the GPUs of one node, as it is stored. That of
+transformers reads a prompt as a whole.
+"""
 WEIGHTS, CACHE = "parameters", "kv_cache"
 """Components of a plan's memory."""
 BYTES_PER_TOKEN = 4

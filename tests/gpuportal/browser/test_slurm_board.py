@@ -43,7 +43,9 @@ def test_gpus_of_slurm_have_holder_and_end_and_cannot_be_booked(
     held, other = Gpu.objects.filter(node__name="gp1").order_by("index")
     card = page.locator(f"#gpu-{held.pk}")
     expect(card.locator(".gpu-holder")).to_have_text("You")
-    expect(card.locator(".gpu-next")).to_have_text(re.compile(r"^until (\w{3} )?\d\d:\d\d$"))
+    expect(card.locator(".gpu-next")).to_have_text(
+        re.compile(r"^until (\w{3} )?\d\d:\d\d$")
+    )
     expect(card.locator(".gpu-note")).to_have_text("Slurm job 42")
     expect(card.locator(".gpu-mine")).to_be_hidden()
     expect(card.locator(".gpu-util")).to_be_hidden()
