@@ -67,7 +67,7 @@ def renew(node: NodeView) -> ChannelFact | None:
     except (OSError, ValueError) as error:
         return ChannelFact(ChannelState.TOKEN, f"no short token: {error}")
     try:
-        challenge = _answer("GET", f"{node.web_url}/node/v1/challenge", node)
+        challenge = _answer("GET", f"{node.web_url}/node/v1/challenge", node, "")
         proof = NodeProof(
             node=node.name,
             challenge=str(challenge["challenge"]),
@@ -79,7 +79,7 @@ def renew(node: NodeView) -> ChannelFact | None:
             hostname=platform.node()[:120],
         )
         url = f"{node.web_url}/node/v1/token"
-        answer = _answer("POST", url, node, sealed_proof(proof, key))
+        answer = _answer("POST", url, node, enrolment, sealed_proof(proof, key))
         if "number" not in answer:
             return ChannelFact(ChannelState.REFUSED, str(answer.get("detail", answer)))
     except ChannelRefused as error:
@@ -139,10 +139,9 @@ def machine_key(path: Path) -> Ed25519PrivateKey:
 
 
 def _answer(
-    method: str, url: str, node: NodeView, body: bytes | None = None
+    method: str, url: str, node: NodeView, token: str, body: bytes | None = None
 ) -> dict[str, object]:
-    # No token is sent: the proof needs none, and an ended one would not help.
-    _, text = request(method, url, node=node.name, token="", body=body)
+    _, text = request(method, url, node=node.name, token=token, body=body)
     found = json.loads(text)
     if not isinstance(found, dict):
         raise TypeError(f"{url} did not answer with an object")

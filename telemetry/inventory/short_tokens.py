@@ -64,12 +64,14 @@ def proving_machine(name: str) -> str:
 
 @transaction.atomic(durable=True)
 def renew_short_token(
-    proof: NodeProof, *, machine: str, now: datetime
+    proof: NodeProof, *, enrolment: str, machine: str, now: datetime
 ) -> int | ProofFault:
     """Give a node that proved its key the short token that it asks for.
 
     Args:
         proof: whose signature and challenge are right.
+        enrolment: the enrolment token itself. The proof has its hash, which readers of
+            the database know too.
         machine: host name and address, for people.
 
     Returns:
@@ -77,7 +79,9 @@ def renew_short_token(
     """
     rows = Node.objects.run_by_portal().select_for_update(no_key=True)
     node = rows.filter(name=proof.node).first()
-    if node is None or not hmac.compare_digest(node.token_hash, proof.enrolment):
+    if node is None or not node.accepts(enrolment):
+        return ProofFault.ENROLMENT
+    if not hmac.compare_digest(node.token_hash, proof.enrolment):
         return ProofFault.ENROLMENT
     known, _ = NodeIdentity.objects.select_for_update().get_or_create(node=node)
     found = judge_proof(

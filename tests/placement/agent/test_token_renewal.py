@@ -287,17 +287,28 @@ def test_bad_proofs_are_refused_in_one_sentence_and_change_nothing(portal, red):
         (b"x" * 10_000, 413),
     ]
     for body, status in bodies:
-        answer = portal.client.post(
-            "/node/v1/token", body, content_type="application/octet-stream"
-        )
+        answer = posted(portal, body, red.token())
         assert answer.status_code == status, (body[:80], answer.content)
         assert answer.json()["detail"]
     assert not NodeIdentity.objects.exists()
+    # A dump of the database has the hash of the enrolment token, and so a whole proof.
+    for shown in ("", Node.objects.get().token_hash, "gpn1.x"):
+        assert posted(portal, good, shown).status_code == 401
+    assert posted(portal, good, red.token(), name="blue").status_code == 401
+    assert not NodeIdentity.objects.exists()
     portal.client.get("/node/v1/token")
-    answer = portal.client.post(
-        "/node/v1/token", good, content_type="application/octet-stream"
-    )
+    answer = posted(portal, good, red.token())
     assert answer.json() == {"number": 1, "seconds": 86_400}
+
+
+def posted(portal, body, token, name="red"):
+    """The answer to a proof with an enrolment token."""
+    return portal.client.post(
+        "/node/v1/token",
+        body,
+        content_type="application/octet-stream",
+        headers={"Authorization": f"Node {name}:{token}"},
+    )
 
 
 def replace_of(proof, **changes):
