@@ -62,11 +62,13 @@ def proving_machine(name: str) -> str:
     return rows.values_list("proved_from", flat=True).first() or ""
 
 
-@transaction.atomic(durable=True)
 def renew_short_token(
     proof: NodeProof, *, enrolment: str, machine: str, now: datetime
 ) -> int | ProofFault:
     """Give a node that proved its key the short token that it asks for.
+
+    Cost: one query for a request that does not know the enrolment token. Only a node
+    that shows it locks its row.
 
     Args:
         proof: whose signature and challenge are right.
@@ -77,12 +79,28 @@ def renew_short_token(
     Returns:
         The number of the token, or why there is none.
     """
-    rows = Node.objects.run_by_portal().select_for_update(no_key=True)
-    node = rows.filter(name=proof.node).first()
-    if node is None or not node.accepts(enrolment):
+    nodes = Node.objects.in_service().filter(name=proof.node)
+    if not _shows_enrolment(nodes.first(), proof, enrolment):
         return ProofFault.ENROLMENT
-    if not hmac.compare_digest(node.token_hash, proof.enrolment):
-        return ProofFault.ENROLMENT
+    with transaction.atomic(durable=True):
+        # It may have joined again since then.
+        node = nodes.select_for_update(no_key=True).first()
+        if node is None or not _shows_enrolment(node, proof, enrolment):
+            return ProofFault.ENROLMENT
+        return _renew(node, proof, machine, now)
+
+
+def _shows_enrolment(node: Node | None, proof: NodeProof, enrolment: str) -> bool:
+    return (
+        node is not None
+        and node.accepts(enrolment)
+        and hmac.compare_digest(node.token_hash, proof.enrolment)
+    )
+
+
+def _renew(
+    node: Node, proof: NodeProof, machine: str, now: datetime
+) -> int | ProofFault:
     known, _ = NodeIdentity.objects.select_for_update().get_or_create(node=node)
     found = judge_proof(
         KnownNode(
@@ -106,7 +124,11 @@ def renew_short_token(
     if known.token_hash != proof.next_hash:
         bound = known.enrolment_hash == node.token_hash and known.token_number > 0
         known.token_before_hash = known.token_hash if bound else node.token_hash
-        known.token_hash, known.token_issued_at = proof.next_hash, now
+        known.token_hash = proof.next_hash
+    elif known.token_issued_at is None or now >= known.token_issued_at + OVERLAP:
+        known.token_before_hash = ""
+    # Its life begins with the last answer. The first one may have been lost a day ago.
+    known.token_issued_at = now
     known.enrolment_hash, known.public_key = node.token_hash, proof.public_key
     known.token_number, known.proved_from = found, machine
     known.save()

@@ -23,6 +23,8 @@ from placement.jobs.nodes.node_channel import (
     refused,
 )
 from placement.protocol.node_refusals import NodeProofRefused
+from reservations.rules.errors import TooFast
+from reservations.web.rate_limits import check_address_rate
 from telemetry.inventory.short_tokens import proving_machine, renew_short_token
 from telemetry.protocol.codec import Malformed
 from telemetry.protocol.node_proof import MOST_PROOF_BYTES, ProofFault, read_proof
@@ -30,6 +32,9 @@ from telemetry.protocol.node_token import LIFE_SECONDS
 from telemetry.web.error_answers import problem_response
 
 CHALLENGE_SECONDS = 60
+PER_MINUTE = 300
+"""Proofs from one address. Several hundred nodes may be behind one, and a node that is
+refused for its rate asks again after ten seconds."""
 _SIGNER = "placement.node-challenge"
 
 
@@ -51,6 +56,13 @@ def token(request: HttpRequest) -> HttpResponse:
 
     A node that the proof does not fit gets the same answer as an unknown one.
     """
+    address, now = get_client_ip_address(request) or "?", timezone.now()
+    try:
+        check_address_rate(
+            "node-token", address=address, per_minute=PER_MINUTE, now=now
+        )
+    except TooFast as error:
+        return problem_response(error)
     length = length_of(request)
     if length < 0:
         return refused("length-needed", "the length must be known")
@@ -65,14 +77,13 @@ def token(request: HttpRequest) -> HttpResponse:
         return refused("invalid", str(error))
     except signing.BadSignature:
         return refused("invalid", "challenge: it has expired, or is not of this portal")
-    address = get_client_ip_address(request) or "?"
     machine = f"{proof.hostname[:60] or '?'} ({address})"
     name, enrolment = name_and_token(request.headers.get("Authorization", ""))
     found = renew_short_token(
         proof,
         enrolment=enrolment if name == proof.node else "",
         machine=machine,
-        now=timezone.now(),
+        now=now,
     )
     if found is ProofFault.ENROLMENT:
         return refused("signed-out", "no such node, or not its token")

@@ -23,9 +23,19 @@ from placement.agent.portal_channel import ChannelDown, ChannelRefused
 from placement.jobs.nodes import node_channel, token_channel
 from placement.protocol.events import ChannelState
 from telemetry.inventory.node_identity import identity_warnings
-from telemetry.inventory.short_tokens import LIFE, OVERLAP, node_with_token
+from telemetry.inventory.short_tokens import (
+    LIFE,
+    OVERLAP,
+    node_with_token,
+    renew_short_token,
+)
 from telemetry.models import Node, NodeIdentity
-from telemetry.protocol.node_proof import NodeProof, public_key_of, sealed_proof
+from telemetry.protocol.node_proof import (
+    NodeProof,
+    ProofFault,
+    public_key_of,
+    sealed_proof,
+)
 from telemetry.protocol.node_token import RENEW_AFTER_SECONDS, token_hash
 from telemetry.token_files import TokenFiles
 from tests.factories import make_node
@@ -299,6 +309,47 @@ def test_bad_proofs_are_refused_in_one_sentence_and_change_nothing(portal, red):
     portal.client.get("/node/v1/token")
     answer = posted(portal, good, red.token())
     assert answer.json() == {"number": 1, "seconds": 86_400}
+
+
+def test_a_request_that_does_not_know_the_token_locks_nothing(
+    portal, red, django_assert_num_queries, monkeypatch
+):
+    proof = NodeProof(
+        node="red",
+        challenge="x",
+        public_key="A" * 43 + "=",
+        enrolment=Node.objects.get().token_hash,
+        number=0,
+        next_hash=token_hash("next"),
+    )
+    # One read, and no transaction.
+    with django_assert_num_queries(1):
+        found = renew_short_token(proof, enrolment="x", machine="", now=portal.now)
+    assert found is ProofFault.ENROLMENT
+    monkeypatch.setattr(token_channel, "PER_MINUTE", 0)
+    answer = posted(portal, b"{}", "x")
+    assert (answer.status_code, answer.json()["code"]) == (429, "too-fast")
+    assert int(answer["Retry-After"]) > 0
+
+
+def test_a_node_of_another_engine_renews_its_token(portal, red):
+    Node.objects.update(engine=Node.Engine.SLURM)
+    assert looked(red).state is ChannelState.OK and short_of(red) == 1
+    Node.objects.update(retired=True)
+    make_due(red)
+    assert looked(red).state is ChannelState.REFUSED
+
+
+def test_the_life_of_a_token_begins_with_the_last_answer(portal, red):
+    looked(red)
+    first = red.token()
+    make_due(red)
+    portal.lost = {"/node/v1/token"}
+    assert looked(red).state is ChannelState.OK and red.token() == first
+    portal.lost, portal.now = set(), portal.now + LIFE + timedelta(hours=1)
+    assert looked(red).state is ChannelState.OK
+    assert short_of(red) == NodeIdentity.objects.get().token_number == 2
+    assert portal.knows(red) and not portal.knows(red, first)
 
 
 def posted(portal, body, token, name="red"):
