@@ -22,7 +22,12 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from placement.agent.job_folder import NodeView
-from placement.agent.portal_channel import ChannelDown, ChannelRefused, request
+from placement.agent.portal_channel import (
+    ChannelDown,
+    ChannelRefused,
+    TokenRefused,
+    request,
+)
 from placement.protocol.events import ChannelFact, ChannelState
 from telemetry.agent.process_owners import boot_id
 from telemetry.protocol.node_proof import NodeProof, public_key_of, sealed_proof
@@ -31,7 +36,6 @@ from telemetry.token_files import TokenFiles
 
 KEY_FILE = "node_key"
 """Beside the token. `deploy/join.sh` makes it when the machine joins."""
-UNKNOWN = (401, 403)
 NOT_FOUND = 404
 
 logger = logging.getLogger(__name__)
@@ -82,12 +86,12 @@ def renew(node: NodeView) -> ChannelFact | None:
         answer = _answer("POST", url, node, enrolment, sealed_proof(proof, key))
         if "number" not in answer:
             return ChannelFact(ChannelState.REFUSED, str(answer.get("detail", answer)))
+    except TokenRefused:
+        return unknown(node)
     except ChannelRefused as error:
         if error.status == NOT_FOUND:
             files.set_aside()
             return None
-        if error.status in UNKNOWN:
-            return unknown(node)
         return ChannelFact(ChannelState.REFUSED, f"no short token: {error}")
     except (ChannelDown, ValueError, KeyError, TypeError) as error:
         return ChannelFact(ChannelState.DOWN, str(error))

@@ -18,8 +18,7 @@ from gpuportal.doctor.portal_diagnosis import portal_report
 from gpuportal.doctor.portal_facts import _nodes
 from placement.agent import channel_check, token_renewal
 from placement.agent.channel_check import ChannelWatch
-from placement.agent.local_runner import LocalRunner
-from placement.agent.portal_channel import ChannelDown, ChannelRefused
+from placement.agent.portal_channel import ChannelDown, ChannelRefused, failure
 from placement.jobs.nodes import node_channel, token_channel
 from placement.protocol.events import ChannelState
 from telemetry.inventory.node_identity import identity_warnings
@@ -67,7 +66,7 @@ class Portal:
             raise ChannelDown("the answer was lost")
         if answer.status_code in (200, 409):
             return answer.status_code, answer.content
-        raise ChannelRefused(answer.status_code, answer.content.decode()[:200])
+        raise failure(answer.status_code, answer.content.decode()[:200])
 
     def knows(self, settings, token=None):
         """Whether the portal accepts a token now."""
@@ -145,8 +144,8 @@ def test_a_node_proves_itself_once_and_renews_at_two_thirds(portal, red):
     make_due(red)
     assert looked(red).state is ChannelState.OK
     assert short_of(red) == 2 and red.token() != first
-    # What starts on the node gets the file that is renewed.
-    assert LocalRunner(red)._shown_token().read_text() == red.token()
+    # What a Job fetches uses the token that is shown at that moment.
+    assert TokenFiles(red.token_file).shown_token() == red.token()
     stored = str(vars(Node.objects.get())) + str(vars(NodeIdentity.objects.get()))
     for secret in (enrolment, first, red.token()):
         assert secret not in stored
