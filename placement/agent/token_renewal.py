@@ -125,13 +125,17 @@ def machine_key(path: Path) -> Ed25519PrivateKey:
     """
     if not path.exists():
         made = Ed25519PrivateKey.generate()
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        # A disk that is full must not leave half a key under the name.
+        draft = path.with_name(f".{path.name}.part")
+        draft.unlink(missing_ok=True)
+        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(handle, "wb") as file:
             file.write(
                 made.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
             )
             file.flush()
             os.fsync(file.fileno())
+        draft.replace(path)
         return made
     try:
         key = load_pem_private_key(path.read_bytes(), password=None)

@@ -1,5 +1,6 @@
 """A node proves its key, renews its token, and a clone of its disk is refused."""
 
+import errno
 import json
 import logging
 import os
@@ -265,6 +266,21 @@ def test_what_cannot_be_written_is_not_asked_for(portal, red, caplog):
     found = looked(red)
     assert found.state is ChannelState.TOKEN
     assert "delete it, and join again" in found.detail
+
+
+def test_a_full_disk_leaves_no_empty_key(portal, red, monkeypatch):
+    def full(_handle):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    path = red.token_file.with_name("node_key")
+    with monkeypatch.context() as patch:
+        patch.setattr(token_renewal.os, "fsync", full)
+        for _ in range(2):
+            assert looked(red).state is ChannelState.OK
+            assert not path.exists() and short_of(red) == 0
+    assert looked(red).state is ChannelState.OK and short_of(red) == 1
+    left = {one.name for one in path.parent.iterdir() if "key" in one.name}
+    assert left == {"node_key", "order_key.pub"}
 
 
 def test_bad_proofs_are_refused_in_one_sentence_and_change_nothing(portal, red):
