@@ -21,17 +21,30 @@ OVERLAP = timedelta(minutes=10)
 
 def node_with_token(name: str, token: str, now: datetime) -> Node | None:
     """Return the node in service of a token. Cost: one query."""
-    node = Node.objects.select_related("identity").filter(name=name).first()
-    if node is None or node.retired:
+    return _node_with_hash(name, token_hash(token), now)
+
+
+def accepts_hash(name: str, shown: str, now: datetime) -> bool:
+    """Return whether a token is accepted now, from its hash. Cost: one query.
+
+    The caller must have got the token itself before: a backup has the hashes.
+    """
+    return _node_with_hash(name, shown, now) is not None
+
+
+def _node_with_hash(name: str, shown: str, now: datetime) -> Node | None:
+    nodes = Node.objects.in_service().select_related("identity")
+    node = nodes.filter(name=name).first()
+    if node is None:
         return None
+    enrolled = hmac.compare_digest(node.token_hash, shown)
     known = getattr(node, "identity", None)
     if known is None or not _proved(node, known):
-        return node if node.accepts(token) else None
+        return node if enrolled else None
     # A worker of release 0.1.0 cannot prove itself, and reports no release.
-    if not node.release and node.accepts(token):
+    if not node.release and enrolled:
         return node
     issued_at: datetime = known.token_issued_at
-    shown = token_hash(token)
     current = hmac.compare_digest(known.token_hash, shown)
     before = hmac.compare_digest(known.token_before_hash, shown)
     valid = (current and now < issued_at + LIFE) or (
