@@ -23,6 +23,7 @@ class NodeProofRefused(CodedError):
     """A machine that proves itself as a node gets no token."""
 
     code = "proof-refused"
+    title = sentence("The machine is refused as this node")
     status = HTTPStatus.CONFLICT
 
     def __init__(self, fault: ProofFault, *, node: str, other: str) -> None:
