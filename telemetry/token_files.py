@@ -43,6 +43,16 @@ class TokenFiles(NamedTuple):
         enrolment = self.enrolment.read_text().strip()
         return self.enrolment if _read(self.short, enrolment) is None else self.short
 
+    def shown_token(self) -> str:
+        """Return the token that the node shows now. It changes while a Job runs.
+
+        Raises:
+            OSError: the enrolment token cannot be read.
+        """
+        enrolment = self.enrolment.read_text().strip()
+        short = _read(self.short, enrolment)
+        return short.text if short else enrolment
+
     def current(self, enrolment: str) -> ShortToken | None:
         """Return the short token of an enrolment; None: there is none."""
         return _read(self.short, enrolment)

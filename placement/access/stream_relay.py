@@ -112,7 +112,11 @@ class _Relay:
         key = NODE + self.socket.node
         while True:
             await stay_alive(self.redis, self.id)
-            if await self.redis.get(key) in (None, self.id.encode()):
+            if self.socket.ended.is_set():
+                await forget_node(self.redis, self.socket.node, self.id)
+                if not self.streams:
+                    return
+            elif await self.redis.get(key) in (None, self.id.encode()):
                 await note_node(self.redis, self.socket.node, self.id)
             gone = await dead(
                 self.redis, {passing.reply for passing in self.streams.values()}
@@ -140,6 +144,9 @@ class _Relay:
 
     async def _pass_down(self, frame: Frame) -> None:
         if isinstance(frame, OpenFrame):
+            if self.socket.ended.is_set():
+                self.lists.put(UP + frame.reply, [CloseFrame(frame.stream, LOST)])
+                return
             self.streams[frame.stream] = _Passing(frame.reply)
             frame = OpenFrame(frame.stream, frame.order, frame.signature)
         passing = self.streams.get(frame.stream)

@@ -17,7 +17,12 @@ from typing import Any
 
 from placement.agent import token_renewal
 from placement.agent.job_folder import NodeView
-from placement.agent.portal_channel import ChannelDown, ChannelRefused, request
+from placement.agent.portal_channel import (
+    ChannelDown,
+    ChannelRefused,
+    TokenRefused,
+    request,
+)
 from placement.protocol import signing
 from placement.protocol.events import ChannelFact, ChannelState
 from placement.protocol.node_http import BOOT_HEADER, MOST_BOOT_ID
@@ -41,9 +46,9 @@ def check(node: NodeView) -> ChannelFact:
         boot = {BOOT_HEADER: boot_id()[:MOST_BOOT_ID]}
         _, body = request("GET", url, node=node.name, token=token, headers=boot)
         expected = json.loads(body)["order_key_sha256"]
+    except TokenRefused:
+        return token_renewal.unknown(node)
     except ChannelRefused as error:
-        if error.status in token_renewal.UNKNOWN:
-            return token_renewal.unknown(node)
         return ChannelFact(ChannelState.DOWN, f"the portal answered {error}")
     except (ChannelDown, ValueError, KeyError, TypeError) as error:
         return ChannelFact(ChannelState.DOWN, str(error))

@@ -29,7 +29,6 @@ from telemetry import request_id
 from telemetry.agent.isolation import isolation_of
 from telemetry.proc_stat import process_table
 from telemetry.protocol.hardware import Isolation
-from telemetry.token_files import TokenFiles
 
 logger = logging.getLogger(__name__)
 SHIM_VARIABLES = (
@@ -111,12 +110,6 @@ class LocalRunner:
             return False
         return True
 
-    def _shown_token(self) -> Path:
-        try:
-            return TokenFiles(self.node.token_file).shown()
-        except OSError:
-            return self.node.token_file
-
     def start(self, folder: JobFolder) -> None:
         """Start the shim. It leaves this process at once and outlives it."""
         variables = {
@@ -126,7 +119,7 @@ class LocalRunner:
             "PATH": os.environ.get("PATH", os.defpath),
             "GPUPORTAL_NODE": self.node.name,
             "GPUPORTAL_WEB_URL": self.node.web_url,
-            "GPUPORTAL_NODE_TOKEN_FILE": str(self._shown_token()),
+            "GPUPORTAL_NODE_TOKEN_FILE": str(self.node.token_file),
             "GPUPORTAL_SIM_DIR": str(self.node.sim_dir or ""),
             "GPUPORTAL_SUPERVISOR_PID": str(self.node.supervisor_pid or ""),
             "GPUPORTAL_ALLOW_SCRIPTS": "1" if self.node.allow_scripts else "0",

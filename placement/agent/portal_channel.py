@@ -18,6 +18,7 @@ from typing import Any
 
 from placement.protocol.node_http import FILE_PIECE_BYTES, KEY_HEADER
 from placement.protocol.node_refusals import OrderRefused
+from telemetry.token_files import TokenFiles
 
 SCRIPT_MAX_BYTES = 2**20
 TIMEOUT_SECONDS = 10.0
@@ -28,12 +29,28 @@ class ChannelDown(Exception):
     """The web cannot be reached or cannot answer now. Try again later."""
 
 
+class TokenRefused(ChannelDown):
+    """The web does not know the node or its token. The next token may be accepted.
+
+    `ChannelWatch` renews the token. All others wait, so that nothing of a Job is lost.
+    """
+
+
 class ChannelRefused(Exception):
     """The web refused. The same request will not succeed."""
 
     def __init__(self, status: int, detail: str) -> None:
         self.status = status
         super().__init__(f"{status}: {detail}")
+
+
+def failure(status: int, detail: str) -> ChannelDown | ChannelRefused:
+    """Return what an answer means that is neither 2xx nor 409."""
+    if status in (401, 403):
+        return TokenRefused(f"the web does not know this node: {status}: {detail}")
+    if status >= 500 or status == 429:
+        return ChannelDown(f"the web answered {status}")
+    return ChannelRefused(status, detail)
 
 
 class _NoRedirectHandler(urllib.request.HTTPRedirectHandler):
@@ -61,6 +78,7 @@ def request(
     ``key``: of the Job of the request. None: it is about no Job.
 
     Raises:
+        TokenRefused: 401 or 403. It is a ChannelDown.
         ChannelDown: no answer, 5xx or 429.
         ChannelRefused: any other answer.
     """
@@ -83,11 +101,8 @@ def request(
             detail = error.read(4096)
         if error.code == 409:
             return 409, detail
-        if error.code >= 500 or error.code == 429:
-            raise ChannelDown(f"the web answered {error.code}") from error
-        raise ChannelRefused(
-            error.code, detail[:200].decode(errors="replace")
-        ) from error
+        said = detail[:200].decode(errors="replace")
+        raise failure(error.code, said) from error
     except (OSError, HTTPException) as error:
         raise ChannelDown(f"the web cannot be reached: {error}") from error
 
@@ -97,7 +112,7 @@ def download_file(
     path: Path,
     *,
     node: str,
-    token: str,
+    token: Callable[[], str],
     key: str = "",
     sha256: str,
     most_bytes: int,
@@ -105,6 +120,9 @@ def download_file(
     """Download a file in pieces. It appears at its path only when it is complete.
 
     An interrupted download continues where it ended.
+
+    Args:
+        token: reads the node's token for each piece. It may be renewed meanwhile.
 
     Raises:
         ChannelDown: try again later.
@@ -116,7 +134,7 @@ def download_file(
         while True:
             offset = file.tell()
             address = f"{start}{offset}"
-            _, piece = request("GET", address, node=node, token=token, key=key)
+            _, piece = request("GET", address, node=node, token=token(), key=key)
             file.write(piece)
             if offset + len(piece) > most_bytes:
                 draft.unlink()
@@ -154,7 +172,7 @@ def download_part(
     tries = 0
     while True:
         try:
-            token = token_file.read_text().strip()
+            token = TokenFiles(token_file).shown_token()
             _, body = request("GET", url, node=node, token=token, key=key)
             break
         except ChannelRefused as error:

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
 from urllib.parse import urlsplit
 
-from websockets.asyncio.client import connect
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import WebSocketException
 
 from placement.agent.job_folder import NodeView
 
 OPEN_SECONDS = 10
+RENEWAL_SECONDS = 5.0
+"""Between two looks whether the node shows another token."""
+
+logger = logging.getLogger(__name__)
 
 
 class _NoRedirectConnect(connect):
@@ -41,3 +49,78 @@ def portal_socket(node: NodeView, address: str, *, most_bytes: int) -> connect:
         proxy=None,
         open_timeout=OPEN_SECONDS,
     )
+
+
+class OlderSockets:
+    """Websockets that were opened with an earlier token of the node.
+
+    What is under way on them goes on. The portal sends nothing new over them, and
+    closes them.
+    """
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def keep(self, task: asyncio.Task[None]) -> None:
+        """Let a websocket run until it ends."""
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    async def close(self) -> None:
+        """Close all."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        if isinstance(error, OSError | TimeoutError | WebSocketException):
+            logger.info("an earlier websocket is closed: %s", error)
+        else:
+            logger.error("an earlier websocket failed", exc_info=error)
+
+
+async def serve_until_renewal(
+    node: NodeView,
+    address: str,
+    serve: Callable[[ClientConnection], Awaitable[None]],
+    *,
+    most_bytes: int,
+    older: OlderSockets,
+) -> None:
+    """Open a websocket and serve it until it closes, or the node shows another token.
+
+    In the second case it goes on in `older`, and the caller opens the next one.
+
+    Raises:
+        OSError, TimeoutError, WebSocketException: it cannot be opened, or broke.
+        ValueError: the node's token cannot be read.
+    """
+    token = node.token()
+
+    async def carry() -> None:
+        async with portal_socket(node, address, most_bytes=most_bytes) as socket:
+            await serve(socket)
+
+    work = asyncio.create_task(carry())
+    try:
+        while not work.done():
+            await asyncio.wait({work}, timeout=RENEWAL_SECONDS)
+            if not work.done() and _shows_another(node, token):
+                older.keep(work)
+                return
+    except asyncio.CancelledError:
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
+        raise
+    work.result()
+
+
+def _shows_another(node: NodeView, token: str) -> bool:
+    try:
+        return node.token() != token
+    except ValueError:
+        return False  # The check of the channel reports it.

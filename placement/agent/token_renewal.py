@@ -22,7 +22,12 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from placement.agent.job_folder import NodeView
-from placement.agent.portal_channel import ChannelDown, ChannelRefused, request
+from placement.agent.portal_channel import (
+    ChannelDown,
+    ChannelRefused,
+    TokenRefused,
+    request,
+)
 from placement.protocol.events import ChannelFact, ChannelState
 from telemetry.agent.process_owners import boot_id
 from telemetry.protocol.node_proof import NodeProof, public_key_of, sealed_proof
@@ -31,7 +36,6 @@ from telemetry.token_files import TokenFiles
 
 KEY_FILE = "node_key"
 """Beside the token. `deploy/join.sh` makes it when the machine joins."""
-UNKNOWN = (401, 403)
 NOT_FOUND = 404
 
 logger = logging.getLogger(__name__)
@@ -67,7 +71,7 @@ def renew(node: NodeView) -> ChannelFact | None:
     except (OSError, ValueError) as error:
         return ChannelFact(ChannelState.TOKEN, f"no short token: {error}")
     try:
-        challenge = _answer("GET", f"{node.web_url}/node/v1/challenge", node)
+        challenge = _answer("GET", f"{node.web_url}/node/v1/challenge", node, "")
         proof = NodeProof(
             node=node.name,
             challenge=str(challenge["challenge"]),
@@ -79,15 +83,15 @@ def renew(node: NodeView) -> ChannelFact | None:
             hostname=platform.node()[:120],
         )
         url = f"{node.web_url}/node/v1/token"
-        answer = _answer("POST", url, node, sealed_proof(proof, key))
+        answer = _answer("POST", url, node, enrolment, sealed_proof(proof, key))
         if "number" not in answer:
             return ChannelFact(ChannelState.REFUSED, str(answer.get("detail", answer)))
+    except TokenRefused:
+        return unknown(node)
     except ChannelRefused as error:
         if error.status == NOT_FOUND:
             files.set_aside()
             return None
-        if error.status in UNKNOWN:
-            return unknown(node)
         return ChannelFact(ChannelState.REFUSED, f"no short token: {error}")
     except (ChannelDown, ValueError, KeyError, TypeError) as error:
         return ChannelFact(ChannelState.DOWN, str(error))
@@ -121,13 +125,17 @@ def machine_key(path: Path) -> Ed25519PrivateKey:
     """
     if not path.exists():
         made = Ed25519PrivateKey.generate()
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        # A disk that is full must not leave half a key under the name.
+        draft = path.with_name(f".{path.name}.part")
+        draft.unlink(missing_ok=True)
+        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(handle, "wb") as file:
             file.write(
                 made.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
             )
             file.flush()
             os.fsync(file.fileno())
+        draft.replace(path)
         return made
     try:
         key = load_pem_private_key(path.read_bytes(), password=None)
@@ -139,10 +147,9 @@ def machine_key(path: Path) -> Ed25519PrivateKey:
 
 
 def _answer(
-    method: str, url: str, node: NodeView, body: bytes | None = None
+    method: str, url: str, node: NodeView, token: str, body: bytes | None = None
 ) -> dict[str, object]:
-    # No token is sent: the proof needs none, and an ended one would not help.
-    _, text = request(method, url, node=node.name, token="", body=body)
+    _, text = request(method, url, node=node.name, token=token, body=body)
     found = json.loads(text)
     if not isinstance(found, dict):
         raise TypeError(f"{url} did not answer with an object")

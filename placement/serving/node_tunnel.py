@@ -3,8 +3,10 @@
 A node presents its token as in the HTTPS channel. Its calls are read from the broker
 (see ``call_broker.py``) and sent to it. A frame from the node is accepted only as the
 answer to a call sent over the same websocket. The token is checked again each minute.
+A socket whose token has ended takes no new calls.
 """
 
+import asyncio
 import logging
 import time
 from dataclasses import dataclass, field
@@ -29,6 +31,8 @@ from placement.protocol.serving_frames import (
 from placement.serving.call_broker import CALLS, OUTAGES, TUNNEL, WAIT_SECONDS, give
 
 TUNNEL_SECONDS = 15
+LOOK_SECONDS = 0.5
+"""Between two looks whether the calls of an ended token are answered."""
 
 logger = logging.getLogger(__name__)
 
@@ -65,11 +69,15 @@ class _Tunnel:
 
     async def _send_calls(self) -> None:
         key = CALLS + self.node
-        while True:
+        while not self.socket.ended.is_set():
             await self.redis.set(TUNNEL + self.node, "1", ex=TUNNEL_SECONDS)
             found = await self.redis.blpop([key], WAIT_SECONDS)
-            if found:
+            if found and self.socket.ended.is_set():
+                await self.redis.lpush(key, found[1])
+            elif found:
                 await self._send_down(found[1])
+        while any(call.expires_at > time.time() for call in self.open.values()):
+            await asyncio.sleep(LOOK_SECONDS)
 
     async def _send_down(self, data: bytes) -> None:
         head, body = unpack(data)

@@ -24,7 +24,7 @@ from websockets.exceptions import InvalidStatus, WebSocketException
 
 from placement.agent.access.services import SERVICES, Service
 from placement.agent.job_folder import NodeView
-from placement.agent.portal_socket import portal_socket
+from placement.agent.portal_socket import OlderSockets, serve_until_renewal
 from placement.protocol import signing
 from placement.protocol.byte_stream import ByteStream
 from placement.protocol.commands import check_order
@@ -55,6 +55,27 @@ MOST_MESSAGE_BYTES = 4 + MOST_HEAD_BYTES + PIECE_BYTES
 logger = logging.getLogger(__name__)
 
 
+class _Link:
+    """What goes over one websocket."""
+
+    def __init__(self) -> None:
+        self.tasks: dict[asyncio.Task[None], str] = {}
+        """The services that run, with the names of their streams."""
+        self.outbox: deque[bytes] = deque()
+        self.filled = asyncio.Event()
+
+    def push(self, frames: list[Frame]) -> None:
+        self.outbox.extend(map(pack_frame, frames))
+        self.filled.set()
+
+    async def send_all(self, socket: ClientConnection) -> None:
+        while True:
+            await self.filled.wait()
+            self.filled.clear()
+            while self.outbox:
+                await socket.send(self.outbox.popleft())
+
+
 class NodeStreams:
     """The streams of one node; ``run`` is a thread's whole life."""
 
@@ -66,9 +87,6 @@ class NodeStreams:
         self.streams: dict[str, ByteStream] = {}
         self._used: dict[str, float] = {}
         """Streams that were opened, until their orders expire: none opens twice."""
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._outbox: deque[bytes] = deque()
-        self._filled = asyncio.Event()
 
     def run(self, stop: threading.Event) -> None:
         """Serve until `stop` is set. An error is logged and does not end the loop."""
@@ -91,14 +109,22 @@ class NodeStreams:
 
     async def _keep_connected(self) -> None:
         back_off = BackOff(BACK_OFF_SECONDS, jitter=(0.7, 1.3), between=random.uniform)
+        older = OlderSockets()
+
+        async def serve(socket: ClientConnection) -> None:
+            back_off.succeeded()
+            await self._serve(socket)
+
         while True:
             pause_seconds = None
             try:
-                async with portal_socket(
-                    self.node, ADDRESS, most_bytes=MOST_MESSAGE_BYTES
-                ) as socket:
-                    back_off.succeeded()
-                    await self._serve(socket)
+                await serve_until_renewal(
+                    self.node,
+                    ADDRESS,
+                    serve,
+                    most_bytes=MOST_MESSAGE_BYTES,
+                    older=older,
+                )
             except InvalidStatus as error:
                 logger.info("the portal takes no streams: %s", error)
                 pause_seconds = OLD_PORTAL_SECONDS
@@ -109,36 +135,28 @@ class NodeStreams:
 
     async def _serve(self, socket: ClientConnection) -> None:
         """Carry all streams of one websocket until it closes."""
-        self._outbox.clear()
-        sending = asyncio.create_task(self._send_all(socket))
+        link = _Link()
+        sending = asyncio.create_task(link.send_all(socket))
         try:
             async for message in socket:
                 try:
                     self._take(
                         unpack_frame(
                             message if isinstance(message, bytes) else message.encode()
-                        )
+                        ),
+                        link,
                     )
                 except FrameInvalid as error:
                     logger.warning("a frame of the portal is invalid: %s", error)
         finally:
-            for task in (sending, *self._tasks):
+            mine = dict(link.tasks)
+            for task in (sending, *mine):
                 task.cancel()
-            await asyncio.gather(sending, *self._tasks, return_exceptions=True)
-            self.streams.clear()
+            await asyncio.gather(sending, *mine, return_exceptions=True)
+            for name in mine.values():
+                self.streams.pop(name, None)
 
-    async def _send_all(self, socket: ClientConnection) -> None:
-        while True:
-            await self._filled.wait()
-            self._filled.clear()
-            while self._outbox:
-                await socket.send(self._outbox.popleft())
-
-    def _push(self, frames: list[Frame]) -> None:
-        self._outbox.extend(map(pack_frame, frames))
-        self._filled.set()
-
-    def _take(self, frame: Frame) -> None:
+    def _take(self, frame: Frame, link: _Link) -> None:
         if not isinstance(frame, OpenFrame):
             if stream := self.streams.get(frame.stream):
                 stream.deliver(frame)
@@ -156,12 +174,12 @@ class NodeStreams:
                 )
         except (OrderRefused, StreamRefused) as refused:
             logger.warning("a stream is refused (%s): %s", refused.code, refused)
-            self._push([_close(frame.stream, refused)])
+            link.push([_close(frame.stream, refused)])
             return
-        stream = self.streams[frame.stream] = ByteStream(frame.stream, self._push)
+        stream = self.streams[frame.stream] = ByteStream(frame.stream, link.push)
         task = asyncio.create_task(self._run_service(service, order, stream))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        link.tasks[task] = frame.stream
+        task.add_done_callback(link.tasks.pop)
 
     def _checked_order(self, frame: OpenFrame) -> StreamOrder:
         """Return the order of an opening frame.

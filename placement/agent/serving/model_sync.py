@@ -195,7 +195,7 @@ class ModelSync:
             url,
             path,
             node=self.node.name,
-            token=self.node.token(),
+            token=self.node.token,
             key=self.folder.key,
             sha256=sha256,
             most_bytes=most_bytes,

@@ -22,7 +22,7 @@ from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import WebSocketException
 
 from placement.agent.job_folder import JobFolder, NodeView, job_folders
-from placement.agent.portal_socket import portal_socket
+from placement.agent.portal_socket import OlderSockets, serve_until_renewal
 from placement.agent.process import serving_socket
 from placement.agent.serving.model_sync import ModelSync
 from placement.agent.serving.server_client import NoAnswer, ServerAnswer, ask
@@ -64,6 +64,7 @@ class ServeTunnels:
         self.calls: dict[str, asyncio.Task[None]] = {}
         self._attending: dict[str, asyncio.Task[None]] = {}
         self._tunnels: list[asyncio.Task[None]] = []
+        self._older = OlderSockets()
 
     def run(self, stop: threading.Event) -> None:
         """Serve until `stop` is set. An error is logged and does not end the loop."""
@@ -121,19 +122,27 @@ class ServeTunnels:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self._older.close()
 
     # --- one tunnel ------------------------------------------------------------------
 
     async def _tunnel(self) -> None:
         """Keep one websocket open, for ever."""
         back_off = BackOff(BACK_OFF_SECONDS, jitter=(0.7, 1.3), between=random.uniform)
+
+        async def answer_calls(socket: ClientConnection) -> None:
+            back_off.succeeded()
+            await self._answer_calls(socket)
+
         while True:
             try:
-                async with portal_socket(
-                    self.node, ADDRESS, most_bytes=MOST_MESSAGE_BYTES
-                ) as socket:
-                    back_off.succeeded()
-                    await self._answer_calls(socket)
+                await serve_until_renewal(
+                    self.node,
+                    ADDRESS,
+                    answer_calls,
+                    most_bytes=MOST_MESSAGE_BYTES,
+                    older=self._older,
+                )
             except (OSError, TimeoutError, WebSocketException, ValueError) as error:
                 logger.info("the tunnel is closed: %s", error)
             await asyncio.sleep(back_off.failed())

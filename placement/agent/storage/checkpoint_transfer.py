@@ -38,6 +38,7 @@ from placement.agent.storage.results_upload import as_user
 from placement.protocol.commands import Order, parse_order
 from placement.protocol.node_refusals import OrderRefused
 from placement.protocol.rendezvous import LATER, NONE, REFUSED
+from telemetry.token_files import TokenFiles
 
 PIECE_BYTES = 2**20
 LOOK_SECONDS = 1.0
@@ -237,12 +238,11 @@ def _download(
     tries = 0
     while True:
         try:
-            token = token_file.read_text().strip()
             return download_file(
                 url,
                 path,
                 node=order.node,
-                token=token,
+                token=TokenFiles(token_file).shown_token,
                 key=order.key,
                 sha256=sha256,
                 most_bytes=size_bytes,

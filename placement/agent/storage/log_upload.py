@@ -23,7 +23,6 @@ from telemetry.protocol.back_off import BackOff
 PIECE_BYTES = 2**20
 LOOK_SECONDS = 0.3
 BACK_OFF_SECONDS = (0.5, 1.0, 2.0, 5.0)
-UNAUTHORISED = (401, 403)
 
 logger = logging.getLogger(__name__)
 
@@ -95,10 +94,6 @@ class Uploader:
                 data=data,
             )
         except ChannelRefused as refusal:
-            if refusal.status in UNAUTHORISED:
-                raise ChannelDown(
-                    f"the web does not know this node: {refusal}"
-                ) from refusal
             # The web has forgotten the Job or has enough of its log.
             logger.warning("log of job %s is not wanted: %s", folder.name, refusal)
             item.report(uploaded=True)

@@ -87,11 +87,17 @@ def node_of(request: HttpRequest) -> Node | None:
 
 def node_with(shown: str) -> Node | None:
     """Return the node of an Authorization header."""
+    name, token = name_and_token(shown)
+    return node_with_token(name, token, timezone.now()) if name else None
+
+
+def name_and_token(shown: str) -> tuple[str, str]:
+    """Return what an Authorization header shows of a node; empty: nothing."""
     scheme, _, rest = shown.partition(" ")
     name, colon, token = rest.partition(":")
     if scheme != "Node" or not colon or len(rest) > 512:
-        return None
-    return node_with_token(name, token, timezone.now())
+        return "", ""
+    return name, token
 
 
 def refused(code: str, detail: str) -> JsonResponse:

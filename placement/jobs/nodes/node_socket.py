@@ -3,14 +3,16 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import redis
 from channels.db import database_sync_to_async
+from django.utils import timezone
 
-from placement.jobs.nodes.node_channel import node_with
-from telemetry.inventory.short_tokens import is_enrolled
+from placement.jobs.nodes.node_channel import name_and_token, node_with
+from telemetry.inventory.short_tokens import accepts_hash, is_enrolled
+from telemetry.protocol.node_token import token_hash
 
 RECHECK_SECONDS = 60.0
 REFUSED = 4401
@@ -29,9 +31,14 @@ class NodeSocket:
 
     node: str
     enrolment: str
-    """The hash of its enrolment token. Its short tokens change while it is open."""
+    """The hash of its enrolment token."""
+    token: str
+    """The hash of the token with which it was opened."""
     receive: Receive
     send: Send
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when that token is no longer accepted. Then the socket takes nothing new, and
+    it is closed when nothing is under way on it. The node opens another one."""
 
     async def run(
         self, reading: Coroutine[Any, Any, None], *others: Coroutine[Any, Any, None]
@@ -57,12 +64,14 @@ class NodeSocket:
                 logger.error("a websocket of %s failed", self.node, exc_info=result)
 
     async def _end_with_enrolment(self) -> None:
-        """End when the node is retired or has joined again."""
-        still = database_sync_to_async(is_enrolled)
+        """End when the node is retired or joined again. Note the end of the token."""
         while True:
             await asyncio.sleep(RECHECK_SECONDS)
-            if not await still(self.node, self.enrolment):
+            if not await database_sync_to_async(is_enrolled)(self.node, self.enrolment):
                 return
+            accepted = database_sync_to_async(accepts_hash)
+            if not await accepted(self.node, self.token, timezone.now()):
+                self.ended.set()
 
 
 async def accepted_socket(
@@ -76,7 +85,8 @@ async def accepted_socket(
         await send({"type": "websocket.close", "code": REFUSED})
         return None
     await send({"type": "websocket.accept"})
-    return NodeSocket(node.name, node.token_hash, receive, send)
+    opened_with = token_hash(name_and_token(shown)[1])
+    return NodeSocket(node.name, node.token_hash, opened_with, receive, send)
 
 
 def _authorization(scope: Scope) -> str:

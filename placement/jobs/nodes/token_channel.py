@@ -1,7 +1,8 @@
 """The web's side of a node's proof: a challenge, then a short token.
 
-Both are open to everybody. A proof counts only with the enrolment token and the key of
-the node, and an answer has no secret: the node made the token itself.
+Both are open to everybody. A proof counts only if its key signed it and the request
+shows the enrolment token itself. The hash in the proof is not sufficient, because it is
+stored in the database. An answer has no secret: the node made the token itself.
 """
 
 import secrets
@@ -15,8 +16,15 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_POST, require_safe
 
-from placement.jobs.nodes.node_channel import body_of, length_of, refused
+from placement.jobs.nodes.node_channel import (
+    body_of,
+    length_of,
+    name_and_token,
+    refused,
+)
 from placement.protocol.node_refusals import NodeProofRefused
+from reservations.rules.errors import TooFast
+from reservations.web.rate_limits import check_address_rate
 from telemetry.inventory.short_tokens import proving_machine, renew_short_token
 from telemetry.protocol.codec import Malformed
 from telemetry.protocol.node_proof import MOST_PROOF_BYTES, ProofFault, read_proof
@@ -24,6 +32,9 @@ from telemetry.protocol.node_token import LIFE_SECONDS
 from telemetry.web.error_answers import problem_response
 
 CHALLENGE_SECONDS = 60
+PER_MINUTE = 300
+"""Proofs from one address. Several hundred nodes may be behind one, and a node that is
+refused for its rate asks again after ten seconds."""
 _SIGNER = "placement.node-challenge"
 
 
@@ -45,6 +56,13 @@ def token(request: HttpRequest) -> HttpResponse:
 
     A node that the proof does not fit gets the same answer as an unknown one.
     """
+    address, now = get_client_ip_address(request) or "?", timezone.now()
+    try:
+        check_address_rate(
+            "node-token", address=address, per_minute=PER_MINUTE, now=now
+        )
+    except TooFast as error:
+        return problem_response(error)
     length = length_of(request)
     if length < 0:
         return refused("length-needed", "the length must be known")
@@ -59,9 +77,14 @@ def token(request: HttpRequest) -> HttpResponse:
         return refused("invalid", str(error))
     except signing.BadSignature:
         return refused("invalid", "challenge: it has expired, or is not of this portal")
-    address = get_client_ip_address(request) or "?"
     machine = f"{proof.hostname[:60] or '?'} ({address})"
-    found = renew_short_token(proof, machine=machine, now=timezone.now())
+    name, enrolment = name_and_token(request.headers.get("Authorization", ""))
+    found = renew_short_token(
+        proof,
+        enrolment=enrolment if name == proof.node else "",
+        machine=machine,
+        now=now,
+    )
     if found is ProofFault.ENROLMENT:
         return refused("signed-out", "no such node, or not its token")
     if isinstance(found, ProofFault):

@@ -6,10 +6,14 @@ from contextlib import AsyncExitStack
 
 import pytest
 from asgiref.sync import sync_to_async
+from django.utils import timezone
 
-from placement.access.frame_lists import NODE, SEATS
+from placement.access import stream_relay
+from placement.access.frame_lists import ALIVE, NODE, SEATS
 from placement.access.stream_broker import StreamBroker
+from placement.agent import portal_socket
 from placement.agent.access.node_streams import NodeStreams
+from placement.jobs.nodes import node_socket
 from placement.protocol import signing
 from placement.protocol.node_refusals import OrderRefused
 from placement.protocol.stream_frames import (
@@ -24,6 +28,10 @@ from placement.protocol.stream_frames import (
     unpack_frame,
 )
 from placement.protocol.stream_refusal import StreamRefused
+from telemetry.inventory.short_tokens import OVERLAP
+from telemetry.models import NodeIdentity
+from telemetry.protocol.node_token import start_of, token_hash
+from telemetry.token_files import TokenFiles
 from tests.factories import make_node
 from tests.placement.access.stream_nodes import streams_of, target_at
 from tests.placement.nodes import PATIENCE_SECONDS, make_settings
@@ -171,22 +179,12 @@ async def refused_at_the_node(here):
 
 @pytest.mark.once
 async def test_a_node_that_breaks_the_protocol_ends_its_own_stream_only(redis_client):
-    from gpuportal.asgi import application
-
     row = await sync_to_async(make_node)("node1")
     token = row.new_token()
     await sync_to_async(row.save)()
 
-    def socket_of(shown):
-        headers = [
-            (b"host", b"127.0.0.1"),
-            (b"origin", b"http://127.0.0.1"),
-            (b"authorization", f"Node {shown}".encode()),
-        ]
-        return WebsocketCommunicator(application, "/ws/node/streams/", headers)
-
-    assert await socket_of("node1:wrong").connect() == (False, 4401)
-    node = socket_of(f"node1:{token}")
+    assert await token_socket("node1:wrong").connect() == (False, 4401)
+    node = token_socket(f"node1:{token}")
     assert (await node.connect())[0]
     await until(lambda: redis_client.exists(NODE + "node1"))
     broker = StreamBroker()
@@ -237,6 +235,73 @@ async def test_a_node_that_breaks_the_protocol_ends_its_own_stream_only(redis_cl
     while (await received()).stream != name:
         pass
     await node.disconnect()
+
+
+async def test_a_socket_whose_token_has_ended_takes_no_new_streams(
+    node, live_asgi, redis_client, monkeypatch
+):
+    """The node opens another socket, and what is under way on the first one goes on."""
+    monkeypatch.setattr(node_socket, "RECHECK_SECONDS", 0.05)
+    monkeypatch.setattr(stream_relay, "WAIT_SECONDS", 0.05)
+    monkeypatch.setattr(portal_socket, "RENEWAL_SECONDS", 0.05)
+    row = await sync_to_async(make_node)("node1", release="0.2.0")
+    here = make_settings(
+        node.node_dir.parent, redis_url=node.redis_url, web_url=live_asgi
+    )
+    await sync_to_async(token_of)(row, here)
+    texts = [f"gpn1.{start_of(here.token())}.{n}.{n:043}" for n in (1, 2)]
+    known = await NodeIdentity.objects.acreate(
+        node=row,
+        enrolment_hash=row.token_hash,
+        token_number=1,
+        token_hash=token_hash(texts[0]),
+        token_issued_at=timezone.now(),
+    )
+    TokenFiles(here.token_file).short.write_text(texts[0])
+    broker = StreamBroker()
+    with streams_of(here, {"echo": echo}) as streams:
+        await until(lambda: redis_client.exists(NODE + "node1"))
+        first_socket = redis_client.get(NODE + "node1")
+        async with broker.open(target_at(), "echo", most=3) as first:
+            # A thief of the first token keeps a socket open.
+            thief = token_socket(f"node1:{texts[0]}")
+            assert (await thief.connect())[0]
+            await until(lambda: redis_client.get(NODE + "node1") != first_socket)
+            thiefs_socket = redis_client.get(NODE + "node1")
+            # The node renews. The overlap of the first token is over.
+            known.token_number = 2
+            known.token_hash = token_hash(texts[1])
+            known.token_before_hash = token_hash(texts[0])
+            known.token_issued_at = timezone.now() - OVERLAP
+            await known.asave()
+            TokenFiles(here.token_file).short.write_text(texts[1])
+            closed = await thief.receive_output(PATIENCE_SECONDS)
+            assert closed == {"type": "websocket.close", "code": 1013}
+            old = {first_socket, thiefs_socket, None}
+            await until(lambda: redis_client.get(NODE + "node1") not in old)
+            async with broker.open(target_at(), "echo", most=3) as second:
+                await second.write(b"new")
+                assert await read_bytes(second, 3) == b"new"
+            await first.write(b"old")
+            assert await read_bytes(first, 3) == b"old"
+        await until(lambda: not redis_client.exists(ALIVE + first_socket.decode()))
+        assert not streams.streams
+        third = broker.open(target_at(), "echo", most=3)
+        async with third as stream:
+            await stream.write(b"still")
+            assert await read_bytes(stream, 5) == b"still"
+
+
+def token_socket(shown):
+    """A websocket for streams, as a node opens it with a token."""
+    from gpuportal.asgi import application
+
+    headers = [
+        (b"host", b"127.0.0.1"),
+        (b"origin", b"http://127.0.0.1"),
+        (b"authorization", f"Node {shown}".encode()),
+    ]
+    return WebsocketCommunicator(application, "/ws/node/streams/", headers)
 
 
 async def test_a_stream_that_is_cancelled_while_it_takes_its_seat_keeps_none(

@@ -1,5 +1,6 @@
 """A node proves its key, renews its token, and a clone of its disk is refused."""
 
+import errno
 import json
 import logging
 import os
@@ -18,14 +19,23 @@ from gpuportal.doctor.portal_diagnosis import portal_report
 from gpuportal.doctor.portal_facts import _nodes
 from placement.agent import channel_check, token_renewal
 from placement.agent.channel_check import ChannelWatch
-from placement.agent.local_runner import LocalRunner
-from placement.agent.portal_channel import ChannelDown, ChannelRefused
+from placement.agent.portal_channel import ChannelDown, ChannelRefused, failure
 from placement.jobs.nodes import node_channel, token_channel
 from placement.protocol.events import ChannelState
 from telemetry.inventory.node_identity import identity_warnings
-from telemetry.inventory.short_tokens import LIFE, OVERLAP, node_with_token
+from telemetry.inventory.short_tokens import (
+    LIFE,
+    OVERLAP,
+    node_with_token,
+    renew_short_token,
+)
 from telemetry.models import Node, NodeIdentity
-from telemetry.protocol.node_proof import NodeProof, public_key_of, sealed_proof
+from telemetry.protocol.node_proof import (
+    NodeProof,
+    ProofFault,
+    public_key_of,
+    sealed_proof,
+)
 from telemetry.protocol.node_token import RENEW_AFTER_SECONDS, token_hash
 from telemetry.token_files import TokenFiles
 from tests.factories import make_node
@@ -57,7 +67,7 @@ class Portal:
             raise ChannelDown("the answer was lost")
         if answer.status_code in (200, 409):
             return answer.status_code, answer.content
-        raise ChannelRefused(answer.status_code, answer.content.decode()[:200])
+        raise failure(answer.status_code, answer.content.decode()[:200])
 
     def knows(self, settings, token=None):
         """Whether the portal accepts a token now."""
@@ -135,8 +145,8 @@ def test_a_node_proves_itself_once_and_renews_at_two_thirds(portal, red):
     make_due(red)
     assert looked(red).state is ChannelState.OK
     assert short_of(red) == 2 and red.token() != first
-    # What starts on the node gets the file that is renewed.
-    assert LocalRunner(red)._shown_token().read_text() == red.token()
+    # What a Job fetches uses the token that is shown at that moment.
+    assert TokenFiles(red.token_file).shown_token() == red.token()
     stored = str(vars(Node.objects.get())) + str(vars(NodeIdentity.objects.get()))
     for secret in (enrolment, first, red.token()):
         assert secret not in stored
@@ -258,6 +268,21 @@ def test_what_cannot_be_written_is_not_asked_for(portal, red, caplog):
     assert "delete it, and join again" in found.detail
 
 
+def test_a_full_disk_leaves_no_empty_key(portal, red, monkeypatch):
+    def full(_handle):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    path = red.token_file.with_name("node_key")
+    with monkeypatch.context() as patch:
+        patch.setattr(token_renewal.os, "fsync", full)
+        for _ in range(2):
+            assert looked(red).state is ChannelState.OK
+            assert not path.exists() and short_of(red) == 0
+    assert looked(red).state is ChannelState.OK and short_of(red) == 1
+    left = {one.name for one in path.parent.iterdir() if "key" in one.name}
+    assert left == {"node_key", "order_key.pub"}
+
+
 def test_bad_proofs_are_refused_in_one_sentence_and_change_nothing(portal, red):
     key = Ed25519PrivateKey.generate()
     challenge = json.loads(portal.client.get("/node/v1/challenge").content)["challenge"]
@@ -287,17 +312,69 @@ def test_bad_proofs_are_refused_in_one_sentence_and_change_nothing(portal, red):
         (b"x" * 10_000, 413),
     ]
     for body, status in bodies:
-        answer = portal.client.post(
-            "/node/v1/token", body, content_type="application/octet-stream"
-        )
+        answer = posted(portal, body, red.token())
         assert answer.status_code == status, (body[:80], answer.content)
         assert answer.json()["detail"]
     assert not NodeIdentity.objects.exists()
+    # A dump of the database has the hash of the enrolment token, and so a whole proof.
+    for shown in ("", Node.objects.get().token_hash, "gpn1.x"):
+        assert posted(portal, good, shown).status_code == 401
+    assert posted(portal, good, red.token(), name="blue").status_code == 401
+    assert not NodeIdentity.objects.exists()
     portal.client.get("/node/v1/token")
-    answer = portal.client.post(
-        "/node/v1/token", good, content_type="application/octet-stream"
-    )
+    answer = posted(portal, good, red.token())
     assert answer.json() == {"number": 1, "seconds": 86_400}
+
+
+def test_a_request_that_does_not_know_the_token_locks_nothing(
+    portal, red, django_assert_num_queries, monkeypatch
+):
+    proof = NodeProof(
+        node="red",
+        challenge="x",
+        public_key="A" * 43 + "=",
+        enrolment=Node.objects.get().token_hash,
+        number=0,
+        next_hash=token_hash("next"),
+    )
+    # One read, and no transaction.
+    with django_assert_num_queries(1):
+        found = renew_short_token(proof, enrolment="x", machine="", now=portal.now)
+    assert found is ProofFault.ENROLMENT
+    monkeypatch.setattr(token_channel, "PER_MINUTE", 0)
+    answer = posted(portal, b"{}", "x")
+    assert (answer.status_code, answer.json()["code"]) == (429, "too-fast")
+    assert int(answer["Retry-After"]) > 0
+
+
+def test_a_node_of_another_engine_renews_its_token(portal, red):
+    Node.objects.update(engine=Node.Engine.SLURM)
+    assert looked(red).state is ChannelState.OK and short_of(red) == 1
+    Node.objects.update(retired=True)
+    make_due(red)
+    assert looked(red).state is ChannelState.REFUSED
+
+
+def test_the_life_of_a_token_begins_with_the_last_answer(portal, red):
+    looked(red)
+    first = red.token()
+    make_due(red)
+    portal.lost = {"/node/v1/token"}
+    assert looked(red).state is ChannelState.OK and red.token() == first
+    portal.lost, portal.now = set(), portal.now + LIFE + timedelta(hours=1)
+    assert looked(red).state is ChannelState.OK
+    assert short_of(red) == NodeIdentity.objects.get().token_number == 2
+    assert portal.knows(red) and not portal.knows(red, first)
+
+
+def posted(portal, body, token, name="red"):
+    """The answer to a proof with an enrolment token."""
+    return portal.client.post(
+        "/node/v1/token",
+        body,
+        content_type="application/octet-stream",
+        headers={"Authorization": f"Node {name}:{token}"},
+    )
 
 
 def replace_of(proof, **changes):

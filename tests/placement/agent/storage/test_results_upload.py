@@ -12,7 +12,7 @@ from django.test import Client
 from django.utils import timezone
 
 from placement.agent.job_folder import JobFolder
-from placement.agent.portal_channel import ChannelDown, ChannelRefused
+from placement.agent.portal_channel import ChannelDown, failure
 from placement.agent.storage import results_reader, results_upload
 from placement.agent.storage.results_upload import ResultCarrier
 from placement.jobs.job_erasure import forget
@@ -171,7 +171,7 @@ def channel(monkeypatch):
             )
             if answer.status_code in (200, 409):
                 return answer.status_code, answer.content
-            raise ChannelRefused(answer.status_code, answer.content[:200].decode())
+            raise failure(answer.status_code, answer.content[:200].decode())
 
     made = Channel()
     monkeypatch.setattr(results_upload.portal_channel, "request", made.request)
@@ -338,3 +338,17 @@ def test_the_results_of_one_person_have_a_ceiling_that_says_its_numbers(ended, c
     said["files"] = [{"path": "c", "size": 2 * 2**20, "sha256": sums}]
     wanted = result_files.store_list(job=job, attempt=1, said=said, now=timezone.now())
     assert [row.path for row in wanted] == ["c"], "what was deleted makes room"
+
+
+def test_results_wait_for_the_next_token(ended, channel):
+    job, item, carrier = ended
+    left_by_a_job(item.folder.work)
+    file = Path(carrier.node.token_file)
+    good = file.read_text()
+    file.write_text("ended")
+    with pytest.raises(ChannelDown, match="401"):
+        carrier.carry(item, threading.Event())
+    assert not item.reported
+    file.write_text(good)
+    carrier.carry(item, threading.Event())
+    assert item.reported == {"results": True} and result_files.of_job(job)

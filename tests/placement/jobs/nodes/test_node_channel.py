@@ -11,6 +11,7 @@ from django.utils import timezone
 from placement.agent.portal_channel import (
     ChannelDown,
     ChannelRefused,
+    TokenRefused,
     download_part,
     upload_log,
 )
@@ -210,7 +211,7 @@ def test_the_nodes_side_and_the_webs_side_understand_each_other(
     up = {**web, "attempt": 1, "token": node.token}
     assert upload_log(**up, offset_bytes=0, data=b"hello\n") == 6
     assert upload_log(**up, offset_bytes=99, data=b"x") == 6
-    with pytest.raises(ChannelRefused, match="401"):
+    with pytest.raises(TokenRefused, match="401"):
         upload_log(**{**up, "token": "no"}, offset_bytes=6, data=b"x")
     with pytest.raises(ChannelRefused, match="413"):
         upload_log(**up, offset_bytes=6, data=b"x" * (2**20 + 1))
