@@ -3,7 +3,7 @@
 from typing import Any
 
 from ninja import Field, Schema
-from pydantic import ConfigDict, field_validator
+from pydantic import ConfigDict, field_validator, model_validator
 
 from placement.models import Job
 from placement.planner.values.errors import LaunchInvalid
@@ -72,6 +72,14 @@ class NewJob(Schema):
             raise ValueError("must be an object")
         return sent
 
+    @model_validator(mode="after")
+    def _with_kind(self) -> "NewJob":
+        # Not given: that of the given program.
+        if not self.kind:
+            own = self.script and not self.recipe
+            self.kind = Job.Kind.SCRIPT.value if own else Job.Kind.RECIPE.value
+        return self
+
     def wanted(self) -> dict[str, Any]:
         """Return the arguments of the service that launches it.
 
@@ -84,7 +92,7 @@ class NewJob(Schema):
         return {
             "reservation_id": self.reservation,
             "name": self.name,
-            "kind": self._kind(),
+            "kind": self.kind,
             "recipe": self.recipe,
             "recipe_settings": self.recipe_settings,
             "script": self.script,
@@ -101,13 +109,6 @@ class NewJob(Schema):
             "may_move": self.may_move,
             "restart": self.restart,
         }
-
-    def _kind(self) -> str:
-        """Return the kind that is given, or that of the given program."""
-        if self.kind:
-            return self.kind
-        own = self.script and not self.recipe
-        return Job.Kind.SCRIPT.value if own else Job.Kind.RECIPE.value
 
 
 class WaitingJob(NewJob):

@@ -149,7 +149,7 @@ def test_tensorboard_runs_beside_a_workspace_that_has_every_gpu(press, made):
     (
         ("tensorboard", {}, "TensorBoard needs the folder of its logs"),
         ("tensorboard", {"folder": "  "}, "TensorBoard needs the folder of its logs"),
-        ("marimo", {"folder": "a\x07b"}, "printable characters"),
+        ("marimo", {"folder": "a\x07b"}, "Control characters are not allowed."),
         ("marimo", {"folder": "a" * 301}, '<p class="error">'),
         ("emacs", {"folder": "a"}, "jupyter-lab, code-server, marimo, tensorboard"),
     ),
