@@ -94,10 +94,10 @@ def test_a_threshold_is_changed_with_a_reason_and_audited_with_what_it_was(
 @pytest.mark.parametrize(
     ("field", "value", "words"),
     [
-        ("least_samples", 1, "Enter 2 or more"),
+        ("least_samples", 1, "Enter a whole number from 2 to 60"),
         ("xid_warning", "79", "names 79, which is critical"),
         ("xid_critical", "forty-eight", "no XID"),
-        ("stop_after_seconds", 5, "comes before the warning"),
+        ("stop_after_seconds", 30, "comes before the warning"),
     ],
 )
 def test_a_threshold_that_cannot_be_meant_is_refused_at_its_field(

@@ -10,6 +10,7 @@ from django.core.validators import RegexValidator
 from reservations.accounts.tree.tree_edits import NEW_LOGIN
 from reservations.store.unix_logins import login_fault
 from telemetry.protocol.sentences import sentence
+from telemetry.web.plain_forms import PlainErrors
 
 new_login_valid = RegexValidator(
     rf"^{NEW_LOGIN.pattern}\Z", sentence("Letters, digits and @ . + - _ only.")
@@ -23,7 +24,7 @@ class NewLoginField(UsernameField):
         super().__init__(max_length=150, validators=[new_login_valid], **kwargs)
 
 
-class LoginFormMixin(forms.BaseModelForm):
+class LoginFormMixin(PlainErrors, forms.BaseModelForm):
     """A form of a person, which refuses the Unix login of another person."""
 
     def clean(self) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from reservations.presence.holders import (
 )
 from reservations.rules import errors
 from reservations.rules.lifecycle import Kind
+from reservations.rules.never_fits import NeverFits
 from reservations.store import usage
 from reservations.store.booking_facts import site_policy
 from reservations.store.usage import usage_by_membership
@@ -186,11 +187,13 @@ def test_slots_respect_memory_class_and_times(lab, alice) -> None:
     assert set(find(alice)[0].gpu_ids) <= {gpu.pk for gpu in small}
     large = find(alice, min_memory_bytes=40 * GIB)[0]
     assert set(large.gpu_ids) <= {gpu.pk for gpu in lab.gpus}
-    assert find(alice, gpu_class="small", min_memory_bytes=40 * GIB) == []
+    with pytest.raises(NeverFits, match="The largest has 24 GiB"):
+        find(alice, gpu_class="small", min_memory_bytes=40 * GIB)
     timed = find(alice, earliest=at(20, 30), latest=at(23), hours=2)
     assert (timed[0].start, timed[0].end) == (at(21), at(23))
     assert find(alice, earliest=at(20, 30), latest=at(21), hours=2) == []
-    assert find(alice, count=3, gpu_class="small") == []
+    with pytest.raises(NeverFits):
+        find(alice, count=3, gpu_class="small")
 
 
 def test_a_search_that_can_never_fit_is_refused(lab, alice, omar) -> None:
