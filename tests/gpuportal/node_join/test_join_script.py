@@ -4,6 +4,7 @@ import contextlib
 import os
 import pty
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -171,6 +172,8 @@ def typed(site: Site, text: str) -> tuple[int, str]:
     line = f'curl -fsS {site.url}/join.sh | sh -s -- "$@"'
     child, terminal = pty.fork()
     if child == 0:
+        # What runs in the background may have begun with Ctrl-C ignored.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
         words = ["join", *site.options("--print")]
         os.execvp("sh", ["sh", "-c", line, *words])
     shown = b""
