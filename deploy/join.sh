@@ -92,7 +92,7 @@ check_token() {
         openssl pkey -pubin -in "$settings/order_key.pub" -outform DER -out "$work/known.der"
         pin=$(sha256sum "$work/known.der" | cut -c 1-40)
         name=$(sed -n 's/^GPUPORTAL_NODE=//p' "$settings/node.env" | tail -n 1)
-        # The worker renews the short token. There is none before its first proof.
+        # The worker renews the short token, which exists from its first proof on.
         shown=$settings/node.token
         [ ! -s "$shown.short" ] || shown=$shown.short
         credential="Node $name:$(cat "$shown")"

@@ -54,7 +54,7 @@ class TokenFiles(NamedTuple):
         return short.text if short else enrolment
 
     def current(self, enrolment: str) -> ShortToken | None:
-        """Return the short token of an enrolment; None: there is none."""
+        """Return the short token of an enrolment; None: no token is stored."""
         return _read(self.short, enrolment)
 
     def last(self, enrolment: str) -> ShortToken | None:

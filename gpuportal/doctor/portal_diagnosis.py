@@ -38,7 +38,7 @@ class NodeState:
     gate: str
     """Why its gate does not work; "" if it does, or is open."""
     warnings: tuple[str, ...] = ()
-    """What is wrong with its machine, such as a clone."""
+    """Faults of its machine: a cloned disk, for example."""
     token_age_seconds: float | None = None
     """Age of its short token; None: it has that of its enrolment."""
 
@@ -99,7 +99,7 @@ class PortalFacts:
     bundled: bool
     nodes: tuple[NodeState, ...]
     manage_command: str = "gpuportal-manage"
-    """What runs a command of this installation."""
+    """The program that runs the management commands of this installation."""
     shared_logins: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """The Unix logins that several people have, with their user names."""
 

@@ -69,7 +69,7 @@ def start_export(service: str) -> bool:
 
 
 def trace_id() -> str:
-    """Return the id of the present trace, 32 hexadecimal digits; "": there is none."""
+    """Return the id of the current trace, 32 hexadecimal digits; "": no trace."""
     trace = sys.modules.get("opentelemetry.trace")
     if trace is None:
         return ""

@@ -144,7 +144,7 @@ class ReleaseFolders:
         """Let the link lead to a release, in one step.
 
         Args:
-            previous: the release that ran before from now on; None: there is none.
+            previous: the release to return to; None: no such release.
         """
         if previous is None:
             (self.folder / PREVIOUS).unlink(missing_ok=True)

@@ -248,14 +248,14 @@ class UpgradeRun:
         have = _packages(old)
         for name in OPTIONAL_LISTS:
             needed = _named(new / name)
-            # What the new list adds is not there yet.
+            # A list that only the new release has is not installed yet.
             had = _named(old / name) or needed
             if had and had <= have and not needed <= _packages(new):
                 pip = [*("-m", "pip", "install", "-q", "--no-input"), "-r", name]
                 self._run([_python(new), *pip], environ, cwd=new)
 
     def _check(self, new: Path, old: Path) -> int:
-        # What the old release's own lists name, the new one dropped on purpose.
+        # A package that a list of the old release names was dropped on purpose.
         lists = [_named(file) for file in old.glob("requirements*.txt")]
         lost = sorted(_packages(old) - _packages(new) - set().union(*lists))
         words = ["upgrade", "--check", "--installed", str(old)]
@@ -286,7 +286,7 @@ class UpgradeRun:
             key = ["--key", self.options.key] if self.options.key else []
             folder = self._backup_folder()
             self._manage(self.old, "backup", str(folder), "--verify", *key)
-        # What does not need the new tables is found before they are made.
+        # Run the checks that need no new tables before the migration.
         self._manage(new, "check", "--deploy")
         self.say("migrating the database, while the old release runs ...")
         self._migrate(new)

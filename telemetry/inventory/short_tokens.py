@@ -90,7 +90,7 @@ def renew_short_token(
         machine: host name and address, for people.
 
     Returns:
-        The number of the token, or why there is none.
+        The number of the token, or why it is refused.
     """
     nodes = Node.objects.in_service().filter(name=proof.node)
     if not _shows_enrolment(nodes.first(), proof, enrolment):

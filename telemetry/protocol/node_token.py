@@ -35,7 +35,7 @@ def token_hash(token: str) -> str:
 
 
 def read_short(text: str) -> ShortToken | None:
-    """Return a short token. None: the text is none.
+    """Return a short token. None: the text is not one.
 
     >>> read_short("secret") is None
     True

@@ -103,9 +103,9 @@ class PlainModelForm(PlainErrors, forms.ModelForm):  # type: ignore[type-arg]
 
 
 def _take_bounds(field: Any, column: Any) -> None:
-    """Give a field the tightest bounds of its own and of its column.
+    """Give a field the tightest of its bounds and those of its column.
 
-    So its sentences name them, and the row checks itself only with numbers inside.
+    Its errors then name these bounds, and the row is checked only with numbers inside.
     """
     if not hasattr(field, "min_value"):
         return

@@ -56,7 +56,7 @@ logger = logging.getLogger(__name__)
 
 
 class _Link:
-    """What goes over one websocket."""
+    """The services and the outgoing frames of one websocket."""
 
     def __init__(self) -> None:
         self.tasks: dict[asyncio.Task[None], str] = {}

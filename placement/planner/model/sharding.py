@@ -249,7 +249,7 @@ def sequence_tokens(spec: ModelSpec, workload: Workload) -> int:
 
 
 def learned_positions(spec: ModelSpec) -> int:
-    """Return the rows of a table of positions that tokens can use; 0: there is none.
+    """Return how many positions the model has learned; 0: it has no such table.
 
     RoBERTa's table has two more rows, for the padding (modeling_roberta.py,
     padding_idx).

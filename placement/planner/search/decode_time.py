@@ -16,8 +16,8 @@ from placement.planner.model.spec import ModelSpec
 from placement.planner.search.link_bandwidth import SlowestLink
 from placement.planner.search.step_time import (
     PCIE_BYTES_PER_SECOND,
-    ROWS_FOR_HALF,
     all_reduce_bytes,
+    memory_rate,
 )
 from placement.planner.values.gpu_availability import GpuOffer
 from placement.planner.values.workload import Workload
@@ -47,16 +47,8 @@ class DecodeTime:
 
 
 def bandwidth(offer: GpuOffer) -> float:
-    """Return the bytes per second of a Gpu's memory that decoding reaches.
-
-    A card that is not in the table of cards counts as one with ROWS_FOR_HALF operations
-    per byte.
-    """
-    card = offer.card
-    rate = offer.peak_flops / ROWS_FOR_HALF
-    if card is not None:
-        rate = card.memory_bytes_per_second
-    return rate * MEMORY_RATIO * offer.share_ratio
+    """Return the bytes per second of a Gpu's memory that decoding reaches."""
+    return MEMORY_RATIO * memory_rate(offer)
 
 
 def read_bytes(

@@ -12,7 +12,7 @@ from placement.planner.memory.layer_costs import LayerCost
 from placement.planner.memory.parameter_states import widths
 from placement.planner.model.sharding import Sharding
 from placement.planner.model.spec import ModelSpec
-from placement.planner.search.step_time import ROWS_FOR_HALF
+from placement.planner.search.step_time import memory_rate
 from placement.planner.values.gpu_availability import GpuOffer
 from placement.planner.values.workload import Workload
 
@@ -72,16 +72,8 @@ once. This is the least.
 
 
 def memory_bandwidth(offer: GpuOffer) -> float:
-    """Return the bytes per second of a Gpu's memory that elementwise kernels reach.
-
-    A card that is not in the table of cards counts as one with ROWS_FOR_HALF operations
-    per byte.
-    """
-    card = offer.card
-    rate = offer.peak_flops / ROWS_FOR_HALF
-    if card is not None:
-        rate = card.memory_bytes_per_second
-    return rate * STREAM_RATIO * offer.share_ratio
+    """Return the bytes per second of a Gpu's memory that elementwise kernels reach."""
+    return STREAM_RATIO * memory_rate(offer)
 
 
 def passed_bytes(

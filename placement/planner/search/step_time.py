@@ -221,6 +221,19 @@ def flops_per_second(
     return rate * own
 
 
+def memory_rate(offer: GpuOffer) -> float:
+    """Return the bytes per second of a Gpu's memory by the data sheet, for the share of
+    the card.
+
+    A card that is not in the table of cards counts as one with ROWS_FOR_HALF operations
+    per byte.
+    """
+    rate = offer.peak_flops / ROWS_FOR_HALF
+    if offer.card is not None:
+        rate = offer.card.memory_bytes_per_second
+    return rate * offer.share_ratio
+
+
 def _balance(offer: GpuOffer, *, full: bool) -> float:
     """Return operations per two bytes of one Gpu's memory traffic, in 16 or 32 bits.
 

@@ -48,7 +48,7 @@ def groups_of(user: User) -> Sequence[str]:
 
 
 def username_for_services(user: User) -> str:
-    """Return the name by which services may log a person in; "": there is none.
+    """Return the name by which services may log a person in; "": no name is safe.
 
     A person may have chosen the user name at an identity provider, such as ``root`` or
     a colleague's login. It is never given away. The Unix user that an admin has set
