@@ -29,13 +29,12 @@ from typing import IO, Any
 
 import django
 
+from gpuportal.http.planners import ANSWERED, ENDED, TOO_LONG
 from gpuportal.supervisor.kernel import die_with_parent
 
 log = logging.getLogger(__name__)
 FAILED = b'{"status": 500, "headers": [], "cookies": []}\n'
 """Head of the answer to a request that failed outside Django's chain."""
-ANSWERED, ENDED, TOO_LONG = b"!", b"x", b"t"
-"""The reply: an answer with its file, or a note that the worker has ended."""
 NICE = 10
 """Pages have priority."""
 IDLE_SECONDS = 60.0

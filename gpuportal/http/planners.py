@@ -33,7 +33,6 @@ from django.template.loader import render_to_string
 from django.utils import translation
 
 from gpuportal.http import problems
-from gpuportal.http.planner_process import ANSWERED, TOO_LONG
 from placement.plans.site_slots import (
     OUTAGES,
     POLL_SECONDS,
@@ -66,6 +65,8 @@ SPARE_SECONDS = 15.0
 USUAL_SECONDS = 2.0
 """Assumed time of a request, until it is measured."""
 CHILD = "gpuportal.http.planner_process"
+ANSWERED, ENDED, TOO_LONG = b"!", b"x", b"t"
+"""The child's reply: an answer with its file, or a note that the worker has ended."""
 HTTP_SCOPE = (
     *("http_version", "method", "scheme", "path", "query_string", "root_path"),
     *("client", "server"),
