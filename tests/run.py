@@ -95,25 +95,8 @@ NO_TESTS = 5
 
 def main(arguments: Sequence[str]) -> int:
     """Run everything; return the worst exit status."""
-    _bring(("chromium", "chromium-browser"), "chromium")
-    _bring_ldap()
-    _bring_saml()
-    _bring_traces()
-    if CI:
-        # Of one version: the shell uses the browser's files.
-        _bring(("chromium-headless-shell",), "chromium chromium-headless-shell")
-        _bring(("cc", "gcc", "clang"), "gcc libc6-dev")
-        _bring(("redis-server",), "redis-server")
-        _bring(("nginx", "/usr/sbin/nginx"), "nginx-light")
-        _bring(("sshd", "/usr/sbin/sshd"), "openssh-server openssh-client")
-        _bring(("tmux",), "tmux")
-        slurm = "slurmctld slurmd slurm-client munge"
-        _bring(("slurmctld", "/usr/sbin/slurmctld"), slurm)
-        _bring(("zsh",), "zsh")
-        _bring(("fish",), "fish")
-        _bring(("slapd", "/usr/sbin/slapd"), "slapd")
-        if _postgres_bin() is None:
-            _apt("postgresql")
+    _bring_programs()
+    _bring_modules()
     with ExitStack() as stack:
         binaries = _postgres_bin()
         if binaries is None and CI:
@@ -333,58 +316,101 @@ def _make(*arguments: str) -> None:
 # --- what is missing -----------------------------------------------------------
 
 
-def _bring(programs: Sequence[str], packages: str) -> None:
-    """Install Debian packages unless one of the programs is there."""
-    if not any(shutil.which(program) for program in programs):
-        _apt(packages)
+ALWAYS = ((("chromium", "chromium-browser"), "chromium"),)
+"""Programs, of which one is enough, and the Debian packages that bring them."""
+IN_CI = (
+    # Of one version: the shell uses the browser's files.
+    (("chromium-headless-shell",), "chromium chromium-headless-shell"),
+    (("cc", "gcc", "clang"), "gcc libc6-dev"),
+    (("redis-server",), "redis-server"),
+    (("nginx", "/usr/sbin/nginx"), "nginx-light"),
+    (("sshd", "/usr/sbin/sshd"), "openssh-server openssh-client"),
+    (("tmux",), "tmux"),
+    (
+        ("slurmctld", "/usr/sbin/slurmctld"),
+        "slurmctld slurmd slurm-client munge",
+    ),
+    (("zsh",), "zsh"),
+    (("fish",), "fish"),
+    (("slapd", "/usr/sbin/slapd"), "slapd"),
+)
+MODULES = {
+    "ldap": "requirements-ldap.txt",
+    "onelogin": "requirements-saml.txt",
+    "opentelemetry.sdk": "requirements-otel.txt",
+}
+"""Modules that most portals do not need, and the file that pins them."""
 
 
-def _bring_ldap() -> None:
-    """Build the client of LDAP directories, which most portals do not need."""
-    if importlib.util.find_spec("ldap") is not None:
-        return
-    packages = {"/usr/include/ldap.h": "libldap2-dev libsasl2-dev"}
-    packages[f"{sysconfig.get_path('include')}/Python.h"] = "python3-dev"
-    missing = [names for file, names in packages.items() if not Path(file).exists()]
-    if shutil.which("cc") is None:
-        missing.append("gcc libc6-dev")
+def _bring_programs() -> None:
+    """Install the Debian packages of programs that are missing, together."""
+    missing = [
+        packages
+        for programs, packages in (*ALWAYS, *(IN_CI if CI else ()))
+        if not any(shutil.which(program) for program in programs)
+    ]
+    if CI and _postgres_bin() is None:
+        missing.append("postgresql")
+    if not _has_module("ldap"):
+        # The client of LDAP directories is built here.
+        headers = {"/usr/include/ldap.h": "libldap2-dev libsasl2-dev"}
+        headers[f"{sysconfig.get_path('include')}/Python.h"] = "python3-dev"
+        missing += [names for file, names in headers.items() if not Path(file).exists()]
+        if shutil.which("cc") is None:
+            missing.append("gcc libc6-dev")
     if missing:
-        _apt(" ".join(missing))
-    _install("python-ldap", "requirements-ldap.txt")
+        _apt(missing)
 
 
-def _bring_saml() -> None:
-    """Install what sign-in with SAML needs, which most portals do not use."""
-    if importlib.util.find_spec("onelogin") is None:
-        _install("python3-saml", "requirements-saml.txt")
+def _has_module(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False
 
 
-def _bring_traces() -> None:
-    """Install what exports traces, which most portals do not use."""
-    if importlib.util.find_spec("opentelemetry.sdk") is None:
-        _install("opentelemetry", "requirements-otel.txt")
+def _bring_modules() -> None:
+    """Install modules that are missing with pip, together.
+
+    A module that cannot be installed costs the others nothing.
+    """
+    missing = {name: file for name, file in MODULES.items() if not _has_module(name)}
+    if not missing or not _pip(list(missing.values())):
+        return
+    for name, file in missing.items() if len(missing) > 1 else ():
+        why = _pip([file])
+        if why:
+            print(f"test: {name}: {why}", flush=True)
 
 
-def _install(name: str, file: str) -> None:
-    """Install the packages of a file with pip."""
-    print(f"test: installing {name} ...", flush=True)
+def _pip(files: Sequence[str]) -> str:
+    """Install the packages of files; return why that failed, or ""."""
+    print(f"test: installing {', '.join(files)} ...", flush=True)
     done = subprocess.run(
         [
             *(sys.executable, "-m", "pip", "install", "--disable-pip-version-check"),
-            *("--no-input", "-q", "-r", file),
+            *("--no-input", "-q", *(word for file in files for word in ("-r", file))),
         ],
         cwd=ROOT,
         capture_output=True,
         text=True,
         check=False,
     )
-    if done.returncode != 0:
-        lines = done.stderr.strip().splitlines()
-        print(f"test: {name}: {lines[-1] if lines else 'pip failed'}", flush=True)
+    return _last_line(done, "pip failed") if done.returncode else ""
 
 
-def _apt(packages: str) -> None:
-    """Install with apt where that is allowed; say so where it is not."""
+def _last_line(done: "subprocess.CompletedProcess[str]", otherwise: str) -> str:
+    lines = (done.stderr or done.stdout).strip().splitlines()
+    return lines[-1] if lines else otherwise
+
+
+def _apt(packages: Sequence[str]) -> None:
+    """Install with apt where that is allowed; say so where it is not.
+
+    Args:
+        packages: each one or more names with spaces between. If not all can be
+            installed together, each is tried alone.
+    """
     apt = shutil.which("apt-get")
     prefix: list[str] = []
     if os.getuid() != 0:
@@ -399,27 +425,34 @@ def _apt(packages: str) -> None:
             == 0
         )
     )
+    names = " ".join(dict.fromkeys(" ".join(packages).split()))
     if not allowed:
-        print(
-            f"test: {packages} is missing and cannot be installed from here", flush=True
-        )
+        print(f"test: {names} is missing and cannot be installed from here", flush=True)
         return
-    print(f"test: installing {packages} ...", flush=True)
-    environ = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    for command in (
-        ["apt-get", "update", "-q"],
-        ["apt-get", "install", "-qy", "--no-install-recommends", *packages.split()],
-    ):
+
+    def run(*words: str) -> str:
         done = subprocess.run(
-            [*prefix, *command],
-            env=environ,
+            [*prefix, "apt-get", *words],
+            env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
             capture_output=True,
             text=True,
             check=False,
         )
-        if done.returncode != 0:
-            lines = (done.stderr or done.stdout).strip().splitlines()
-            print(f"test: {packages}: {lines[-1] if lines else 'apt failed'}")
+        return _last_line(done, "apt failed") if done.returncode else ""
+
+    def install(names: str) -> str:
+        return run("install", "-qy", "--no-install-recommends", *names.split())
+
+    print(f"test: installing {names} ...", flush=True)
+    why = run("update", "-q")
+    if why:
+        print(f"test: apt-get update: {why}", flush=True)
+    if not install(names):
+        return
+    for one in packages:
+        why = install(one)
+        if why:
+            print(f"test: {one}: {why}", flush=True)
 
 
 # --- a private PostgreSQL --------------------------------------------------------
