@@ -24,7 +24,12 @@ from tests.placement.lab import send_frame
 from tests.placement.serving.kitchen import token_of
 from tests.placement.workspace.workspace_nodes import WorkspaceNode
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(1800)]
+# The door's tests run on both databases what it reads and writes.
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.once,
+    pytest.mark.timeout(1800),
+]
 LOAD_SECONDS = 600
 """The imports of the server take long on a machine with much to do."""
 WORDS = [{"role": "user", "content": "a b c"}]
