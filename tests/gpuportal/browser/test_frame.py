@@ -208,22 +208,25 @@ def test_a_token_is_made_shown_once_and_revoked(page: Page, live_asgi, alice, si
 # --- the admin --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_the_admin_works_under_the_strict_policy(page, live_asgi, omar, sign_in, theme):
+def test_the_admin_works_under_the_strict_policy(
+    page, live_asgi, omar, sign_in, subtests: pytest.Subtests
+):
     make_gpus(2, make_node("node-a"))
     SitePolicy.current()
-    sign_in(omar, theme)
-    for address in (
-        "/admin/",
-        "/admin/reservations/user/",
-        f"/admin/reservations/user/{omar.pk}/change/",
-        "/admin/reservations/user/add/",
-    ):
-        answer = page.goto(live_asgi + address)
-        assert answer.status == 200, address
-    expect(page.locator("html")).to_have_attribute("data-theme", theme)
-    page.get_by_role("link", name="GPU Portal").click()
-    expect(page.locator("#live")).to_be_visible()
+    for theme in ("light", "dark"):
+        with subtests.test(theme=theme):
+            sign_in(omar, theme)
+            for address in (
+                "/admin/",
+                "/admin/reservations/user/",
+                f"/admin/reservations/user/{omar.pk}/change/",
+                "/admin/reservations/user/add/",
+            ):
+                answer = page.goto(live_asgi + address)
+                assert answer.status == 200, address
+            expect(page.locator("html")).to_have_attribute("data-theme", theme)
+            page.get_by_role("link", name="GPU Portal").click()
+            expect(page.locator("#live")).to_be_visible()
 
 
 # --- times and figures ----------------------------------------------------------
