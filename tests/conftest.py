@@ -421,6 +421,8 @@ def browser_type_launch_args(
             "--disable-background-networking",
             "--disable-component-update",
             "--disable-sync",
+            # A page of a test ends before optimized code pays for its compilation.
+            "--js-flags=--no-opt",
         ],
     }
 

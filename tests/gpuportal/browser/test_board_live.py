@@ -36,7 +36,38 @@ def card(page: Page, live_cluster: LiveCluster, index: int):
     return page.locator(f"#gpu-{live_cluster.gpus[index].pk}")
 
 
-def test_figures_move_without_a_reload(board: Page, live_cluster: LiveCluster):
+def test_a_live_board_follows_its_gpus(
+    board: Page, live_cluster: LiveCluster, subtests: pytest.Subtests
+):
+    """One page tells every story, because a page costs more than what happens on it."""
+    with subtests.test("changes of state are announced and samples are not"):
+        changes_of_state_are_announced_and_samples_are_not(board, live_cluster)
+    with subtests.test("figures move without a reload"):
+        figures_move_without_a_reload(board, live_cluster)
+    with subtests.test("what the card cannot say is a dash and not a zero"):
+        what_the_card_cannot_say_is_a_dash_and_not_a_zero(board, live_cluster)
+    with subtests.test("counters and cards have one word for each state"):
+        counters_and_cards_have_one_word_for_each_state(board, live_cluster)
+    with subtests.test("every state has its word and its icon"):
+        every_state_has_its_word_and_its_icon(board, live_cluster)
+    with subtests.test("a stale GPU says when it was last seen"):
+        a_stale_gpu_says_when_it_was_last_seen(board, live_cluster)
+    with subtests.test("late data is said when frames stop"):
+        late_data_is_said_when_frames_stop(board, live_cluster)
+
+
+def changes_of_state_are_announced_and_samples_are_not(
+    board: Page, live_cluster: LiveCluster
+) -> None:
+    announcer = board.locator("#announcer")
+    live_cluster.set(0, util_pct=55)
+    expect(card(board, live_cluster, 0).locator(".gpu-util")).to_have_text("55")
+    expect(announcer).to_have_text("")
+    live_cluster.set(0, state=GpuState.INTRUDER)
+    expect(announcer).to_have_text("node-a:0: someone else’s process.")
+
+
+def figures_move_without_a_reload(board: Page, live_cluster: LiveCluster) -> None:
     live_cluster.set(
         0,
         state=GpuState.BUSY,
@@ -55,9 +86,9 @@ def test_figures_move_without_a_reload(board: Page, live_cluster: LiveCluster):
     expect(shown.locator(".state")).to_have_text("busy")
 
 
-def test_what_the_card_cannot_say_is_a_dash_and_not_a_zero(
+def what_the_card_cannot_say_is_a_dash_and_not_a_zero(
     board: Page, live_cluster: LiveCluster
-):
+) -> None:
     live_cluster.set(1, util_pct=None, temperature_celsius=None, power_watts=None)
     shown = card(board, live_cluster, 1)
     expect(shown.locator(".gpu-util")).to_have_text("–")
@@ -75,9 +106,9 @@ SHOWN = {
 """Words of the board that differ from the API's."""
 
 
-def test_counters_and_cards_have_one_word_for_each_state(
+def counters_and_cards_have_one_word_for_each_state(
     board: Page, live_cluster: LiveCluster
-):
+) -> None:
     live_cluster.beat_seconds = 0.1
     for state in (GpuState.IDLE, GpuState.SQUATTER, GpuState.LOST, GpuState.THROTTLED):
         live_cluster.set(2, state=state)
@@ -86,7 +117,9 @@ def test_counters_and_cards_have_one_word_for_each_state(
         expect(board.get_by_role("button", name=f"1 {word}")).to_be_visible()
 
 
-def test_every_state_has_its_word_and_its_icon(board: Page, live_cluster: LiveCluster):
+def every_state_has_its_word_and_its_icon(
+    board: Page, live_cluster: LiveCluster
+) -> None:
     live_cluster.beat_seconds = 0.1
     chip = card(board, live_cluster, 2).locator(".state")
     for state in GpuState:
@@ -94,9 +127,13 @@ def test_every_state_has_its_word_and_its_icon(board: Page, live_cluster: LiveCl
         expect(chip).to_have_text(SHOWN.get(state, WORDS[state]))
         key = WORDS[state].lower()
         expect(chip.locator("use")).to_have_attribute("href", re.compile(f"#{key}$"))
+    live_cluster.set(2, state=GpuState.FREE)
+    live_cluster.beat_seconds = LiveCluster.beat_seconds
 
 
-def test_a_stale_gpu_says_when_it_was_last_seen(board: Page, live_cluster: LiveCluster):
+def a_stale_gpu_says_when_it_was_last_seen(
+    board: Page, live_cluster: LiveCluster
+) -> None:
     live_cluster.set(0, state=GpuState.STALE, age_seconds=12.0)
     expect(card(board, live_cluster, 0)).to_contain_text(
         re.compile(r"last seen 1\d s ago")
@@ -104,7 +141,7 @@ def test_a_stale_gpu_says_when_it_was_last_seen(board: Page, live_cluster: LiveC
     expect(board.get_by_role("button", name="1 no data")).to_be_visible()
 
 
-def test_late_data_is_said_when_frames_stop(board: Page, live_cluster: LiveCluster):
+def late_data_is_said_when_frames_stop(board: Page, live_cluster: LiveCluster) -> None:
     live_cluster.stop()
     expect(board.locator("#live")).to_have_text(re.compile(r"^late, \d+ s$"))
     expect(board.locator("#live-banner")).to_contain_text(
@@ -113,17 +150,6 @@ def test_late_data_is_said_when_frames_stop(board: Page, live_cluster: LiveClust
     live_cluster.start()
     expect(board.locator("#live")).to_have_text(re.compile(r"^live"))
     expect(board.locator("#live-banner")).to_be_hidden()
-
-
-def test_changes_of_state_are_announced_and_samples_are_not(
-    board: Page, live_cluster: LiveCluster
-):
-    announcer = board.locator("#announcer")
-    live_cluster.set(0, util_pct=55)
-    expect(card(board, live_cluster, 0).locator(".gpu-util")).to_have_text("55")
-    expect(announcer).to_have_text("")
-    live_cluster.set(0, state=GpuState.INTRUDER)
-    expect(announcer).to_have_text("node-a:0: someone else’s process.")
 
 
 def test_a_new_holder_appears_by_itself(
@@ -221,7 +247,32 @@ def test_a_sparkline_starts_with_the_minute_before(
 # --- filters and views ------------------------------------------------------------
 
 
-def test_the_filter_is_kept_in_the_address(board: Page, live_cluster: LiveCluster):
+def test_a_board_is_filtered_sorted_and_hung_on_a_wall(
+    board: Page, live_cluster: LiveCluster, subtests: pytest.Subtests
+):
+    """One page tells every story."""
+    with subtests.test("class and text filter together"):
+        class_and_text_filter_together(board)
+    with subtests.test("the filter is kept in the address"):
+        the_filter_is_kept_in_the_address(board, live_cluster)
+    with subtests.test("the table sorts by a click on its head"):
+        the_table_sorts_by_a_click_on_its_head(board, live_cluster)
+    with subtests.test("the wall shows every GPU large and without scrolling"):
+        the_wall_shows_every_gpu_large_and_without_scrolling(board, live_cluster)
+
+
+def class_and_text_filter_together(board: Page) -> None:
+    board.get_by_label("Class", exact=True).select_option("RTX 3090 24GB")
+    expect(board.locator(".gpu")).to_have_count(2)
+    board.get_by_label("Filter GPUs").fill("node-b:1")
+    expect(board.locator(".gpu")).to_have_count(1)
+    board.get_by_label("Filter GPUs").fill("nobody")
+    expect(board.get_by_text("No GPU matches the filter")).to_be_visible()
+    board.get_by_role("button", name="Clear the filter").click()
+    expect(board.locator(".gpu")).to_have_count(6)
+
+
+def the_filter_is_kept_in_the_address(board: Page, live_cluster: LiveCluster) -> None:
     live_cluster.set(3, state=GpuState.IDLE)
     board.get_by_role("button", name="1 booked but idle").click()
     expect(board.locator(".gpu")).to_have_count(1)
@@ -233,18 +284,9 @@ def test_the_filter_is_kept_in_the_address(board: Page, live_cluster: LiveCluste
     assert "state" not in board.url
 
 
-def test_class_and_text_filter_together(board: Page):
-    board.get_by_label("Class", exact=True).select_option("RTX 3090 24GB")
-    expect(board.locator(".gpu")).to_have_count(2)
-    board.get_by_label("Filter GPUs").fill("node-b:1")
-    expect(board.locator(".gpu")).to_have_count(1)
-    board.get_by_label("Filter GPUs").fill("nobody")
-    expect(board.get_by_text("No GPU matches the filter")).to_be_visible()
-    board.get_by_role("button", name="Clear the filter").click()
-    expect(board.locator(".gpu")).to_have_count(6)
-
-
-def test_the_table_sorts_by_a_click_on_its_head(board: Page, live_cluster: LiveCluster):
+def the_table_sorts_by_a_click_on_its_head(
+    board: Page, live_cluster: LiveCluster
+) -> None:
     for i in range(6):
         live_cluster.set(i, util_pct=10 * i)
     board.get_by_role("button", name="Table").click()
@@ -260,9 +302,9 @@ def test_the_table_sorts_by_a_click_on_its_head(board: Page, live_cluster: LiveC
     expect(names.last).to_have_text("node-a:0")
 
 
-def test_the_wall_shows_every_gpu_large_and_without_scrolling(
+def the_wall_shows_every_gpu_large_and_without_scrolling(
     board: Page, live_cluster: LiveCluster
-):
+) -> None:
     board.set_viewport_size({"width": 1920, "height": 1080})
     board.get_by_role("button", name="Wall").click()
     expect(board.locator(".tile")).to_have_count(6)

@@ -7,6 +7,7 @@ from django.contrib.sessions.models import Session
 from playwright.sync_api import Page, expect
 
 from reservations.models import ApiToken, SitePolicy
+from telemetry.models import Gpu
 from telemetry.protocol import units
 from tests.factories import PASSWORD, make_gpus, make_node
 from tests.pages import hold_back
@@ -63,9 +64,27 @@ def test_times_count_from_the_answer_however_late_the_script_comes(
     assert abs(ahead_ms) < 2000
 
 
-def test_the_first_tab_skips_to_the_content(page: Page, live_asgi, alice, sign_in):
+def test_the_page_is_used_by_keyboard(
+    page: Page, live_asgi: str, alice, sign_in, subtests: pytest.Subtests
+):
+    """One browser tells every story, each on a fresh page."""
+    gpu = make_gpus(3, make_node("node-a"))[2]
     sign_in(alice)
-    page.goto(f"{live_asgi}/me/")
+    stories = {
+        "the first Tab skips to the content": the_first_tab_skips_to_the_content,
+        "every control shows its focus": every_control_shows_its_focus,
+        "a slash in a field stays a slash": a_slash_in_a_field_stays_a_slash,
+        "Escape closes the hits": escape_closes_the_hits_and_enter_alone_opens_the_page,
+        "/ opens the search": lambda page: a_key_opens_the_search(page, gpu, "/"),
+        "Ctrl+K opens it": lambda page: a_key_opens_the_search(page, gpu, "Control+k"),
+    }
+    for name, tell in stories.items():
+        with subtests.test(name):
+            page.goto(f"{live_asgi}/me/")
+            tell(page)
+
+
+def the_first_tab_skips_to_the_content(page: Page) -> None:
     page.keyboard.press("Tab")
     skip = page.get_by_role("link", name="Skip to the content")
     expect(skip).to_be_focused()
@@ -74,9 +93,7 @@ def test_the_first_tab_skips_to_the_content(page: Page, live_asgi, alice, sign_i
     expect(page.locator("#content")).to_be_focused()
 
 
-def test_every_control_shows_its_focus(page: Page, live_asgi, alice, sign_in):
-    sign_in(alice)
-    page.goto(f"{live_asgi}/me/")
+def every_control_shows_its_focus(page: Page) -> None:
     seen = set()
     for _ in range(40):
         page.keyboard.press("Tab")
@@ -92,13 +109,7 @@ def test_every_control_shows_its_focus(page: Page, live_asgi, alice, sign_in):
     assert len(seen) >= 12
 
 
-@pytest.mark.parametrize("keys", ["/", "Control+k"])
-def test_a_key_opens_the_search_and_enter_leads_there(
-    page: Page, live_asgi, alice, sign_in, keys
-):
-    gpu = make_gpus(3, make_node("node-a"))[2]
-    sign_in(alice)
-    page.goto(f"{live_asgi}/me/")
+def a_key_opens_the_search(page: Page, gpu: Gpu, keys: str) -> None:
     page.keyboard.press(keys)
     box = page.locator("#search")
     expect(box).to_be_focused()
@@ -111,19 +122,13 @@ def test_a_key_opens_the_search_and_enter_leads_there(
     page.wait_for_url(f"**/gpus/{gpu.pk}/")
 
 
-def test_a_slash_in_a_field_stays_a_slash(page: Page, live_asgi, alice, sign_in):
-    sign_in(alice)
-    page.goto(f"{live_asgi}/me/")
+def a_slash_in_a_field_stays_a_slash(page: Page) -> None:
     field = page.get_by_label("What it is for")
     field.press("/")
     expect(field).to_have_value("/")
 
 
-def test_escape_closes_the_hits_and_enter_alone_opens_the_page(
-    page: Page, live_asgi, alice, sign_in
-):
-    sign_in(alice)
-    page.goto(f"{live_asgi}/me/")
+def escape_closes_the_hits_and_enter_alone_opens_the_page(page: Page) -> None:
     page.keyboard.press("/")
     page.keyboard.type("zzz")
     expect(page.locator("#search-hits")).to_contain_text("Nothing found")
@@ -203,32 +208,42 @@ def test_a_token_is_made_shown_once_and_revoked(page: Page, live_asgi, alice, si
 # --- the admin --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_the_admin_works_under_the_strict_policy(page, live_asgi, omar, sign_in, theme):
+def test_the_admin_works_under_the_strict_policy(
+    page, live_asgi, omar, sign_in, subtests: pytest.Subtests
+):
     make_gpus(2, make_node("node-a"))
     SitePolicy.current()
-    sign_in(omar, theme)
-    for address in (
-        "/admin/",
-        "/admin/reservations/user/",
-        f"/admin/reservations/user/{omar.pk}/change/",
-        "/admin/reservations/user/add/",
-    ):
-        answer = page.goto(live_asgi + address)
-        assert answer.status == 200, address
-    expect(page.locator("html")).to_have_attribute("data-theme", theme)
-    page.get_by_role("link", name="GPU Portal").click()
-    expect(page.locator("#live")).to_be_visible()
+    for theme in ("light", "dark"):
+        with subtests.test(theme=theme):
+            sign_in(omar, theme)
+            for address in (
+                "/admin/",
+                "/admin/reservations/user/",
+                f"/admin/reservations/user/{omar.pk}/change/",
+                "/admin/reservations/user/add/",
+            ):
+                answer = page.goto(live_asgi + address)
+                assert answer.status == 200, address
+            expect(page.locator("html")).to_have_attribute("data-theme", theme)
+            page.get_by_role("link", name="GPU Portal").click()
+            expect(page.locator("#live")).to_be_visible()
 
 
 # --- times and figures ----------------------------------------------------------
 
 
-def test_times_are_relative_under_a_day_and_named_beyond(
-    page, live_asgi, alice, sign_in
+def test_times_and_figures_in_the_browser_are_those_of_the_server(
+    page, live_asgi, alice, sign_in, subtests: pytest.Subtests
 ):
     sign_in(alice)
     page.goto(f"{live_asgi}/me/")
+    with subtests.test("times are relative under a day and named beyond"):
+        times_are_relative_under_a_day_and_named_beyond(page)
+    with subtests.test("figures"):
+        figures_are_those_of_the_server(page)
+
+
+def times_are_relative_under_a_day_and_named_beyond(page: Page) -> None:
     found = page.evaluate(
         """async () => {
           const time = await import("/static/js/time.js");
@@ -258,13 +273,9 @@ def test_times_are_relative_under_a_day_and_named_beyond(
     assert re.fullmatch(r"Mon,? 2 Mar 2026,? 14:00 UTC", found["absolute"])
 
 
-def test_figures_in_the_browser_are_those_of_the_server(
-    page, live_asgi, alice, sign_in
-):
+def figures_are_those_of_the_server(page: Page) -> None:
     sizes = [0, 12, 2**20, 3 * 2**29, 80 * 2**30, 2**41]
     spans = [0, 59, 60, 3900, 7200, 180_000]
-    sign_in(alice)
-    page.goto(f"{live_asgi}/me/")
     found = page.evaluate(
         """async ([sizes, spans]) => {
           const f = await import("/static/js/format.js");

@@ -63,6 +63,10 @@ def publish_detail(live_cluster: LiveCluster, *processes: dict) -> None:
         pipe.execute()
 
 
+def two_processes() -> list[dict]:
+    return [process(), process(4300, user="bob", command="x --key a")]
+
+
 @pytest.fixture
 def opened(page: Page, live_asgi: str, live_cluster: LiveCluster, alice, sign_in):
     """Alice holds the first Gpu and has its page open."""
@@ -76,19 +80,29 @@ def opened(page: Page, live_asgi: str, live_cluster: LiveCluster, alice, sign_in
 
     def go() -> None:
         sign_in(alice)
-        publish_detail(
-            live_cluster, process(), process(4300, user="bob", command="x --key a")
-        )
+        publish_detail(live_cluster, *two_processes())
         page.goto(f"{live_asgi}/gpus/{gpu.pk}/")
         expect(page.locator("#gpu-state")).to_have_text("busy")
 
     return go
 
 
-def test_it_shows_now_processes_and_the_last_day(
-    page: Page, live_cluster: LiveCluster, opened
+def test_it_shows_now_processes_and_the_last_day_and_is_accessible(
+    page: Page, live_cluster: LiveCluster, opened, subtests: pytest.Subtests
 ):
     opened()
+    with subtests.test("it is accessible and fits"):
+        expect(page.locator(".history-chart canvas")).to_have_count(4)
+        check_looks(page)
+    with subtests.test("it shows now, processes and the last day"):
+        # On a busy machine axe-core may look until the first ones are too old.
+        publish_detail(live_cluster, *two_processes())
+        it_shows_now_processes_and_the_last_day(page, live_cluster)
+
+
+def it_shows_now_processes_and_the_last_day(
+    page: Page, live_cluster: LiveCluster
+) -> None:
     expect(page.locator(".gpu-util")).to_have_text("93")
     expect(page.locator("#gpu-holder")).to_contain_text("You, Vision until")
     rows = page.locator("#gpu-processes tr")
@@ -105,9 +119,3 @@ def test_it_shows_now_processes_and_the_last_day(
     publish_detail(live_cluster)
     expect(page.locator("#gpu-no-process")).to_be_visible()
     expect(rows).to_have_count(0)
-
-
-def test_it_is_accessible_and_fits(page: Page, opened):
-    opened()
-    expect(page.locator(".history-chart canvas")).to_have_count(4)
-    check_looks(page)

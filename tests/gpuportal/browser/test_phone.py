@@ -71,23 +71,22 @@ def test_the_menu_leads_to_every_page_and_names_the_one_that_is_open(
     fits(page)
 
 
-@pytest.mark.parametrize("width", [641, 800, 1440])
 def test_on_wider_screens_every_entry_is_in_sight(
-    page, live_asgi, sign_in, live_cluster, width
+    page, live_asgi, sign_in, live_cluster, subtests: pytest.Subtests
 ):
     sign_in(make_user("omar", is_staff=True, is_superuser=True))
-    page.set_viewport_size({"width": width, "height": 900})
-    page.goto(live_asgi + "/manage/audit/")
-    expect(page.get_by_role("button", name="Menu", exact=True)).to_be_hidden()
-    for name in ("Main", "Manage"):
-        for link in (
-            page.get_by_role("navigation", name=name, exact=True)
-            .get_by_role("link")
-            .all()
-        ):
-            expect(link).to_be_in_viewport(ratio=1)
-    picture(page, f"wide-{width}")
-    fits(page)
+    for width in (641, 800, 1440):
+        with subtests.test(width=width):
+            page.set_viewport_size({"width": width, "height": 900})
+            page.goto(live_asgi + "/manage/audit/")
+            menu = page.get_by_role("button", name="Menu", exact=True)
+            expect(menu).to_be_hidden()
+            for name in ("Main", "Manage"):
+                nav = page.get_by_role("navigation", name=name, exact=True)
+                for link in nav.get_by_role("link").all():
+                    expect(link).to_be_in_viewport(ratio=1)
+            picture(page, f"wide-{width}")
+            fits(page)
 
 
 def test_a_menu_left_open_folds_when_the_window_grows(
@@ -128,9 +127,8 @@ def test_messages_take_one_line_until_they_are_opened(
     picture(page, "banner-wide")
 
 
-@pytest.mark.parametrize("name", ["Past reservations", "Jobs"])
 def test_a_list_of_what_is_over_needs_no_scrolling_sideways(
-    page, live_asgi, sign_in, live_cluster, name
+    page, live_asgi, sign_in, live_cluster, subtests: pytest.Subtests
 ):
     alice = make_user("alice")
     make_membership(alice, make_account("vision"))
@@ -156,12 +154,14 @@ def test_a_list_of_what_is_over_needs_no_scrolling_sideways(
         )
     sign_in(alice)
     page.set_viewport_size(PHONE)
-    page.goto(live_asgi + ("/jobs/" if name == "Jobs" else "/mine/"))
-    region = page.get_by_role("region", name=name, exact=True)
-    expect(region.get_by_role("row").nth(1)).to_be_visible()
-    picture(page, name)
-    assert region.evaluate("(node) => node.scrollWidth <= node.clientWidth")
-    expect(page.get_by_role("button", name="Compare")).to_be_hidden()
+    for name, address in (("Past reservations", "/mine/"), ("Jobs", "/jobs/")):
+        with subtests.test(name):
+            page.goto(live_asgi + address)
+            region = page.get_by_role("region", name=name, exact=True)
+            expect(region.get_by_role("row").nth(1)).to_be_visible()
+            picture(page, name)
+            assert region.evaluate("(node) => node.scrollWidth <= node.clientWidth")
+            expect(page.get_by_role("button", name="Compare")).to_be_hidden()
 
 
 def test_the_tour_s_card_keeps_its_sentence_readable(

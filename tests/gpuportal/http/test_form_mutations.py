@@ -140,7 +140,11 @@ def crashes(client, user, fields, address):
     for value in WRONG:
         sent = {} if value is None else dict.fromkeys(fields, value)
         answer = client.post(address, sent)
+        if answer.status_code == 302 and answer.url.startswith("/login/"):
+            # A form before this one has ended the session.
+            client.force_login(user, backend=BACKEND)
+            answer = client.post(address, sent)
         if answer.status_code >= 500 and answer.status_code != 503:
             yield user, address, value and value[:20], answer.status_code
-        if "_auth_user_id" not in client.session:
+        if "sessionid" in answer.cookies and "_auth_user_id" not in client.session:
             client.force_login(user, backend=BACKEND)
