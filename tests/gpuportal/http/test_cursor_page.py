@@ -83,7 +83,7 @@ def encoded(value):
         encoded(["2026-03-02T12:00:00+00:00", 2**63]),
         encoded([1, 1]),
         "W" * 200,
-        encoded(["a\0", 0, "u"]),
+        encoded(["a", "0", "u"]),
         encoded([]),
         "x" * 401,
     ],
@@ -152,7 +152,8 @@ def test_the_ledger_the_keys_and_the_waitlist_come_page_by_page(alice):
         at = NOON + timedelta(hours=hour // 2)
         LedgerEntry.objects.create(
             membership=membership,
-            kind=LedgerEntry.Kind.CHARGE,
+            kind=LedgerEntry.Kind.IMPORT,
+            source=f"slurm {hour}",
             gpu_seconds=3600 + hour,
             reason="test",
             at=at,
