@@ -108,26 +108,27 @@ def _values(scope: dict[str, Any]) -> dict[str, str]:
 
 
 def _cookies(session: Session, values: dict[str, str]) -> Any:
+    site: Any = settings
     answer = HttpResponse()
     answer.set_cookie(
-        settings.SESSION_COOKIE_NAME,
+        site.SESSION_COOKIE_NAME,
         session.session_key,
         expires=session.expire_date,
-        path=settings.SESSION_COOKIE_PATH,
-        secure=bool(settings.SESSION_COOKIE_SECURE),
-        httponly=bool(settings.SESSION_COOKIE_HTTPONLY),
-        samesite=settings.SESSION_COOKIE_SAMESITE,
+        path=site.SESSION_COOKIE_PATH,
+        secure=bool(site.SESSION_COOKIE_SECURE),
+        httponly=bool(site.SESSION_COOKIE_HTTPONLY),
+        samesite=site.SESSION_COOKIE_SAMESITE,
     )
     if EARLIER_CSRF in values:
         # So that a form which is open during the upgrade can be sent.
         answer.set_cookie(
-            settings.CSRF_COOKIE_NAME,
+            site.CSRF_COOKIE_NAME,
             values[EARLIER_CSRF],
-            max_age=settings.CSRF_COOKIE_AGE,
-            path=settings.CSRF_COOKIE_PATH,
-            secure=bool(settings.CSRF_COOKIE_SECURE),
-            httponly=bool(settings.CSRF_COOKIE_HTTPONLY),
-            samesite=settings.CSRF_COOKIE_SAMESITE,
+            max_age=site.CSRF_COOKIE_AGE,
+            path=site.CSRF_COOKIE_PATH,
+            secure=bool(site.CSRF_COOKIE_SECURE),
+            httponly=bool(site.CSRF_COOKIE_HTTPONLY),
+            samesite=site.CSRF_COOKIE_SAMESITE,
         )
     return answer.cookies
 
