@@ -8,7 +8,7 @@ only rows that the caller may see.
 
 import base64
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Any, TypedDict, TypeVar
 
@@ -74,7 +74,7 @@ def cursor_page(
 
 
 def key_page(
-    rows: Sequence[_Item],
+    rows: Iterable[_Item],
     *,
     key: Callable[[_Item], _Key],
     kinds: tuple[type, ...],
