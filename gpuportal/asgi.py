@@ -28,16 +28,21 @@ from gpuportal.http.workspace_door import WorkspaceDoor  # noqa: E402
 from gpuportal.logs import request_spans, trace_export  # noqa: E402
 from gpuportal.logs.request_scope import RequestScope  # noqa: E402
 from gpuportal.routing import websocket_urlpatterns  # noqa: E402
+from gpuportal.upgrade.earlier_cookies import EarlierCookies  # noqa: E402
 
 django_handler = OneHopHandler()
 doors = WorkspaceDoor(
     ProtocolTypeRouter(
         {
-            "http": LanguageModelDoor(django_handler, ServeDoor(django_handler)),
+            "http": EarlierCookies(
+                LanguageModelDoor(django_handler, ServeDoor(django_handler))
+            ),
             "websocket": MessageLimit(
                 SameOrigin(
-                    AuthMiddlewareStack(
-                        SocketLanguage(URLRouter(websocket_urlpatterns))
+                    EarlierCookies(
+                        AuthMiddlewareStack(
+                            SocketLanguage(URLRouter(websocket_urlpatterns))
+                        )
                     )
                 )
             ),

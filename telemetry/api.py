@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import TypedDict
 
 from django.db.models import Count, Q
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404
 from django.utils import timezone
 from ninja import Query, Router
@@ -14,6 +14,7 @@ from telemetry.history.charts import HistoryAnswer, answer_history
 from telemetry.history.schemas import HistoryIn
 from telemetry.models import Gpu, Node
 from telemetry.web.answer_types import CsvAnswer
+from telemetry.web.cursor_page import CURSOR, ROWS, NextPage, key_page, link_next
 
 router = Router(tags=["telemetry"])
 
@@ -43,16 +44,29 @@ class LiveNode(TypedDict):
     """When it last reported. Null: never."""
 
 
-class NodeList(TypedDict):
+class NodeList(NextPage):
     """The nodes in service, by name."""
 
     nodes: list[LiveNode]
 
 
 @router.get("/nodes")
-def nodes(request: HttpRequest) -> NodeList:
-    """Every enrolled node."""
+def nodes(
+    request: HttpRequest,
+    response: HttpResponse,
+    limit: int | None = ROWS,
+    cursor: str = CURSOR,
+) -> NodeList:
+    """Every enrolled node, by name."""
     present = Count("gpus", filter=Q(gpus__present=True, gpus__retired=False))
+    page, following = key_page(
+        Node.objects.in_service().annotate(present_gpus=present),
+        key=lambda node: (node.name,),
+        kinds=(str,),
+        cursor=cursor,
+        limit=limit,
+    )
+    link_next(request, response, following)
     return {
         "nodes": [
             {
@@ -71,10 +85,9 @@ def nodes(request: HttpRequest) -> NodeList:
                 "disk_free_bytes": node.disk_free_bytes,
                 "last_seen_at": node.last_seen_at,
             }
-            for node in Node.objects.in_service()
-            .annotate(present_gpus=present)
-            .order_by("name")
-        ]
+            for node in page
+        ],
+        "next": following,
     }
 
 

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import TypedDict, cast
 
 from django.conf import settings
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 from ninja import Router
 from redis import Redis, RedisError
@@ -19,6 +19,7 @@ from telemetry.live.broadcast import RosterGpu
 from telemetry.protocol.frame import FrameRow
 from telemetry.protocol.gpu_state import WORDS, GpuState
 from telemetry.protocol.units import MIB_BYTES
+from telemetry.web.cursor_page import CURSOR, ROWS, NextPage, key_page, link_next
 
 router = Router(tags=["board"])
 TIMEOUT_SECONDS = 2.0
@@ -52,22 +53,35 @@ class BoardGpu(RosterGpu, GpuReadings):
     """Null: nobody holds it, and it has no next booking."""
 
 
-class GpuList(TypedDict):
-    """Every GPU now."""
+class GpuList(NextPage):
+    """Every GPU now, by node and index."""
 
     now: datetime
     gpus: list[BoardGpu]
 
 
 @router.get("/gpus")
-def gpus(request: HttpRequest) -> GpuList:
+def gpus(
+    request: HttpRequest,
+    response: HttpResponse,
+    limit: int | None = ROWS,
+    cursor: str = CURSOR,
+) -> GpuList:
     """Every GPU now: state, readings (null if unknown), holder, next booking."""
     user = request.user
     assert isinstance(user, User)
     rows = live_rows()
     viewer = viewer_of(user, names_visible=SitePolicy.current().names_visible)
     holders = holders_for(load_board(timezone.now()), viewer)
-    tags: list[RosterGpu] = json.loads(load_cluster().roster)["gpus"]
+    every: list[RosterGpu] = json.loads(load_cluster().roster)["gpus"]
+    tags, following = key_page(
+        every,
+        key=lambda tag: (tag["node"], tag["index"], tag["uuid"]),
+        kinds=(str, int, str),
+        cursor=cursor,
+        limit=limit,
+    )
+    link_next(request, response, following)
     return {
         "now": timezone.now(),
         "gpus": [
@@ -78,6 +92,7 @@ def gpus(request: HttpRequest) -> GpuList:
             }
             for tag in tags
         ],
+        "next": following,
     }
 
 

@@ -84,6 +84,8 @@ class SlurmFacts:
     reading: SlurmReading | None = None
     booking: SlurmBooking | None = None
     """None: its nodes are not booked here."""
+    manage_command: str = "gpuportal-manage"
+    """The program that runs the management commands of this installation."""
     strange_holds: tuple[str, ...] = ()
     """Reservations that another portal made, or that this one does not know."""
     shared_users: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -308,7 +310,7 @@ def _reading(facts: SlurmFacts) -> Iterator[Diagnosis]:
         more = len(found.skipped) - MOST_NAMES
         yield note("nodes", f"the board leaves out {more} more")
     if found.imports:
-        yield _import(found)
+        yield _import(found, facts.manage_command)
 
 
 def _booking(facts: SlurmFacts, found: SlurmBooking) -> Iterator[Diagnosis]:
@@ -376,13 +378,13 @@ def _agent(found: SlurmBooking) -> Diagnosis:
     return well("jobs", f"the agent {found.agent} submits them")
 
 
-def _import(found: SlurmReading) -> Diagnosis:
+def _import(found: SlurmReading, manage_command: str) -> Diagnosis:
     age_seconds = found.import_age_seconds
     if found.import_failure:
         return problem(
             "import",
             f"the last import did not read everything: {found.import_failure}",
-            "Run `gpuportal-manage slurm import` after the repair. It says what is "
+            f"Run `{manage_command} slurm import` after the repair. It says what is "
             "left out.",
         )
     if age_seconds is None:

@@ -38,6 +38,7 @@ def slurm_facts(now: datetime) -> SlurmFacts:
         "reading": _reading(now),
         "booking": _booking(now),
         "shared_users": _shared_users(),
+        "manage_command": settings.MANAGE_COMMAND,
     }
     try:
         commands.ping()

@@ -87,7 +87,7 @@ def my_reservations_page(request: HttpRequest) -> HttpResponse:
     offers = _offers(user, seen_by)
     waits = list(own_rows(user).filter(state=WaitingRequest.State.WAITING))
     listed = {job.pk for one in bookings for job in one.jobs}
-    memberships = standing(user=user, now=now, ledger_rows=0).memberships
+    memberships = standing(user=user, now=now).memberships
     page = {
         "running": running,
         "next": ahead[0] if ahead else None,

@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from gpuportal.oidc.kept_answer import ProviderAnswerInvalid
+from gpuportal.saml.encryption_shape import check_encryption
 from gpuportal.saml.provider_metadata import ProviderMetadata
 from gpuportal.saml.signature_shape import check_signatures
 from reservations.accounts.identities.rules import SignInRefused
@@ -57,7 +58,15 @@ def portal_metadata(provider: SamlProvider) -> str | bytes:
     from onelogin.saml2.settings import OneLogin_Saml2_Settings
 
     toolkit = OneLogin_Saml2_Settings(
-        {"strict": True, "sp": _portal_settings(provider), "security": SECURITY},
+        {
+            "strict": True,
+            "sp": _portal_settings(provider),
+            # The key for encryption is in the metadata only if it is wanted.
+            "security": {
+                **SECURITY,
+                "wantAssertionsEncrypted": bool(provider.private_key),
+            },
+        },
         sp_validation_only=True,
     )
     found: str | bytes = toolkit.get_sp_metadata()
@@ -82,13 +91,17 @@ def read_assertion(
         SignInRefused: the provider refused the sign-in, or the assertion does not
             identify a person for ever.
     """
-    from onelogin.saml2.errors import OneLogin_Saml2_ValidationError
     from onelogin.saml2.response import OneLogin_Saml2_Response
     from onelogin.saml2.settings import OneLogin_Saml2_Settings
 
     if len(answer) > LONGEST_ANSWER:
         raise ProviderAnswerInvalid("its answer is too long")
     toolkit = OneLogin_Saml2_Settings(_toolkit_settings(provider, metadata))
+    encrypted = _is_encrypted(answer)
+    if encrypted and not provider.private_key:
+        raise ProviderAnswerInvalid(
+            "its assertion is encrypted, and SAML_KEY_FILE is not set"
+        )
     try:
         response = OneLogin_Saml2_Response(toolkit, answer)
         check_signatures(response.get_xml_document())
@@ -109,18 +122,50 @@ def read_assertion(
                 response.get_friendlyname_attributes(),
             ),
         )
-    except (ProviderAnswerInvalid, SignInRefused):
+    except SignInRefused:
         raise
-    except OneLogin_Saml2_ValidationError as error:
-        if error.code == OneLogin_Saml2_ValidationError.STATUS_CODE_IS_NOT_SUCCESS:
-            raise SignInRefused(
-                sentence("{provider} did not sign you in", provider=provider.name),
-                sentence("Try again, or contact its support."),
-            ) from error
-        raise ProviderAnswerInvalid(_plain(error)) from error
     except Exception as error:
-        # lxml, xmlsec and the toolkit raise a dozen classes for a broken document.
+        if encrypted:
+            # One text for all, so that nobody learns from it what was decrypted.
+            raise ProviderAnswerInvalid(
+                "its encrypted assertion is not valid"
+            ) from error
+        raise _refusal(provider, error) from error
+
+
+def _is_encrypted(answer: str) -> bool:
+    """Return whether the assertion of an answer is encrypted.
+
+    Raises:
+        ProviderAnswerInvalid: it cannot be read, or must not be decrypted.
+    """
+    from onelogin.saml2.utils import OneLogin_Saml2_Utils
+    from onelogin.saml2.xml_utils import OneLogin_Saml2_XML
+
+    try:
+        document = OneLogin_Saml2_XML.to_etree(OneLogin_Saml2_Utils.b64decode(answer))
+    except Exception as error:
         raise ProviderAnswerInvalid("its answer cannot be read") from error
+    return check_encryption(document)
+
+
+def _refusal(
+    provider: SamlProvider, error: Exception
+) -> ProviderAnswerInvalid | SignInRefused:
+    """Return what a failed check means for the person."""
+    from onelogin.saml2.errors import OneLogin_Saml2_ValidationError
+
+    if isinstance(error, ProviderAnswerInvalid):
+        return error
+    if not isinstance(error, OneLogin_Saml2_ValidationError):
+        # lxml, xmlsec and the toolkit raise a dozen classes for a broken document.
+        return ProviderAnswerInvalid("its answer cannot be read")
+    if error.code == OneLogin_Saml2_ValidationError.STATUS_CODE_IS_NOT_SUCCESS:
+        return SignInRefused(
+            sentence("{provider} did not sign you in", provider=provider.name),
+            sentence("Try again, or contact its support."),
+        )
+    return ProviderAnswerInvalid(_plain(error))
 
 
 def _check(document: Any, provider: SamlProvider, request_id: str) -> datetime:
@@ -219,6 +264,8 @@ def _portal_settings(provider: SamlProvider) -> dict[str, Any]:
             "binding": "urn:oasis:names:tc:SAML:2.0:bindings:HTTP-POST",
         },
         "NameIDFormat": UNSPECIFIED if provider.id_attribute else PERSISTENT,
+        "x509cert": provider.certificate,
+        "privateKey": provider.private_key,
     }
 
 

@@ -90,6 +90,7 @@ def upgrade_facts(
         ),
         lost_packages=tuple(lost_packages),
         not_in_order=_not_in_order(web),
+        manage_command=settings.MANAGE_COMMAND,
     )
 
 

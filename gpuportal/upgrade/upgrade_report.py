@@ -77,6 +77,8 @@ class UpgradeFacts:
     """Python packages that only the installed release has."""
     not_in_order: tuple[str, ...] | None
     """Parts that ``/readyz`` calls not in order; None: the web does not answer."""
+    manage_command: str = "gpuportal-manage"
+    """The program that runs the management commands of this installation."""
 
 
 def upgrade_report(facts: UpgradeFacts) -> Iterator[Diagnosis]:
@@ -205,14 +207,14 @@ def _web(facts: UpgradeFacts) -> Diagnosis:
     if not bad:
         return well("web", "it answers, and every part is in order")
     fix = (
-        "See gpuportal-manage health. If you accept it, the test after the upgrade "
-        "accepts it too."
+        f"See {facts.manage_command} health. If you accept it, the test after the "
+        "upgrade accepts it too."
     )
     return problem("web", f"not in order now: {', '.join(bad)}", fix)
 
 
 def _backup(facts: UpgradeFacts) -> Diagnosis:
-    fix = "gpuportal-manage backup FOLDER --verify"
+    fix = f"{facts.manage_command} backup FOLDER --verify"
     if facts.backup_failure:
         return problem("backup", f"the last one failed: {facts.backup_failure}", fix)
     if facts.backup_age_seconds is None:

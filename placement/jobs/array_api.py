@@ -1,8 +1,10 @@
 """Arrays over the JSON API: launch a sweep, read it, stop it."""
 
+from collections.abc import Iterable
 from typing import Any, TypedDict
 
-from django.http import HttpRequest
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 from ninja import Router, Status
 
@@ -15,6 +17,7 @@ from reservations.models import User
 from reservations.rules.errors import NotFound
 from reservations.web.request_keys import repeatable
 from telemetry.protocol.sentences import sentence
+from telemetry.web.cursor_page import CURSOR, ROWS, NextPage, key_page, link_next
 
 router = Router(tags=["placement"])
 
@@ -42,6 +45,10 @@ class ArrayAnswer(TypedDict):
     jobs: list[ArrayJob]
 
 
+class ArrayPage(ArrayAnswer, NextPage):
+    """A sweep with the jobs of a page."""
+
+
 class ArrayStopped(TypedDict):
     """How many jobs of a sweep were stopped."""
 
@@ -59,18 +66,32 @@ def array_launch(request: HttpRequest, body: NewArray) -> Status[ArrayAnswer]:
         now=timezone.now(),
         **(body.wanted() | {"resume_from": None}),
     )
-    return Status(201, _facts(array, _user(request)))
+    return Status(201, _facts(array, _jobs(array, _user(request))))
 
 
 @router.get("/jobs/arrays/{int:array_id}")
-def array_one(request: HttpRequest, array_id: int) -> ArrayAnswer:
-    """An array with all its jobs."""
+def array_one(
+    request: HttpRequest,
+    response: HttpResponse,
+    array_id: int,
+    limit: int | None = ROWS,
+    cursor: str = CURSOR,
+) -> ArrayPage:
+    """An array with all its jobs, in the order of the sweep."""
     user = _user(request)
     seen = Job.objects.visible_to(user).filter(array_id=array_id)
     array = JobArray.objects.filter(pk=array_id, tasks__in=seen).first()
     if array is None:
         raise NotFound(what=sentence("array #{array_id}", array_id=array_id))
-    return _facts(array, user)
+    page, following = key_page(
+        _jobs(array, user),
+        key=lambda job: (job.array_index or 0, job.pk),
+        kinds=(int, int),
+        cursor=cursor,
+        limit=limit,
+    )
+    link_next(request, response, following)
+    return {**_facts(array, page), "next": following}
 
 
 @router.post("/jobs/arrays/{int:array_id}/stop")
@@ -92,14 +113,17 @@ def _user(request: HttpRequest) -> User:
     return request.user
 
 
-def _facts(array: JobArray, user: User) -> ArrayAnswer:
-    rows = (
+def _jobs(array: JobArray, user: User) -> QuerySet[Job]:
+    return (
         Job.objects.visible_to(user)
         .filter(array=array)
         .select_related("owner", "node", "reservation")
         .prefetch_related("events")
         .order_by("array_index")
     )
+
+
+def _facts(array: JobArray, rows: Iterable[Job]) -> ArrayAnswer:
     return {
         "array": array.pk,
         "name": array.name,

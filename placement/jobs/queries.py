@@ -332,16 +332,17 @@ MOST_MOVES = 50
 
 
 def job_moves(job: Job) -> list[MoveAnswer]:
-    """Return the reviews of a Job, newest first, including the move that created it."""
-    rows = (
-        MoveDecision.objects.filter(Q(job=job) | Q(next_job=job))
-        .select_related("decided_by")
-        .order_by("-at", "-pk")[:MOST_MOVES]
-    )
-    return [_move_facts(row) for row in rows]
+    """Return the newest reviews of a Job, including the move that created it."""
+    return [move_facts(row) for row in reviews_of(job)[:MOST_MOVES]]
 
 
-def _move_facts(row: MoveDecision) -> MoveAnswer:
+def reviews_of(job: Job) -> QuerySet[MoveDecision]:
+    """Return all reviews of a Job, newest first."""
+    rows = MoveDecision.objects.filter(Q(job=job) | Q(next_job=job))
+    return rows.select_related("decided_by").order_by("-at", "-pk")
+
+
+def move_facts(row: MoveDecision) -> MoveAnswer:
     """Return one decision: numbers for programs, words for people."""
     realised = None
     if row.realised_gain_seconds is not None:
@@ -411,7 +412,7 @@ def job_proposal(job: Job) -> MoveProposal | None:
     if row is None:
         return None
     return {
-        **_move_facts(row),
+        **move_facts(row),
         "words": RESTART_WORDS[RestartMode(job.restart)],
         "can_accept": job.restart != RestartMode.NOT,
     }

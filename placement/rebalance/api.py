@@ -2,18 +2,19 @@
 
 from typing import TypedDict
 
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
-from ninja import Router, Schema
+from ninja import Query, Router, Schema
 
 from placement.jobs import queries as snapshots
 from placement.jobs.views.viewer import reader
-from placement.models import Job
+from placement.models import Job, MoveDecision
 from placement.rebalance import move_proposals
 from placement.rebalance.move_proposals import allow_moves
 from placement.rules.rebalance_policy import RestartMode
 from reservations.rules.errors import NotFound
 from telemetry.protocol.sentences import sentence
+from telemetry.web.cursor_page import CURSOR, NextPage, cursor_page, link_next
 
 router = Router(tags=["placement"])
 
@@ -37,13 +38,27 @@ class MovesAnswer(TypedDict):
     """Newest first."""
 
 
+class MoveList(MovesAnswer, NextPage):
+    """The reviews of a page."""
+
+
 @router.get("/jobs/{int:job_id}/moves")
-def move_list(request: HttpRequest, job_id: int) -> MovesAnswer:
+def move_list(
+    request: HttpRequest,
+    response: HttpResponse,
+    job_id: int,
+    limit: int = Query(snapshots.MOST_MOVES, ge=1, le=snapshots.MOST_MOVES),
+    cursor: str = CURSOR,
+) -> MoveList:
     """The reviews of a job, newest first, with predicted and actual gain."""
     job = Job.objects.visible_to(reader(request)).filter(pk=job_id).first()
     if job is None:
         raise NotFound(what=sentence("job #{job_id}", job_id=job_id))
-    return _facts(job)
+    page, following = cursor_page(
+        snapshots.reviews_of(job), by="at", cursor=cursor, limit=limit
+    )
+    link_next(request, response, following)
+    return {**_facts(job, page), "next": following}
 
 
 @router.post("/jobs/{int:job_id}/moves")
@@ -85,10 +100,13 @@ def _decide(
     return _facts(row.job)
 
 
-def _facts(job: Job) -> MovesAnswer:
+def _facts(job: Job, page: list[MoveDecision] | None = None) -> MovesAnswer:
+    """Return the facts with the reviews of a page. None: the newest ones."""
     return {
         "may_move": job.may_move,
         "restart": job.restart,
         "proposal": snapshots.job_proposal(job),
-        "moves": snapshots.job_moves(job),
+        "moves": snapshots.job_moves(job)
+        if page is None
+        else [snapshots.move_facts(row) for row in page],
     }

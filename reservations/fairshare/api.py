@@ -2,9 +2,9 @@
 
 from typing import TypedDict
 
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
-from ninja import Router
+from ninja import Query, Router
 
 from reservations.fairshare import service as standing_service
 from reservations.fairshare.rights_text import RightsAnswer, rights_json
@@ -12,8 +12,11 @@ from reservations.fairshare.service import MembershipStanding, QuotaStanding
 from reservations.store.calendar_queries import iso
 from reservations.web.api_parts import hours_of, signed_in
 from telemetry.web.answer_types import UtcInstant
+from telemetry.web.cursor_page import CURSOR, NextPage, cursor_page, link_next
 
 router = Router(tags=["calendar"])
+LEDGER_ROWS = 50
+MOST_LEDGER_ROWS = 200
 
 
 class QuotaPoint(TypedDict):
@@ -77,8 +80,8 @@ class LedgerLine(TypedDict):
     reason: str
 
 
-class StandingAnswer(RightsAnswer):
-    """The caller's rank, quotas and newest ledger rows."""
+class StandingAnswer(RightsAnswer, NextPage):
+    """The caller's rank, quotas and a page of the ledger, to which ``next`` belongs."""
 
     now: UtcInstant
     memberships: list[MembershipAnswer]
@@ -87,9 +90,18 @@ class StandingAnswer(RightsAnswer):
 
 
 @router.get("/standing")
-def standing(request: HttpRequest) -> StandingAnswer:
-    """Return the caller's rank, quotas and newest ledger rows."""
-    found = standing_service.standing(user=signed_in(request), now=timezone.now())
+def standing(
+    request: HttpRequest,
+    response: HttpResponse,
+    limit: int = Query(LEDGER_ROWS, ge=1, le=MOST_LEDGER_ROWS),
+    cursor: str = CURSOR,
+) -> StandingAnswer:
+    """Return the caller's rank, quotas and a page of the ledger, newest rows first."""
+    user = signed_in(request)
+    rows = standing_service.ledger_of(user).select_related("membership__account")
+    page, following = cursor_page(rows, by="at", cursor=cursor, limit=limit)
+    link_next(request, response, following)
+    found = standing_service.standing(user=user, now=timezone.now())
     return {
         "now": iso(found.now),
         "memberships": [_standing_json(own) for own in found.memberships],
@@ -103,8 +115,9 @@ def standing(request: HttpRequest) -> StandingAnswer:
                 "credits": hours_of(row.gpu_seconds),
                 "reason": row.reason,
             }
-            for row in found.ledger
+            for row in page
         ],
+        "next": following,
     }
 
 

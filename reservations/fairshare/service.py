@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+from django.db.models import QuerySet
 from django.utils import timezone
 
 from reservations.models import Account, LedgerEntry, Membership, User, Voucher
@@ -24,7 +25,6 @@ from reservations.store.vouchers import good_vouchers
 
 BAND_STEP_SECONDS = 3 * 3600
 BAND_STEPS = 14 * 8
-LEDGER_ROWS = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +76,6 @@ class FairshareStatus:
 
     now: datetime
     memberships: tuple[MembershipStanding, ...]
-    ledger: tuple[LedgerEntry, ...]
-    """The newest rows, with their Reservation and Membership loaded."""
     vouchers: tuple[Voucher, ...] = ()
     """Vouchers that can be spent. The first to expire comes first."""
     strike: Strike | None = None
@@ -86,29 +84,23 @@ class FairshareStatus:
     """Those that still count."""
 
 
-def standing(
-    *, user: User, now: datetime, ledger_rows: int = LEDGER_ROWS
-) -> FairshareStatus:
-    """Return a User's standing in every active Membership.
+def ledger_of(user: User) -> QuerySet[LedgerEntry]:
+    """Return what a User's Memberships paid, also those that ended, newest first."""
+    own = user.memberships.order_by().values_list("pk", flat=True)
+    return LedgerEntry.objects.filter(paid_by(list(own))).order_by("-at", "-pk")
 
-    Args:
-        ledger_rows: how many of the newest are read. 0: none, without a query.
-    """
+
+def standing(*, user: User, now: datetime) -> FairshareStatus:
+    """Return a User's standing in every active Membership."""
     now = whole_second(now)
     policy = site_policy()
     every = user.memberships.select_related("user", PATH_UP).order_by("account__name")
     rows = [row for row in every if row.active]
     ranks = ranking(now, policy) if rows else None
     no_shows = no_shows_of([user.pk], now=now, policy=policy).get(user.pk, ())
-    ledger = (
-        LedgerEntry.objects.filter(paid_by([row.pk for row in every]))
-        .select_related("reservation", "membership__account")
-        .order_by("-at", "-pk")[:ledger_rows]
-    )
     return FairshareStatus(
         now=now,
         memberships=tuple(_membership(row, ranks, now, policy) for row in rows),
-        ledger=tuple(ledger),
         vouchers=tuple(good_vouchers(user, now)),
         strike=strike_of(no_shows, now=now, policy=policy),
         no_shows=no_shows,

@@ -29,7 +29,6 @@ from reservations.models import (
 from reservations.rules.policy import Policy
 from reservations.store.access import reader, steered_accounts
 from reservations.store.booking_facts import site_policy
-from reservations.store.membership_rights import paid_by
 from telemetry.web.csv_answer import csv_answer
 from telemetry.web.plain_forms import PlainForm
 from telemetry.web.query_filters import read_filters
@@ -109,8 +108,7 @@ def _rows(
     elif asked.membership is not None:
         rows = rows.filter(membership=asked.membership)
     else:
-        own = user.memberships.order_by().values_list("pk", flat=True)
-        rows = rows.filter(paid_by(list(own)))
+        rows = standing_service.ledger_of(user)
     return rows.filter(kind=asked.kind) if asked.kind else rows
 
 
@@ -119,7 +117,7 @@ def _chosen(
 ) -> tuple[FairshareStatus, MembershipStanding | None, tuple[MembershipStanding, ...]]:
     """Return the FairshareStatus, the standing to show and those to choose from."""
     subject = asked.membership.user if asked.membership else user
-    whole = standing_service.standing(user=subject, now=timezone.now(), ledger_rows=0)
+    whole = standing_service.standing(user=subject, now=timezone.now())
     found = whole.memberships
     wanted = asked.membership.pk if asked.membership else None
     shown = next((one for one in found if one.membership.pk == wanted), None)

@@ -3,9 +3,9 @@
 from datetime import datetime
 from typing import Any, TypedDict
 
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
-from ninja import Router, Status
+from ninja import Query, Router, Status
 from pydantic import Field
 
 from reservations.models import Reservation, User, WaitingRequest
@@ -22,13 +22,16 @@ from reservations.store.calendar_queries import (
 from reservations.store.locks import choose_membership
 from reservations.waitlist import service as waiting
 from reservations.waitlist.queries import (
+    MOST_SHOWN,
     ExpectedPlace,
     WaitingAnswer,
     chance_of_decision,
     expected_placements,
     own_chances,
+    own_rows,
     queue_of,
     request_json,
+    waiting_first,
 )
 from reservations.web.api_parts import count_request, own_membership, signed_in
 from reservations.web.request_keys import repeatable
@@ -41,6 +44,7 @@ from reservations.web.schemas import (
     SpanIn,
     _Strict,
 )
+from telemetry.web.cursor_page import CURSOR, NextPage, cursor_page, link_next
 
 router = Router(tags=["waiting"])
 GIB_BYTES = 2**30
@@ -74,7 +78,7 @@ class EstimateError(TypedDict):
     text: str
 
 
-class WaitingList(TypedDict):
+class WaitingList(NextPage):
     """The requests of the caller."""
 
     requests: list[WaitingAnswer]
@@ -86,15 +90,32 @@ class WaitingList(TypedDict):
 
 
 @router.get("/waiting")
-def listed(request: HttpRequest) -> WaitingList:
-    """List the caller's requests, each with its position and estimated start."""
+def listed(
+    request: HttpRequest,
+    response: HttpResponse,
+    limit: int = Query(MOST_SHOWN, ge=1, le=MOST_SHOWN),
+    cursor: str = CURSOR,
+) -> WaitingList:
+    """List the caller's requests, each with its position and estimated start.
+
+    A page has the newest requests. Those of a page that still wait come first.
+    """
     user = signed_in(request)
     policy = site_policy()
+    page, following = cursor_page(
+        own_rows(user), by="created_at", cursor=cursor, limit=limit
+    )
+    link_next(request, response, following)
     found = queue_of(
-        user, reader=Reader.of(user, policy), policy=policy, now=timezone.now()
+        user,
+        reader=Reader.of(user, policy),
+        policy=policy,
+        now=timezone.now(),
+        own=waiting_first(page),
     )
     return {
         "requests": [request_json(one) for one in found.requests],
+        "next": following,
         "waiting": found.waiting,
         "planned_requests": policy.planned_requests,
         "estimates": {

@@ -1,7 +1,7 @@
 """The waitlist of one User: their requests, positions, offers and estimates."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TypedDict
@@ -181,7 +181,7 @@ def queue_of(
         own: which ones. None: the waiting ones, then the newest others.
     """
     if own is None:
-        own = sorted(own_rows(user)[:MOST_SHOWN], key=lambda row: row.state != WAITING)
+        own = waiting_first(own_rows(user)[:MOST_SHOWN])
     order = ordered(now, policy) if any(r.state == WAITING for r in own) else []
     waiting = WaitingRequest.objects.waiting().count()
     place = {row.pk: number for number, row in enumerate(order)}
@@ -199,6 +199,11 @@ def queue_of(
         waiting=waiting,
         error=past_error(),
     )
+
+
+def waiting_first(rows: Iterable[WaitingRequest]) -> list[WaitingRequest]:
+    """Return the waiting ones, then the others, each in the given order."""
+    return sorted(rows, key=lambda row: row.state != WAITING)
 
 
 def own_rows(user: User) -> QuerySet[WaitingRequest]:

@@ -2,6 +2,8 @@
 
     python -m tests.releases.figures INSTANT
 
+with the faults of its books.
+
 ``INSTANT`` (ISO 8601, aware) is the time for which ranks are computed, because usage
 decays over time.
 """
@@ -104,5 +106,9 @@ if __name__ == "__main__":
     from django.test.utils import setup_test_environment
 
     setup_test_environment()
+    from reservations.management.commands.check_books import findings
+
     at = datetime.fromisoformat(sys.argv[1])
-    print(json.dumps(figures(at), indent=1, sort_keys=True))
+    # The books first, because a page may write.
+    found = {"books": list(findings())} | figures(at)
+    print(json.dumps(found, indent=1, sort_keys=True))

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from tests.gpuportal.running import ROOT, environ_for, manage
+from tests.gpuportal.running import ROOT, environ_for
 from tests.releases.databases import FOLDER, upgraded_database
 from tests.releases.figures import PEOPLE
 
@@ -62,9 +62,8 @@ def measured(var: Path, at: str, **more: str) -> dict[str, Any]:
 
 @pytest.mark.timeout(480)
 def test_books_ranks_rows_and_pages_survive_the_upgrade(recorded, upgraded, tmp_path):
-    done = manage(tmp_path, "check_books", **upgraded)
-    assert done.returncode == 0, done.stderr
     found = measured(tmp_path, recorded["at"], **upgraded)
+    assert found["books"] == []
     assert found["ledger"] == recorded["ledger"]
     assert found["ranks"] == recorded["ranks"]
     lost = {

@@ -39,7 +39,7 @@ def _use(row):
 
 def gpus(args):
     """List every GPU now: state, use, holder. --free: only those that nobody holds."""
-    answer = portal().ask("GET", "/gpus")
+    answer = portal().whole("/gpus", "gpus")
     found = [
         row
         for row in answer["gpus"]
@@ -60,7 +60,7 @@ def gpus(args):
 
 def nodes(args):
     """List the nodes."""
-    answer = portal().ask("GET", "/nodes")
+    answer = portal().whole("/nodes", "nodes")
     rows = []
     for row in answer["nodes"]:
         out = [word for word in ("maintenance", "draining") if row[word]]
@@ -94,12 +94,13 @@ def notices(args):
         to.ask("POST", f"/notices/{args.read}/read")
         print(f"notice {args.read} is read")
         return
-    answer = to.ask("GET", "/notices", unread=unread)
     if args.read:
+        answer = to.whole("/notices", "notices", unread=unread)
         for row in answer["notices"]:
             to.ask("POST", f"/notices/{row['id']}/read")
         print(f"{len(answer['notices'])} notices are read")
         return
+    answer = to.ask("GET", "/notices", unread=unread)
     show(
         args,
         answer,

@@ -325,7 +325,7 @@ def series(args):
     """List your series. End one, skip a day, or cancel it from a day on."""
     to = portal()
     if args.what == "list":
-        answer = to.ask("GET", "/series")
+        answer = to.whole("/series", "series")
         rows = []
         for row in answer["series"]:
             rows.append((row["id"], row["state"], row["words"], row["purpose"]))

@@ -163,7 +163,7 @@ def array(args):
         made = to.ask("POST", f"/jobs/arrays/{args.array}/stop", {"reason": ""})
         print(f"stopped {made['stopped']} jobs")
         return
-    answer = to.ask("GET", f"/jobs/arrays/{args.array}")
+    answer = to.whole(f"/jobs/arrays/{args.array}", "jobs")
     rows = []
     for row in answer["jobs"]:
         values = " ".join(f"{name}={one}" for name, one in row["parameters"].items())
@@ -178,7 +178,7 @@ def gaps(args):
         made = to.ask("POST", f"/jobs/gaps/{args.stop}/stop", {"reason": ""})
         print(made["state"])
         return
-    answer = to.ask("GET", "/jobs/gaps")
+    answer = to.whole("/jobs/gaps", "gaps")
     rows = []
     for row in answer["gaps"]:
         last = f"job {row['jobs'][-1]}" if row["jobs"] else "no job yet"
@@ -195,7 +195,7 @@ def moves(args):
             to.ask("POST", f"{address}/{number}/{act}", {})
             print(f"move {number}: {act}")
             return
-    answer = to.ask("GET", address)
+    answer = to.whole(address, "moves")
     show(
         args,
         answer,

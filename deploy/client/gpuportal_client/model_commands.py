@@ -69,7 +69,7 @@ def plans(args):
     if args.number is None:
         if args.get:
             raise Refused("--get needs the number of a plan", 2)
-        answer = to.ask("GET", "/plans")
+        answer = to.whole("/plans", "plans")
         found = answer["plans"]
         rows = ((one["id"], clock(one["created_at"]), one["title"]) for one in found)
         show(args, answer, rows)
@@ -128,7 +128,7 @@ def served(args):
             print(f"endpoint {made['job']} accepts models of: {made['admits']}")
         return
     if args.endpoint is None:
-        answer = to.ask("GET", "/serve")
+        answer = to.whole("/serve", "endpoints")
         found = answer["endpoints"]
     else:
         answer = to.ask("GET", f"/serve/{args.endpoint}")
@@ -185,7 +185,7 @@ def served_text(args):
         print(f"{made['name']} may be called by: {made['callers']}")
         return
     if args.job is None:
-        answer = to.ask("GET", "/serve/text")
+        answer = to.whole("/serve/text", "endpoints")
         found = answer["endpoints"]
     else:
         answer = to.ask("GET", f"/serve/text/{args.job}")
@@ -205,7 +205,7 @@ def model_files(args):
         to.ask("DELETE", f"/serve/files/{args.remove}")
         print(f"removed file {args.remove}")
         return
-    answer = to.ask("GET", "/serve/files")
+    answer = to.whole("/serve/files", "files")
     rows = (
         (one["id"], f"{one['size_bytes']:,} bytes", one["name"])
         for one in answer["files"]

@@ -60,6 +60,14 @@ class Portal:
                 words = f"the answer is incomplete: {error!r}"
                 raise Refused(words, 3, LOST) from None
 
+    def whole(self, path, rows, **query):
+        """Return the answer with the rows of all its pages, from first to last."""
+        answer = page = self.ask("GET", path, **query)
+        while cursor := page.get("next"):
+            page = self.ask("GET", path, **{**query, "cursor": cursor})
+            answer[rows] += page[rows]
+        return {**answer, "next": None} if "next" in answer else answer
+
     def create(self, path, body):
         """Return the answer's JSON. Send the request again if the answer is lost.
 
@@ -78,7 +86,7 @@ class Portal:
     def numbers(self):
         """Return the number of each GPU by the name that people know: node-a:0."""
         if self.known is None:
-            rows = self.ask("GET", "/gpus")["gpus"]
+            rows = self.whole("/gpus", "gpus")["gpus"]
             self.known = {row["id"]: f"{row['node']}:{row['index']}" for row in rows}
         return {name: number for number, name in self.known.items()}
 

@@ -43,7 +43,7 @@ def waitlist(args):
     """List your requests. Accept or decline an offer, or withdraw a request."""
     to = portal()
     if args.what == "list":
-        answer = to.ask("GET", "/waiting")
+        answer = to.whole("/waiting", "requests")
         rows = (
             (
                 row["id"],
@@ -114,7 +114,9 @@ def offers(args):
     """List the offers to you and from you. Accept, decline or check one."""
     to = portal()
     if args.what == "list":
-        answer = to.ask("GET", "/offers", open_only=None if not args.all else False)
+        answer = to.whole(
+            "/offers", "offers", open_only=None if not args.all else False
+        )
         rows = (
             (
                 row["id"],

@@ -359,7 +359,7 @@ def keys(args):
     """List your ssh public keys. Add a file, or remove a number."""
     to = portal()
     if args.what == "list":
-        answer = to.ask("GET", "/ssh-keys")
+        answer = to.whole("/ssh-keys", "ssh_keys")
         rows = (
             (f"{row['id']:>6}", row["fingerprint"], row["name"])
             for row in answer["ssh_keys"]

@@ -41,7 +41,7 @@ def workspace(args):
 
 
 def _list(args, to):
-    answer = to.ask("GET", "/workspaces", reservation=args.reservation)
+    answer = to.whole("/workspaces", "workspaces", reservation=args.reservation)
     rows = []
     for row in answer["workspaces"]:
         whose = "" if row["own"] else f"of {row['owner']}"
@@ -107,7 +107,7 @@ def tokens(args):
         to.ask("DELETE", f"/tokens/{number}")
         print(f"token {number} is revoked")
         return
-    answer = to.ask("GET", "/tokens")
+    answer = to.whole("/tokens", "tokens")
     rows = []
     for row in answer["tokens"]:
         used = f"used {clock(row['last_used'])}" if row["last_used"] else "never used"

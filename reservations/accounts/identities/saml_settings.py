@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from reservations.accounts.identities.identity_source import (
@@ -17,6 +17,7 @@ from reservations.accounts.identities.identity_source import (
 KEY = "saml"
 PREFIX = "SAML_"
 LONGEST_ENTITY = 400
+LEAST_KEY_BITS = 2048
 ATTRIBUTE = re.compile(r"[A-Za-z][A-Za-z0-9:._/-]{0,254}")
 BACK, METADATA = "/login/saml/back/", "/login/saml/metadata/"
 OIDS: Mapping[str, str] = {
@@ -51,6 +52,10 @@ class SamlProvider(IdentitySource):
     username_attribute: str = "uid"
     name_attribute: str = "displayName"
     mail_attribute: str = "mail"
+    private_key: str = field(default="", repr=False)
+    """PEM. Opens encrypted assertions. "": none is opened."""
+    certificate: str = ""
+    """PEM. The provider encrypts for it."""
 
     @property
     def back(self) -> str:
@@ -108,7 +113,10 @@ def read_saml(
         raise SettingMissing("SAML_METADATA: it must begin with https://, or be a file")
     if "://" not in metadata and not metadata.startswith("/"):
         raise SettingMissing("SAML_METADATA: the path of a file begins with /")
+    private_key, certificate = _key_pair(variables)
     return SamlProvider(
+        private_key=private_key,
+        certificate=certificate,
         name=value("NAME") or urlsplit(issuer).hostname or KEY,
         issuer=issuer,
         metadata=metadata,
@@ -121,6 +129,41 @@ def read_saml(
         groups_claim=_attribute(variables, "GROUPS_ATTRIBUTE", "isMemberOf"),
         sign_up=variables.sign_up(),
         match_usernames=variables.switch("MATCH_USERNAMES"),
+    )
+
+
+def _key_pair(variables: SourceVariables) -> tuple[str, str]:
+    """Return key and certificate of the file that `SAML_KEY_FILE` names, as PEM.
+
+    Raises:
+        SettingMissing: it has not one of each that belong together.
+    """
+    if not variables.value("KEY") and not variables.value("KEY_FILE"):
+        return "", ""
+    # Only here, because most sites have no such key.
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
+    from cryptography.x509 import load_pem_x509_certificate
+
+    text = variables.secret("KEY").encode()
+    try:
+        key = serialization.load_pem_private_key(text, password=None)
+        certificate = load_pem_x509_certificate(text)
+    except (ValueError, TypeError) as error:
+        raise SettingMissing(
+            "SAML_KEY_FILE: it has no private key without a password, or no "
+            "certificate, as PEM"
+        ) from error
+    if not isinstance(key, RSAPrivateKey) or key.key_size < LEAST_KEY_BITS:
+        raise SettingMissing(f"SAML_KEY_FILE: use RSA with {LEAST_KEY_BITS} bits")
+    if certificate.public_key() != key.public_key():
+        raise SettingMissing("SAML_KEY_FILE: the certificate is of another key")
+    plain = serialization.NoEncryption()
+    form = serialization.PrivateFormat.TraditionalOpenSSL
+    pem = serialization.Encoding.PEM
+    return (
+        key.private_bytes(pem, form, plain).decode(),
+        certificate.public_bytes(pem).decode(),
     )
 
 

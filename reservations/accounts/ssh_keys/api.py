@@ -2,8 +2,8 @@
 
 from typing import Any, TypedDict
 
-from django.http import HttpRequest
-from ninja import Router, Status
+from django.http import HttpRequest, HttpResponse
+from ninja import Query, Router, Status
 from pydantic import Field
 
 from reservations.accounts.second_factors.sign_in import check_proof
@@ -16,6 +16,7 @@ from reservations.web.api_parts import count_request, signed_in
 from reservations.web.schemas import Line, _Strict
 from telemetry.protocol.sentences import sentence
 from telemetry.web.answer_types import UtcInstant
+from telemetry.web.cursor_page import CURSOR, NextPage, cursor_page, link_next
 
 router = Router(tags=["people"])
 
@@ -42,7 +43,7 @@ class SshKeyAnswer(TypedDict):
     """When it was last used. Null: never."""
 
 
-class SshKeyList(TypedDict):
+class SshKeyList(NextPage):
     """The caller's public keys."""
 
     ssh_keys: list[SshKeyAnswer]
@@ -56,10 +57,17 @@ class SshKeyRemoved(TypedDict):
 
 
 @router.get("/ssh-keys")
-def ssh_key_list(request: HttpRequest) -> SshKeyList:
+def ssh_key_list(
+    request: HttpRequest,
+    response: HttpResponse,
+    limit: int = Query(ssh_keys.MOST_KEYS, ge=1, le=ssh_keys.MOST_KEYS),
+    cursor: str = CURSOR,
+) -> SshKeyList:
     """The caller's ssh public keys, newest first."""
     rows = SshKey.objects.filter(user=signed_in(request))
-    return {"ssh_keys": [_facts(key) for key in rows]}
+    page, following = cursor_page(rows, by="added_at", cursor=cursor, limit=limit)
+    link_next(request, response, following)
+    return {"ssh_keys": [_facts(key) for key in page], "next": following}
 
 
 @router.post("/ssh-keys", response={201: dict[str, Any]})

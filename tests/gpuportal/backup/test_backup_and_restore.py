@@ -137,9 +137,15 @@ def test_a_backup_is_verified_and_restored_whole(site, tmp_path):
             with closing(sqlite3.connect(var / "db.sqlite3")) as restored:
                 names = restored.execute("SELECT name FROM auth_group").fetchall()
             assert ("written last",) in names
-        again = manage(var, "restore", str(site.folder), "--without-secrets", **environ)
-        assert again.returncode == 2
-        assert "has tables. Restore into an empty one." in again.stderr
+
+
+@pytest.mark.django_db
+def test_a_database_with_tables_is_not_restored_into(site):
+    with pytest.raises(CommandError) as error:
+        call_command("restore", str(site.folder), "--without-secrets")
+    assert error.value.returncode == 2
+    assert "has tables. Restore into an empty one." in str(error.value)
+    assert connection.introspection.table_names()
 
 
 @pytest.mark.parametrize("name", ["database", "media.tar", "secrets.age"])

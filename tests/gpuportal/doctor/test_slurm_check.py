@@ -59,6 +59,11 @@ def reads(**values: object) -> SlurmFacts:
 
 @pytest.mark.pure
 class TestReport:
+    def test_the_remedy_has_the_name_of_the_command_here(self):
+        facts = replace(reads(import_failure="x"), manage_command="manage.py")
+        [found] = [one for one in slurm_report(facts) if one.check == "import"]
+        assert found.fix.startswith("Run `manage.py slurm import`")
+
     def test_a_cluster_with_everything(self):
         assert {state for state, _fact in lines(GOOD).values()} == {"ok"}
         assert lines(GOOD)["GPUs"][1] == "8 on 2 nodes: 8 × a100"

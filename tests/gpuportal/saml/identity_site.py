@@ -203,3 +203,45 @@ def as_form(document: etree._Element | bytes) -> str:
     """Return an answer as a browser brings it."""
     raw = document if isinstance(document, bytes) else etree.tostring(document)
     return base64.b64encode(raw).decode()
+
+
+def certificate_as_pem(certificate: str) -> str:
+    """Return a certificate of ``make_key`` as PEM."""
+    return f"-----BEGIN CERTIFICATE-----\n{certificate}\n-----END CERTIFICATE-----\n"
+
+
+def encrypt(
+    document: etree._Element,
+    certificate: str,
+    *,
+    method: Any = xmlsec.Transform.AES128_GCM,
+    key_method: Any = xmlsec.Transform.RSA_OAEP,
+    bits: int = 128,
+) -> etree._Element:
+    """Encrypt the assertion for the holder of a certificate."""
+    manager = xmlsec.KeysManager()
+    manager.add_key(
+        xmlsec.Key.from_memory(
+            certificate_as_pem(certificate), xmlsec.KeyFormat.CERT_PEM
+        )
+    )
+    found = document.find("saml:Assertion", NS)
+    # A document of its own, so that it keeps its namespaces.
+    plain = etree.fromstring(etree.tostring(found))
+    data = xmlsec.template.encrypted_data_create(
+        plain, method, type=xmlsec.EncryptionType.ELEMENT, ns="xenc"
+    )
+    xmlsec.template.encrypted_data_ensure_cipher_value(data)
+    info = xmlsec.template.encrypted_data_ensure_key_info(data, ns="ds")
+    key = xmlsec.template.add_encrypted_key(info, key_method)
+    xmlsec.template.encrypted_data_ensure_cipher_value(key)
+    context = xmlsec.EncryptionContext(manager)
+    context.key = xmlsec.Key.generate(
+        xmlsec.KeyData.AES, bits, xmlsec.KeyDataType.SESSION
+    )
+    sealed = context.encrypt_xml(data, plain)
+    holder = etree.Element(f"{{{NS['saml']}}}EncryptedAssertion")
+    holder.append(sealed)
+    document.replace(found, holder)
+    # Read again, because lxml does not find what xmlsec has added by its name.
+    return etree.fromstring(etree.tostring(document))

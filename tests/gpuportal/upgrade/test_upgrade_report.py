@@ -54,6 +54,9 @@ def said(**changes: object) -> tuple[int, str]:
 def test_what_is_not_in_order_before_has_to_be_accepted():
     status, text = said(not_in_order=("ticks", "disk"))
     assert status == 1 and "problem  web: not in order now: ticks, disk." in text
+    assert "Fix: See gpuportal-manage health." in text
+    _, text = said(not_in_order=("disk",), manage_command="manage.py")
+    assert "Fix: See manage.py health." in text
     status, text = said(not_in_order=None)
     assert status == 0 and "web: it does not answer, so it may be stopped." in text
 

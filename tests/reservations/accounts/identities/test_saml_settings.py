@@ -1,8 +1,11 @@
 """Settings of the SAML provider: what is missing is named."""
 
 import pytest
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509 import load_pem_x509_certificate
 
 from reservations.accounts.identities.provider_settings import read_login_settings
+from tests.gpuportal.saml.identity_site import certificate_as_pem, make_key
 
 SAML = {
     "LOGIN": "password,saml",
@@ -55,6 +58,35 @@ def test_a_provider():
 def test_what_is_wrong_is_named(change, why):
     found = read(SAML | change)
     assert found.saml is None and why in " ".join(found.problems)
+
+
+def test_a_key_and_its_certificate_come_from_one_file():
+    key, certificate = make_key()
+    other = certificate_as_pem(make_key()[1])
+    mine = certificate_as_pem(certificate)
+    files = {
+        "good": key.decode() + mine,
+        "only the key": key.decode(),
+        "only the certificate": mine,
+        "another": key.decode() + other,
+        "nothing": "x",
+    }
+    for name in files:
+        found = read_login_settings(
+            SAML | {"SAML_KEY_FILE": name}, files.__getitem__, production=True
+        )
+        if name == "good":
+            assert found.saml is not None and found.saml.certificate == mine_of(mine)
+            assert "PRIVATE KEY" in found.saml.private_key
+            assert "PRIVATE" not in repr(found.saml)
+        else:
+            assert found.saml is None and "SAML_KEY_FILE" in " ".join(found.problems)
+
+
+def mine_of(pem: str) -> str:
+    """Return a certificate with the lines that openssl writes."""
+    found = load_pem_x509_certificate(pem.encode())
+    return found.public_bytes(Encoding.PEM).decode()
 
 
 def test_a_file_and_this_machine_in_development():
