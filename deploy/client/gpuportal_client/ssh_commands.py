@@ -17,7 +17,6 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from gpuportal_client import program
-from gpuportal_client.booking_commands import rows_of
 from gpuportal_client.instants import UTC, clock, when
 from gpuportal_client.listing import JSON_OPTION, show, text
 from gpuportal_client.portal_api import Refused
@@ -243,6 +242,8 @@ def _check_runs(to, number):
 
     A token that may not read learns it from the portal later.
     """
+    from gpuportal_client.booking_commands import rows_of
+
     try:
         rows = rows_of(to, 15)["reservations"]
     except Refused as refused:

@@ -9,6 +9,7 @@ import socket
 import ssl
 import struct
 import urllib.parse
+from functools import cache
 
 from gpuportal_client.portal_api import (
     JSON,
@@ -137,8 +138,29 @@ class Socket:
         return bool(lead & 0x80), lead & 0x0F, data
 
 
+@cache
+def compiled_mask():
+    """Return the function of the package websockets, or None where it is missing.
+
+    It is loaded for the first large message only, because that takes time.
+    """
+    try:
+        from websockets.speedups import apply_mask
+    except ImportError:
+        return None
+    return apply_mask
+
+
 def masked(data, mask):
-    """Yield the data, block after block, with the mask over them (RFC 6455, 5.3)."""
+    """Yield the data, block after block, with the mask over them (RFC 6455, 5.3).
+
+    The standard library has no function for it. The package websockets has a compiled
+    one, which takes a tenth of the time.
+    """
+    compiled = compiled_mask() if len(data) >= BLOCK_BYTES else None
+    if compiled is not None:
+        yield compiled(data, mask)
+        return
     # A large number is much faster than byte after byte, and a block stays in the
     # processor's cache.
     wide = int.from_bytes(mask, "little") * ONES

@@ -473,8 +473,14 @@ def test_a_warning_of_the_portal_is_printed_beside_the_connection(main, capfd):
 
 
 @pytest.mark.parametrize("size", [0, 1, 3, 125, 126, 65_535, 65_536, 100_001])
-def test_a_message_is_masked_and_says_its_length(main, size):
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_message_is_masked_and_says_its_length(main, monkeypatch, size, compiled):
+    from gpuportal_client import websocket
     from gpuportal_client.websocket import BINARY, Socket
+
+    assert websocket.compiled_mask() is not None, "the tests have websockets"
+    if not compiled:
+        monkeypatch.setattr(websocket, "compiled_mask", lambda: None)
 
     class Line:
         def send(self, data):
