@@ -2,7 +2,7 @@
 
 The web server takes messages up to `MOST_SERVER_BYTES`, because programs of workspaces
 need them: VS Code saves a file in pieces of 256 KiB. The portal's own websockets take
-less.
+less. Those that carry streams, such as ssh, take `MESSAGE_BYTES`.
 """
 
 from collections.abc import Mapping
