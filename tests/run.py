@@ -107,6 +107,7 @@ def main(arguments: Sequence[str]) -> int:
         _bring(("nginx", "/usr/sbin/nginx"), "nginx-light")
         _bring(("sshd", "/usr/sbin/sshd"), "openssh-server openssh-client")
         _bring(("tmux",), "tmux")
+        _bring(("systemd-run",), "systemd")
         slurm = "slurmctld slurmd slurm-client munge"
         _bring(("slurmctld", "/usr/sbin/slurmctld"), slurm)
         _bring(("zsh",), "zsh")
