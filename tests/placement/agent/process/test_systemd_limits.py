@@ -92,7 +92,7 @@ def _listens(pid):
     """Return whether the systemd that a process started takes commands."""
     with suppress(OSError):
         child = _child(pid)
-        return child and Path(f"/proc/{child}/root/run/systemd/private").exists()
+        return child and Path("/proc", child, "root", "run/systemd/private").exists()
     return False
 
 
