@@ -80,7 +80,7 @@ def first_process():
     for made in Path("/sys/fs/cgroup").glob("*/gpuportal.slice"):
         for group, _, _ in os.walk(made, topdown=False):
             with suppress(OSError):  # one in which processes still run
-                os.rmdir(group)
+                Path(group).rmdir()
 
 
 def _child(pid):
