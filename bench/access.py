@@ -1,7 +1,7 @@
 """Measure ssh through the portal beside direct ssh, in the same run.
 
     python -m bench.access [--connects 20] [--megabytes 128] [--copies 3] [--keys 200]
-        [--sessions 50] [--workers 1]
+        [--sessions 50] [--workers 1] [--compiled-mask]
 
 A portal (uvicorn), a broker, a node's streams and a real sshd run on the loopback
 address, each in a separate process. A real ssh client uses ``gp.py tunnel`` as its
@@ -208,7 +208,8 @@ def measure(args: argparse.Namespace, folder: Path) -> None:
                 raise SystemExit("the node did not connect")
             time.sleep(0.1)
         env = os.environ | {"GPUPORTAL_URL": url}
-        proxy = f"{sys.executable} -S {CLIENT} tunnel %h"
+        alone = "" if args.compiled_mask else "-S "
+        proxy = f"{sys.executable} {alone}{CLIENT} tunnel %h"
         port = ["-o", f"Port={sshd.port}"]
         direct = Way("direct", [*sshd.words("none"), *port], "127.0.0.1", env)
         portal = [
@@ -278,6 +279,12 @@ def main() -> None:
     parser.add_argument("--keys", type=int, default=200)
     parser.add_argument("--sessions", type=int, default=50)
     parser.add_argument("--workers", type=int, default=1, help="of the web server")
+    parser.add_argument(
+        "--compiled-mask",
+        action="store_true",
+        help="let gp find the package websockets. Otherwise it has only the standard "
+        "library",
+    )
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as var:
         setup(var)

@@ -326,6 +326,7 @@ IN_CI = (
     (("nginx", "/usr/sbin/nginx"), "nginx-light"),
     (("sshd", "/usr/sbin/sshd"), "openssh-server openssh-client"),
     (("tmux",), "tmux"),
+    (("systemd-run",), "systemd"),
     (
         ("slurmctld", "/usr/sbin/slurmctld"),
         "slurmctld slurmd slurm-client munge",

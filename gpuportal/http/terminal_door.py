@@ -38,11 +38,11 @@ from placement.access.access_target import AccessTarget
 from placement.access.stream_broker import stream_broker
 from placement.planner.launch.workspace_apps import TERMINAL
 from placement.protocol.byte_stream import ByteStream
-from placement.protocol.stream_frames import PIECE_BYTES
 from placement.protocol.stream_refusal import ENDED, StreamRefused
 from placement.protocol.terminal_messages import (
     FEWEST,
     KEYS,
+    KEYS_BYTES,
     MOST,
     SIZE,
     pack_message,
@@ -154,8 +154,8 @@ class _Page:
         while (message := await self.receive())["type"] != "websocket.disconnect":
             if keys := message.get("bytes"):
                 self.typed_at = asyncio.get_running_loop().time()
-                for start in range(0, len(keys), PIECE_BYTES):
-                    self._queue(KEYS, keys[start : start + PIECE_BYTES])
+                for start in range(0, len(keys), KEYS_BYTES):
+                    self._queue(KEYS, keys[start : start + KEYS_BYTES])
             else:
                 self._take(message.get("text") or "")
 
@@ -186,7 +186,7 @@ class _Page:
             await self.changed.wait()
             self.changed.clear()
             while self.waiting:
-                data = bytes(self.waiting[:PIECE_BYTES])
+                data = bytes(self.waiting[:KEYS_BYTES])
                 await self.stream.write(data)
                 del self.waiting[: len(data)]
 

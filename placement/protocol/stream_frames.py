@@ -32,16 +32,18 @@ from placement.protocol.process_commands import Instant
 from placement.protocol.serving_frames import FrameInvalid, head_and_body, pack
 from telemetry.protocol.codec import Line, Malformed, decode
 
-WINDOW_BYTES = 256 * 1024
+WINDOW_BYTES = 512 * 1024
 """Bytes that one end may send before the other end has read any. An end can give less.
 
 A copy by ssh sends one window for each way there and back, so a smaller one makes it
 slower (docs/measurements.md#ssh-through-the-portal).
 """
-PIECE_BYTES = 60 * 1024
-"""Bytes of the largest piece. With its head it fits into a websocket message of 64 KiB,
-the longest that the web accepts from a node.
+PIECE_BYTES = 240 * 1024
+"""Bytes of the largest piece. A copy in large pieces takes less CPU time. With its head
+it fits into `MESSAGE_BYTES`.
 """
+MESSAGE_BYTES = 256 * 1024
+"""Bytes of the longest websocket message that the web accepts for a stream."""
 CONTROL_BYTES = 1024
 """Bytes of the largest control message."""
 CONTROL_COST_BYTES = 256

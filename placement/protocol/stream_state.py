@@ -61,7 +61,7 @@ class StreamEnd:
         """Bytes that the other end may still send."""
         self._read_bytes = 0
         """Bytes that were read, and whose credit was not given back yet."""
-        self._pieces: deque[tuple[bytearray, bool, int]] = deque()
+        self._pieces: deque[tuple[bytes | bytearray, bool, int]] = deque()
 
     # --- this side ----------------------------------------------------------------
 
@@ -159,11 +159,11 @@ class StreamEnd:
         # memory than one of large pieces.
         if self._pieces and not frame.control and not self._pieces[-1][1]:
             data, _, cost_bytes = self._pieces.pop()
-            data += frame.body
-            self._pieces.append((data, False, cost_bytes + frame.cost_bytes))
+            joined = data if isinstance(data, bytearray) else bytearray(data)
+            joined += frame.body
+            self._pieces.append((joined, False, cost_bytes + frame.cost_bytes))
         else:
-            entry = (bytearray(frame.body), frame.control, frame.cost_bytes)
-            self._pieces.append(entry)
+            self._pieces.append((frame.body, frame.control, frame.cost_bytes))
 
 
 class CreditCheck:

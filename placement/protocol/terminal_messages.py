@@ -15,6 +15,8 @@ KEYS = b"d"
 FEWEST, MOST = 2, 1000
 """Columns, and rows, of a terminal."""
 HEAD_BYTES = 3
+KEYS_BYTES = 60 * 1024
+"""Bytes of the longest content that is sent. The head has 16 bits for the length."""
 _HEAD = struct.Struct(">cH")
 _SIZE = struct.Struct(">HH")
 

@@ -27,35 +27,31 @@ bad input, 3 the portal cannot be reached. "log --follow" waits until it can.
 """
 
 import argparse
+import importlib
 import os
 import sys
 
-from gpuportal_client import (
-    __version__,
-    board_commands,
-    booking_commands,
-    completion,
-    job_commands,
-    model_commands,
-    program,
-    saved_login,
-    sharing_commands,
-    ssh_commands,
-    workspace_commands,
-)
+from gpuportal_client import __version__, program, saved_login
 from gpuportal_client.portal_api import Refused
 
 MODULES = (
-    saved_login,
-    board_commands,
-    booking_commands,
-    sharing_commands,
-    job_commands,
-    model_commands,
-    ssh_commands,
-    workspace_commands,
-    completion,
+    "saved_login",
+    "board_commands",
+    "booking_commands",
+    "sharing_commands",
+    "job_commands",
+    "model_commands",
+    "ssh_commands",
+    "workspace_commands",
+    "completion",
 )
+"""Modules with commands, in the order of the help."""
+OF_SSH = ("tunnel", "certificate")
+"""Commands that ssh starts for each connection. Only their module is loaded, because
+the one file is compiled each time it starts.
+"""
+COMPLETE = "__complete"
+"""The word with which a shell asks for completions."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -75,8 +71,8 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message} (see --help)\n")
 
 
-def parser():
-    """Return what understands the command line."""
+def parser(modules=MODULES):
+    """Return what understands the command line. Load the modules of its commands."""
     raw = argparse.RawDescriptionHelpFormatter
     made = Parser(prog=program(), description=__doc__, formatter_class=raw)
     made.add_argument("--version", action="version", version=f"gp {__version__}")
@@ -92,8 +88,8 @@ def parser():
             one.add_argument(f"--{name.replace('_', '-')}", **given)
         return one
 
-    for module in MODULES:
-        module.declare(word)
+    for name in modules:
+        importlib.import_module(f"gpuportal_client.{name}").declare(word)
     made.commands = words.choices
     return made
 
@@ -103,11 +99,14 @@ def main(argv=None):
     words = sys.argv[1:] if argv is None else argv
     # A terminal that knows few characters is no reason to fail.
     getattr(sys.stdout, "reconfigure", lambda **_: None)(errors="replace")
-    if words[:1] == [completion.WORD]:
+    if words[:1] == [COMPLETE]:
+        from gpuportal_client import completion
+
         completion.complete(parser(), words[1:])
         return 0
     cut = words.index("--") if "--" in words else len(words)
-    args = parser().parse_args(words[:cut])
+    modules = ("ssh_commands",) if words[:1] and words[0] in OF_SSH else MODULES
+    args = parser(modules).parse_args(words[:cut])
     args.arguments = words[cut + 1 :]
     try:
         args.act(args)

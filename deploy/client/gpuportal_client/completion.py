@@ -12,7 +12,6 @@ from gpuportal_client.listing import text
 from gpuportal_client.portal_api import Refused
 from gpuportal_client.saved_login import KEPT, portal, replaced
 
-WORD = "__complete"
 FILES, FOLDERS = ":files", ":folders"
 """Kinds of values that the script completes: names of files, or of folders."""
 FRESH_SECONDS = 10

@@ -17,7 +17,6 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from gpuportal_client import program
-from gpuportal_client.booking_commands import rows_of
 from gpuportal_client.instants import UTC, clock, when
 from gpuportal_client.listing import JSON_OPTION, show, text
 from gpuportal_client.portal_api import Refused
@@ -32,8 +31,16 @@ FRESH_SECONDS = 300
 """How long a certificate is used again before the portal makes another one."""
 KEPT_SECONDS = 7 * 86_400
 """How long files about a host stay after its last certificate."""
-PIECE_BYTES = 60 * 1024
+PIECE_BYTES = 240 * 1024
 """As much as the portal passes on in one piece."""
+PIPE_BYTES = 256 * 1024
+"""As much as ssh can write ahead, where the system allows it."""
+COPY_BYTES = 16 * 1024
+"""If so much was sent and received since the last piece, it is a copy."""
+REST_SECONDS = 0.001
+"""In a copy ssh's input is left so long, so that it is read in large pieces."""
+FULL_BYTES = PIECE_BYTES * 3 // 4
+"""After a piece of this size the input is read again at once."""
 RESTARTS = (1001, 1012)
 """Codes with which a server that stops closes a connection (RFC 6455, IANA)."""
 LOST = 4502
@@ -77,20 +84,24 @@ def _carry(args):
         raise Refused(words, 2)
     node = urllib.parse.urlencode({"node": found[2]} if found[2] else {})
     line = Socket(portal(), f"/ws/ssh/{found[1]}/{'?' if node else ''}{node}")
-    line.line.settimeout(None)
     # Only this thread uses the connection: an encrypted one is not for two.
     here, read = _input(0)
     typed, over, answered = [here], False, False
+    pace = Pace()
     while not over:
         ready = [line.line] if line.waits() else []
         if not ready:
-            ready, _, _ = select.select([line.line, *typed], [], [])
+            rest_seconds = pace.rest_seconds(time.monotonic()) if typed else 0.0
+            wanted = [line.line, *([] if rest_seconds else typed)]
+            ready, _, _ = select.select(wanted, [], [], rest_seconds or None)
         if here in ready:
             data = read(PIECE_BYTES)
             line.send(BINARY if data else TEXT, data or b"end")
             typed = typed if data else []
+            pace.sent(len(data), time.monotonic())
         if line.line in ready:
             found = line.messages()
+            pace.received(sum(len(data) for _, data in found))
             if not answered and any(kind == BINARY for kind, _ in found):
                 answered = True
                 if file := os.environ.get(LOST_FILE):
@@ -98,12 +109,50 @@ def _carry(args):
             over = any([_passed_on(line, *one) for one in found])
 
 
+class Pace:
+    """How long the input of a tunnel is left alone.
+
+    In a copy ssh writes 32 KiB at a time, and a few bytes for each 32 KiB that it gets.
+    Each message takes time at the portal and on the node, so they are read together.
+    A key that is typed is sent at once.
+    """
+
+    def __init__(self):
+        self._moved_bytes, self._until = 0, 0.0
+
+    def received(self, size):
+        """Note bytes from the portal."""
+        self._moved_bytes += size
+
+    def sent(self, size, now):
+        """Note a piece that was read and sent. The clock is monotonic, in seconds."""
+        moved_bytes, self._moved_bytes = self._moved_bytes + size, 0
+        rests = moved_bytes >= COPY_BYTES and size < FULL_BYTES
+        self._until = now + REST_SECONDS if rests else 0.0
+
+    def rest_seconds(self, now):
+        """Return the seconds until the input may be read again."""
+        return max(0.0, self._until - now)
+
+
 def _input(descriptor):
     """Return what select can wait for, and the function that reads from it."""
     if os.name != "nt":
+        for pipe in (descriptor, 1):
+            _widen(pipe)
         return descriptor, lambda size: os.read(descriptor, size)
     here = _copied(descriptor)
     return here, here.recv
+
+
+def _widen(descriptor):
+    """Let a pipe hold more, where the system allows it (Linux: fcntl(2))."""
+    try:
+        import fcntl
+
+        fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+    except (ImportError, AttributeError, OSError):
+        pass
 
 
 def _copied(descriptor):
@@ -193,6 +242,8 @@ def _check_runs(to, number):
 
     A token that may not read learns it from the portal later.
     """
+    from gpuportal_client.booking_commands import rows_of
+
     try:
         rows = rows_of(to, 15)["reservations"]
     except Refused as refused:

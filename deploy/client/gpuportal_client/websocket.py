@@ -4,10 +4,12 @@ import base64
 import hashlib
 import http.client
 import os
+import select
 import socket
 import ssl
 import struct
 import urllib.parse
+from functools import cache
 
 from gpuportal_client.portal_api import (
     JSON,
@@ -18,6 +20,11 @@ from gpuportal_client.portal_api import (
 )
 
 MOST_FRAME_BYTES = 2**20
+RECEIVED_BYTES = 256 * 1024
+"""As much as is taken from the connection at once."""
+BLOCK_BYTES = 16 * 1024
+ONES = int.from_bytes(b"\1\0\0\0" * (BLOCK_BYTES // 4), "little")
+"""Times a mask: the mask again and again, as long as a block."""
 ACCEPT = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 """The GUID that a server appends to the key of a handshake (RFC 6455, 1.3)."""
 TEXT, BINARY, CLOSE, PING, PONG = 1, 2, 8, 9, 10
@@ -27,7 +34,7 @@ class Socket:
     """A websocket to the portal (RFC 6455), with the token, for one thread."""
 
     def __init__(self, to, path):
-        self.line, self.kept, self.parts = _connected(to), b"", b""
+        self.line, self.kept, self.parts = _connected(to), bytearray(), b""
         key = base64.b64encode(os.urandom(16))
         parts = urllib.parse.urlsplit(to.url)
         lines = [
@@ -55,34 +62,42 @@ class Socket:
         digest = hashlib.sha1(key + ACCEPT, usedforsecurity=False).digest()
         if answer.headers["Sec-WebSocket-Accept"] != base64.b64encode(digest).decode():
             raise Refused(f"{to.url} is not a GPU Portal", 2)
+        self.line.settimeout(0)
 
     def send(self, kind, data):
         """Send one message. Clients must mask theirs."""
         size = len(data)
-        head = struct.pack(">BB", 0x80 | kind, 0x80 | min(size, 126))
-        if size >= 126:
+        if size < 126:
+            head = struct.pack(">BB", 0x80 | kind, 0x80 | size)
+        elif size < 2**16:
             head = struct.pack(">BBH", 0x80 | kind, 0x80 | 126, size)
+        else:
+            head = struct.pack(">BBQ", 0x80 | kind, 0x80 | 127, size)
         mask = os.urandom(4)
-        # One large number is much faster than byte after byte.
-        wide = int.from_bytes((mask * (size // 4 + 1))[:size], "big")
-        masked = (int.from_bytes(data, "big") ^ wide).to_bytes(size, "big")
-        try:
-            self.line.sendall(head + mask + masked)
-        except OSError as error:
-            raise Refused(f"the connection has ended: {error}", 3) from None
+        self._put(b"".join([head, mask, *masked(data, mask)]))
+
+    def _put(self, data):
+        """Send all bytes. Wait while the portal takes none."""
+        left = memoryview(data)
+        while left:
+            try:
+                left = left[self.line.send(left) :]
+            except (BlockingIOError, ssl.SSLWantWriteError):
+                select.select([], [self.line], [])
+            except ssl.SSLWantReadError:
+                select.select([self.line], [], [])
+            except OSError as error:
+                raise Refused(f"the connection has ended: {error}", 3) from None
 
     def messages(self):
         """Return the messages that have come: (kind, data). Never waits."""
-        self.line.settimeout(0)
         try:
-            data = self.line.recv(65_536)
+            data = self.line.recv(RECEIVED_BYTES)
         except (BlockingIOError, ssl.SSLWantReadError):
             # Of an encrypted connection: something came that is no data.
             return []
         except OSError as error:
             raise Refused(f"the connection has ended: {error}", 3) from None
-        finally:
-            self.line.settimeout(None)
         if not data:
             raise Refused("the portal closed the connection", 3)
         self.kept += data
@@ -116,9 +131,44 @@ class Socket:
             raise Refused("the portal's answer is not valid", 3)
         if len(self.kept) < start + size:
             return None
-        lead, data = self.kept[0], self.kept[start : start + size]
-        self.kept = self.kept[start + size :]
+        lead = self.kept[0]
+        with memoryview(self.kept) as kept, kept[start : start + size] as content:
+            data = bytes(content)
+        del self.kept[: start + size]
         return bool(lead & 0x80), lead & 0x0F, data
+
+
+@cache
+def compiled_mask():
+    """Return the function of the package websockets, or None where it is missing.
+
+    It is loaded for the first large message only, because that takes time.
+    """
+    try:
+        from websockets.speedups import apply_mask
+    except ImportError:
+        return None
+    return apply_mask
+
+
+def masked(data, mask):
+    """Yield the data, block after block, with the mask over them (RFC 6455, 5.3).
+
+    The standard library has no function for it. The package websockets has a compiled
+    one, which takes a tenth of the time.
+    """
+    compiled = compiled_mask() if len(data) >= BLOCK_BYTES else None
+    if compiled is not None:
+        yield compiled(data, mask)
+        return
+    # A large number is much faster than byte after byte, and a block stays in the
+    # processor's cache.
+    wide = int.from_bytes(mask, "little") * ONES
+    for start in range(0, len(data), BLOCK_BYTES):
+        block = data[start : start + BLOCK_BYTES]
+        size = len(block)
+        over = wide if size == BLOCK_BYTES else wide & ((1 << 8 * size) - 1)
+        yield (int.from_bytes(block, "little") ^ over).to_bytes(size, "little")
 
 
 class Unread:

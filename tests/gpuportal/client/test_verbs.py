@@ -472,6 +472,50 @@ def test_a_warning_of_the_portal_is_printed_beside_the_connection(main, capfd):
     assert err == "\r\ngp: reservation 17 ends in 10 min [2J\r\n"
 
 
+@pytest.mark.parametrize("size", [0, 1, 3, 125, 126, 65_535, 65_536, 100_001])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_message_is_masked_and_says_its_length(main, monkeypatch, size, compiled):
+    from gpuportal_client import websocket
+    from gpuportal_client.websocket import BINARY, Socket
+
+    assert websocket.compiled_mask() is not None, "the tests have websockets"
+    if not compiled:
+        monkeypatch.setattr(websocket, "compiled_mask", lambda: None)
+
+    class Line:
+        def send(self, data):
+            taken = bytes(data[:70_000])
+            sent.extend(taken)
+            return len(taken)
+
+    sent, data = bytearray(), bytes(i * 7 % 256 for i in range(size))
+    socket = Socket.__new__(Socket)
+    socket.line = Line()
+    socket.send(BINARY, data)
+    short, more = sent[1] & 0x7F, {126: 2, 127: 8}.get(sent[1] & 0x7F, 0)
+    assert (sent[0], sent[1] & 0x80) == (0x82, 0x80)
+    assert (int.from_bytes(sent[2 : 2 + more], "big") if more else short) == size
+    mask, content = sent[2 + more : 6 + more], sent[6 + more :]
+    assert bytes(b ^ mask[i % 4] for i, b in enumerate(content)) == data
+
+
+def test_a_copy_is_read_in_large_pieces_and_a_key_at_once(main):
+    from gpuportal_client.ssh_commands import COPY_BYTES, FULL_BYTES, Pace
+
+    pace = Pace()
+    pace.sent(1, 10.0)
+    assert pace.rest_seconds(10.0) == 0, "a key"
+    pace.sent(COPY_BYTES, 10.0)
+    assert 0 < pace.rest_seconds(10.0) < 0.01 and pace.rest_seconds(11.0) == 0
+    pace.sent(FULL_BYTES, 10.0)
+    assert pace.rest_seconds(10.0) == 0, "more may wait"
+    pace.received(COPY_BYTES)
+    pace.sent(40, 10.0)
+    assert pace.rest_seconds(10.0) > 0, "one of many answers"
+    pace.sent(40, 10.0)
+    assert pace.rest_seconds(10.0) == 0
+
+
 SSH = """#!/bin/sh
 echo "$*" >> "$LOG"
 [ "$(wc -l < "$LOG")" -gt "$LOSSES" ] && exit "$LAST"

@@ -10,20 +10,26 @@ from gpuportal.http.message_limit import (
     MessageLimit,
 )
 from gpuportal.supervisor.process_table import control
+from placement.protocol.stream_frames import MESSAGE_BYTES
 
 pytestmark = pytest.mark.pure
 
 
 @pytest.mark.parametrize(
-    ("message", "passes"),
+    ("path", "message", "passes"),
     (
-        ({"bytes": b"x" * MOST_OWN_BYTES}, True),
-        ({"bytes": b"x" * (MOST_OWN_BYTES + 1)}, False),
-        ({"text": "ä" * (MOST_OWN_BYTES // 2)}, True),
-        ({"text": "ä" * (MOST_OWN_BYTES // 2 + 1)}, False),
+        ("/ws/board/", {"bytes": b"x" * MOST_OWN_BYTES}, True),
+        ("/ws/board/", {"bytes": b"x" * (MOST_OWN_BYTES + 1)}, False),
+        ("/ws/board/", {"text": "ä" * (MOST_OWN_BYTES // 2)}, True),
+        ("/ws/board/", {"text": "ä" * (MOST_OWN_BYTES // 2 + 1)}, False),
+        ("/ws/terminal/7/", {"bytes": b"x" * (MOST_OWN_BYTES + 1)}, False),
+        ("/ws/ssh/7/", {"bytes": b"x" * MESSAGE_BYTES}, True),
+        ("/ws/ssh/7/", {"bytes": b"x" * (MESSAGE_BYTES + 1)}, False),
+        ("/ws/node/streams/", {"bytes": b"x" * MESSAGE_BYTES}, True),
+        ("/ws/node/", {"bytes": b"x" * MESSAGE_BYTES}, False),
     ),
 )
-def test_a_long_message_closes_a_websocket_of_the_portal(message, passes):
+def test_a_long_message_closes_a_websocket_of_the_portal(path, message, passes):
     sent, seen = [], []
 
     async def receive():
@@ -35,7 +41,7 @@ def test_a_long_message_closes_a_websocket_of_the_portal(message, passes):
     async def application(scope, receive, send):
         seen.append(await receive())
 
-    asyncio.run(MessageLimit(application)({}, receive, send))
+    asyncio.run(MessageLimit(application)({"path": path}, receive, send))
     if passes:
         assert seen == [{"type": "websocket.receive", **message}] and sent == []
     else:

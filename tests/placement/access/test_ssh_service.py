@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from placement.agent.access import ssh_principals
-from placement.agent.access.ssh_service import connect_sshd
+from placement.agent.access import ssh_principals, ssh_service
+from placement.agent.access.ssh_service import COPY_BYTES, connect_sshd
 from placement.protocol.byte_stream import ByteStream
 from placement.protocol.stream_frames import CloseFrame
 from placement.protocol.stream_refusal import StreamRefused
@@ -49,3 +49,28 @@ async def test_a_server_that_hangs_up_at_once_ends_the_connection():
         port = server.sockets[0].getsockname()[1]
         await connect(port, frames)
     assert frames[-1] == CloseFrame(NAME)
+
+
+async def test_answers_in_a_copy_go_together_and_keys_at_once(monkeypatch):
+    rests, sent = [], []
+
+    async def rest():
+        rests.append(len(sent))
+        reader.feed_data(b"second")
+        reader.feed_data(b"third")
+
+    async def write(data):
+        sent.append(bytes(data))
+        if data == b"secondthird":
+            reader.feed_data(b"key")
+        elif data == b"key":
+            reader.feed_eof()
+
+    monkeypatch.setattr(ssh_service, "_rest", rest)
+    reader = asyncio.StreamReader()
+    stream = SimpleNamespace(write=write, finish=lambda: None)
+    splice = ssh_service._Splice(reader, None, stream, moved_bytes=COPY_BYTES)
+    reader.feed_data(b"first")
+    await splice.read_socket()
+    assert sent == [b"first", b"secondthird", b"key"]
+    assert rests == [1], "only after the piece that followed many bytes"
