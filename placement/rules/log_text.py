@@ -42,7 +42,9 @@ _PAIR = re.compile(
 )
 _ERROR = re.compile(
     r"(?:[A-Za-z_]\w{0,60}\.){0,9}[A-Z]\w{0,60}(?:Error|Exception)(?::.*)?"
+    r"|(?:/usr/bin/env|(?:/bin/)?(?:ba)?sh): .+"
 )
+"""An exception of Python, or what env and the shell say of a missing program."""
 _OF_LAUNCHERS = re.compile(r".{0,99}\b(?:ChildFailedError|CalledProcessError)\b")
 """Errors with which a launcher reports that a rank failed: not the cause."""
 _OURS = "gpuportal: "

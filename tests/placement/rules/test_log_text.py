@@ -138,6 +138,7 @@ def test_any_line_is_read_without_a_fault(line):
             "torch.OutOfMemoryError: CUDA",
         ),
         ("EOFError", "EOFError"),
+        ("/usr/bin/env: 'x': No such file\n", "/usr/bin/env: 'x': No such file"),
         ("gpuportal: python3 cannot start: no", "python3 cannot start: no"),
         ("ValueError: 3\ntorch.x.errors.ChildFailedError: \n====", "ValueError: 3"),
         ("subprocess.CalledProcessError: Command\nall is well: no Error", ""),
