@@ -114,6 +114,8 @@ class LogNumbers(TypedDict):
     """Names and values of one line each: step and loss, for example."""
     left_bytes: int
     """Bytes of the log that are not read yet. Another request reads on."""
+    not_finite: dict[str, float]
+    """Names that were NaN or infinite, with the first step at which they were."""
 
 
 @router.get("/jobs")
@@ -215,7 +217,11 @@ def job_numbers(request: HttpRequest, job_id: int) -> LogNumbers:
     """The numbers in the log and in TensorBoard event files, thinned for a chart."""
     count_request(_user(request), writes=False)
     found = run_curves.numbers(_visible_job(request, job_id))
-    return {"rows": found.rows, "left_bytes": found.left_bytes}
+    return {
+        "rows": found.rows,
+        "left_bytes": found.left_bytes,
+        "not_finite": found.not_finite,
+    }
 
 
 @router.post("/jobs", response={201: dict[str, Any]})

@@ -224,7 +224,7 @@ def failure_of(job: Job) -> dict[str, str] | None:
         english = sentence("Lost")
     else:
         english = sentence("The job did not run")
-    said = job.reason.strip()
+    said = job.reason.strip().removeprefix(f"exit code {job.exit_code}: ")
     # The stored reason is English: "ended with exit code 1", "ended by SIGKILL".
     code = f"code {job.exit_code}"
     same = english.lower() in said.lower() or (
@@ -307,7 +307,13 @@ def job_log(request: HttpRequest, pk: int) -> JsonResponse:
 def job_numbers(request: HttpRequest, pk: int) -> JsonResponse:
     """Return the numbers in log and event files, thinned for a chart."""
     found = run_curves.numbers(_visible_job(request, pk))
-    return JsonResponse({"rows": found.rows, "left_bytes": found.left_bytes})
+    return JsonResponse(
+        {
+            "rows": found.rows,
+            "left_bytes": found.left_bytes,
+            "not_finite": found.not_finite,
+        }
+    )
 
 
 @require_safe

@@ -37,7 +37,8 @@ save() {
 }
 trap 'n=$((n+7)); echo asked; %(asked)s save && exit 0; exit 3' TERM
 n=$((n+1)); save
-while :; do sleep 0.05; done
+sleep 3600 &
+wait
 """
 
 

@@ -19,6 +19,7 @@ PATIENCE_SECONDS = 1800
 """How long a followed log waits for a portal that is away."""
 LONGEST_WAIT_SECONDS = 15
 LAUNCHERS = ("none", "python", "torchrun", "accelerate", "deepspeed")
+USUAL_HEADS = ("#!/usr/bin/env python", "#!/usr/bin/env python3")
 LIVE = ("queued", "starting", "running", "moving", "stopping")
 
 
@@ -33,9 +34,11 @@ def what_runs(args):
         text = script.read_text()
         launcher = args.launcher
         if launcher is None:
-            # A #! line says what starts the script.
-            typed = script.suffix == ".py" and not text.startswith("#!")
-            launcher = "python" if typed else "none"
+            # A #! line says what starts the script. The usual ones of Python only name
+            # it, and a node may have only python3.
+            head = text.lstrip("\ufeff").partition("\n")[0].strip()
+            usual = not head.startswith("#!") or head in USUAL_HEADS
+            launcher = "python" if script.suffix == ".py" and usual else "none"
         return {
             "name": args.name or script.name,
             "kind": "script",

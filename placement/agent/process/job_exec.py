@@ -32,6 +32,8 @@ CHECKPOINT = "checkpoint"
 """The checkpoint's folder in a Job's folder. The resuming Job copies it."""
 OURS = Path(__file__).resolve().parents[3]
 """The code with which served models and recipes run."""
+MOST_HEAD_BYTES = 256
+"""What the kernel reads of a script's first line (execve(2))."""
 PRIVATE = {"tmp": Path("/tmp"), "var-tmp": Path("/var/tmp")}
 """Folders in ``private_tmp``, and their paths for a Job in a unit."""
 
@@ -80,7 +82,8 @@ class JobStart:
                 slurm_leader.enter(self.slurm, argv, self.env | found, self.work, OURS)
             os.execve(argv[0], argv, self.env | found)
         except OSError as error:
-            write_log(f"gpuportal: {argv[0]} cannot start: {error}\n")
+            why = _missing_interpreter(argv[0], error) or str(error)
+            write_log(f"gpuportal: {argv[0]} cannot start: {why}\n")
         except BaseException:
             write_log("gpuportal: the job cannot start\n" + traceback.format_exc())
         os._exit(CANNOT_START)
@@ -138,6 +141,28 @@ class JobStart:
             return False
         write_log(f"gpuportal: resumes from the checkpoint of job {job}\n")
         return True
+
+
+def _missing_interpreter(program: str, error: OSError) -> str:
+    """Return why a script that exists is "not found": its first line; "": it is away.
+
+    The kernel reports a missing interpreter as if the script itself were missing.
+    """
+    if not isinstance(error, FileNotFoundError):
+        return ""
+    try:
+        handle = os.open(program, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+        with os.fdopen(handle, "rb") as file:
+            head = file.readline(MOST_HEAD_BYTES)
+    except OSError:
+        return ""
+    words = head.removeprefix(b"#!").split()
+    if not head.startswith(b"#!") or not words:
+        return ""
+    return (
+        f"its first line names {words[0].decode(errors='replace')}, which is not on "
+        "this node. Remove that line, or choose the launcher python"
+    )
 
 
 def write_log(text: str) -> None:

@@ -35,6 +35,7 @@ from placement.protocol.events import (
     parse_fact,
 )
 from placement.protocol.node_refusals import FactRefused
+from placement.rules.log_text import error_of
 from placement.rules.rebalance_policy import RestartMode
 from reservations.presence.check_in import check_in, note_work
 from reservations.store.co_users import may_use
@@ -244,11 +245,13 @@ def _exit_text(fact: JobFact) -> str:
             return sentence("ended by {signal}", signal=Signals(fact.signal).name)
         except ValueError:
             return sentence("ended by signal {signal}", signal=fact.signal)
-    return (
-        sentence("exit code {exit_code}", exit_code=fact.exit_code)
-        if fact.exit_code
-        else ""
-    )
+    if not fact.exit_code:
+        return ""
+    if error := error_of(fact.last_lines):
+        return sentence(
+            "exit code {exit_code}: {error}", exit_code=fact.exit_code, error=error
+        )
+    return sentence("exit code {exit_code}", exit_code=fact.exit_code)
 
 
 def _check_in(job: Job, now: datetime) -> None:

@@ -12,7 +12,7 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -90,6 +90,8 @@ class CurveRows:
     """Bytes that were read now."""
     left_bytes: int
     """Bytes to read. 0 if only the start of a line is left."""
+    not_finite: dict[str, float] = field(default_factory=dict)
+    """Names that were NaN or infinite, with the first step at which they were."""
 
 
 @dataclass(frozen=True)
@@ -352,7 +354,8 @@ def numbers(job: Job, most: int = PAGE_BYTES) -> CurveRows:
                 with contextlib.suppress(FileNotFoundError):
                     os.utime(kept, (0, 0))
             new = state["offset"] - before
-    return CurveRows(state["rows"], new, left)
+    not_finite = state["output"].get("not_finite", {})
+    return CurveRows(state["rows"], new, left, not_finite)
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ const MOST_POINTS = 1000;
 const MOST_KEYS = 8;
 const GIB = 2 ** 30;
 const WHOLE_MINUTES = [1, 2, 5, 10, 15, 30, 60, 120, 180, 360, 720, 1440, 2880, 10080].map((minutes) => 60 * minutes);
-const PAIR = /([A-Za-z_][A-Za-z0-9_./]{0,30})[=:] ?(-?(?:[0-9]{1,19}(?:\.[0-9]{0,19})?|\.[0-9]{1,19})(?:e[+-]?[0-9]{1,3})?)(?:\/[0-9]{1,19})?(?=[\s,;|)\]]|$)/gi;
+const PAIR = /(?:\b(train(?:ing)?|val(?:id(?:ation)?)?|dev|evaluation|eval|test|avg|average|mean|lm|grad|learning)\.?[ \t](?!step|epoch|iter))?([A-Za-z_][A-Za-z0-9_./]{0,30})[=:] ?(-?(?:[0-9]{1,19}(?:\.[0-9]{0,19})?|\.[0-9]{1,19})(?:e[+-]?[0-9]{1,3})?)(?:\/[0-9]{1,19})?(?=[\s,;|)\]]|$)/gi;
 
 const NO_CURVE = new Set(["steps", "total", "total_steps", "max_steps", "num_steps", "seconds", "parameters"]); // totals, clocks and sizes are not drawn
 
@@ -32,7 +32,7 @@ export function numbersOf(line) {
   const text = line.trim();
   const found = text.startsWith("{") && text.endsWith("}") ? ofJson(text) : {};
   if (!Object.keys(found).length) {
-    for (const [, key, value] of line.matchAll(PAIR)) found[key.toLowerCase()] = Number(value);
+    for (const [, part, name, value] of line.matchAll(PAIR)) found[(part ? `${part}_${name}` : name).toLowerCase()] = Number(value);
   }
   return "step" in found && Object.keys(found).length > 1 ? found : null;
 }

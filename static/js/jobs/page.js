@@ -120,6 +120,9 @@ at("job-stop")?.addEventListener("click", async () => {
 async function readNumbers() {
   const answer = await json(page.urls.numbers);
   if (answer) charts.merge(answer.rows);
+  const lost = Object.entries(answer?.not_finite ?? {});
+  at("charts-not-finite").hidden = !lost.length;
+  setText(at("charts-not-finite-text"), lost.map(([name, step]) => gettext("{name} is NaN or infinite, first at step {step}.", { name, step })).join(" "));
   const left = answer?.left_bytes ?? 0;
   at("charts-left").hidden = !left;
   setText(at("charts-left"), left ? gettext("The curves so far. The portal still reads {size} of the log.", { size: bytes(left) }) : "");

@@ -562,6 +562,7 @@ words: {
 "{missing} of {count} runs logged no {metric} with a time (seconds).": "{missing} von {count} Läufen haben kein {metric} mit einer Zeit (seconds) protokolliert.",
 "{missing} of {count} runs logged no {metric}.": "{missing} von {count} Läufen haben kein {metric} protokolliert.",
 "{ms} ms of it in the model": "davon {ms} ms im Modell",
+"{name} is NaN or infinite, first at step {step}.": "{name} ist NaN oder unendlich, zuerst bei Schritt {step}.",
 "{name}, time (24 h)": "{name}, Uhrzeit (24 h)",
 "{name}. Jobs that run there are stopped, and others can book the time at once.": "{name}. Jobs, die dort laufen, werden beendet, und andere können die Zeit sofort reservieren.",
 "{name}. Jobs that run there are stopped, and others may book the time at once.": "{name}. Jobs, die dort laufen, werden beendet, und andere können die Zeit sofort reservieren.",

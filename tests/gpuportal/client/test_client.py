@@ -124,7 +124,10 @@ def _python_as_typed(tmp_path, made):
         "/home/alice/venv",
     )
     assert launched(script, *here, "--launcher", "none") == ("", "")
-    script.write_text("#!/usr/bin/env python3\nprint(1)\n")
+    # A node may have only python3, so the usual line of examples means the launcher.
+    script.write_text("#!/usr/bin/env python\nprint(1)\n")
+    assert launched(script, *here) == ("python", "")
+    script.write_text("#!/usr/bin/env -S uv run --script\nprint(1)\n")
     assert launched(script, *here) == ("", "")
     last = Job.objects.latest("pk")
     assert launched(script, *here, "--after", last.pk) == ("", "")

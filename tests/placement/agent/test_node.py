@@ -202,9 +202,9 @@ def pipeline_plan():
     return json.loads(json.dumps(found.plans[0].to_json()))
 
 
-@pytest.mark.timeout(400)  # it imports torch twice
+@pytest.mark.timeout(400)  # the launcher imports torch
 def test_a_planned_pipeline_trains_on_two_gpus_in_the_plans_order(
-    worker, send, redis_client, folder
+    worker, send, redis_client, folder, fork_server
 ):
     worker()
     plan = pipeline_plan()
@@ -226,6 +226,7 @@ def test_a_planned_pipeline_trains_on_two_gpus_in_the_plans_order(
             recipe="tiny-transformer",
             settings=settings,
             plan=plan,
+            env=fork_server.environ,
             gpu_uuids=uuids,
             gpu_indexes=(1, 0),
             simulated=True,

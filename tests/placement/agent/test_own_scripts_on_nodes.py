@@ -2,7 +2,8 @@
 
 Two shims with separate folders, names and Gpus, as the portal sends them: the first has
 the address of the rendezvous, the second connects to it. Importing torch takes most of
-the time, so each launcher tests another part.
+the time, so each launcher tests another part, and the ranks of torchrun and accelerate
+are forks of a process that has imported it.
 """
 
 import hashlib
@@ -112,7 +113,7 @@ class Both:
 
 
 @pytest.fixture
-def launched(tmp_path):
+def launched(tmp_path, fork_server):
     """Start RANKS on both nodes with a launcher, by a Plan over them."""
     web = Web(RANKS, names=NAMES)
     nodes = []
@@ -130,7 +131,7 @@ def launched(tmp_path):
             "simulated": True,
             "files_sha256": hashlib.sha256(web.files).hexdigest(),
             "argv": arguments,
-            "env": {"OMP_NUM_THREADS": "1"},
+            "env": {"OMP_NUM_THREADS": "1", **fork_server.environ},
         }
         folders, address, port = [], "", 0
         for number, node in enumerate(nodes):

@@ -1,7 +1,8 @@
 """A Job over two nodes: two real node workers with unequal numbers of Gpus.
 
-Importing torch takes most of the time, so two launches test everything: one that is
-stopped half-way and continues elsewhere, one whose rank is killed. A user's own script,
+Importing torch takes most of the time, so the ranks are forks of a process that has
+imported it, and two launches test everything: one that is stopped half-way and
+continues elsewhere, one whose rank is killed. A user's own script,
 which needs no torch, uses the same lab.
 """
 
@@ -18,8 +19,9 @@ import pytest
 from django.utils import timezone
 
 from placement.jobs import service as jobs
-from placement.jobs.nodes import log_store
+from placement.jobs.nodes import command_queue, log_store
 from placement.planner.launch.recipes import checked_settings
+from placement.protocol.commands import Order
 from reservations.rules.lifecycle import State
 from telemetry.models import Gpu
 from tests.factories import make_membership, make_reservation, make_user
@@ -40,6 +42,16 @@ SETTINGS = {
     "checkpoint_seconds": 1,
     "simulated_memory_gib": 0.5,
 }
+
+
+@pytest.fixture
+def forked_ranks(monkeypatch, fork_server):
+    """Let the launchers on the nodes start ranks that need not import torch."""
+
+    def order(**fields):
+        return Order(**fields | {"env": fields.get("env", {}) | fork_server.environ})
+
+    monkeypatch.setattr(command_queue, "Order", order)
 
 
 @pytest.fixture
@@ -83,7 +95,7 @@ def booked(user, gpus):
 
 @pytest.mark.timeout(600)  # many processes import torch: slow where much else runs
 def test_a_training_over_two_nodes_stops_goes_on_fails_and_goes_on_on_one(
-    lab, settings, tmp_path, fork_server
+    lab, settings, tmp_path, fork_server, forked_ranks
 ):
     settings.MEDIA_ROOT = tmp_path / "media"
     settings.ALLOW_UNISOLATED_SCRIPTS = True

@@ -170,6 +170,11 @@ def test_a_failed_job_says_exit_code_and_last_lines_first(student, reservation):
     [
         ({"exit_code": 1, "reason": "exit code 1"}, "Exit code 1", ""),
         ({"exit_code": 1, "reason": "exited with code 1"}, "Exit code 1", ""),
+        (
+            {"exit_code": 1, "reason": "exit code 1: KeyError"},
+            "Exit code 1",
+            "KeyError",
+        ),
         ({"exit_code": 1, "reason": "disk full"}, "Exit code 1", "disk full"),
         ({"exit_signal": 9, "reason": "ended by SIGKILL"}, "Ended by SIGKILL", ""),
         ({"exit_signal": 99, "reason": ""}, "Ended by signal 99", ""),

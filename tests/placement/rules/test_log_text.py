@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placement.rules.log_text import LONGEST_LINE, clean, numbers_of
+from placement.rules.log_text import LONGEST_LINE, clean, error_of, numbers_of
 
 SGR = re.compile(r"\x1b\[[0-9;:]*m")
 
@@ -127,3 +127,23 @@ def test_hostile_lines_take_no_time(line):
 def test_any_line_is_read_without_a_fault(line):
     found = numbers_of(line)
     assert found is None or "step" in found
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("KeyError: 'x'", "KeyError: 'x'"),
+        (
+            "\x1b[31mtorch.OutOfMemoryError: CUDA\x1b[0m\n \n",
+            "torch.OutOfMemoryError: CUDA",
+        ),
+        ("EOFError", "EOFError"),
+        ("/usr/bin/env: 'x': No such file\n", "/usr/bin/env: 'x': No such file"),
+        ("gpuportal: python3 cannot start: no", "python3 cannot start: no"),
+        ("ValueError: 3\ntorch.x.errors.ChildFailedError: \n====", "ValueError: 3"),
+        ("subprocess.CalledProcessError: Command\nall is well: no Error", ""),
+        ("", ""),
+    ],
+)
+def test_the_exception_that_ended_a_program(text, error):
+    assert error_of(text.split("\n")) == error

@@ -109,11 +109,153 @@ def test_keras_tells_once_an_epoch():
             {"step": 3, "accuracy": 0.75} | {"f1": 0.8},
         ),
         ("loss: 2.303  [   64/60000]", {"step": 64, "loss": 2.303}),
+        (
+            "| epoch   1 |   200/ 2983 batches | lr 20.00 | loss  7.67 | ppl  2141.92",
+            {"step": 3183, "lr": 20, "loss": 7.67, "ppl": 2141.92},
+        ),
+        ("[0/5][50/1583]\tLoss_D: 0.5\tLoss_G: 3.2", {"step": 50, "loss_g": 3.2}),
+        (
+            "Train: 1 [  50/1251 (  4%)]  Loss:  5.93 (6.93)  LR: 1.000e-04",
+            {"step": 1301, "loss": 5.93, "lr": 1e-4},
+        ),
+        (
+            "Epoch: [1][  10/5005]\tLoss 5.9e+00 (6.0e+00)\tAcc@1   0.39 (  0.29)",
+            {"step": 5015, "loss": 5.9, "acc@1": 0.39},
+        ),
+        ("epoch 002:    100 / 200 loss=9.3, ppl=600.1", {"step": 500, "loss": 9.3}),
+        (
+            " iteration       10/  500000 | lm loss: 1.08E+01 | grad norm: 3.1 |",
+            {"step": 10, "lm_loss": 10.8, "grad_norm": 3.1},
+        ),
+        ("Iteration 2, loss = 0.42", {"step": 2, "loss": 0.42}),
+        ("steps: 10 loss: 5.4 iter time (s): 0.5", {"step": 10, "loss": 5.4}),
+        ("Epoch 1: loss=0.5 acc=98.2%", {"step": 1, "acc": 98.2}),
+        (
+            "step 0: train loss 4.28, val loss 4.29",
+            {"step": 0, "train_loss": 4.28, "val_loss": 4.29},
+        ),
+        (
+            "step: 9, Train Loss: 4.28, Valid. Loss: 4.29",
+            {"step": 9, "train_loss": 4.28, "valid_loss": 4.29},
+        ),
+        ("train.py:42 - step=7 loss=0.5", {"step": 7, "loss": 0.5}),
+        ("Epoch: 001, Train: 0.93, Val: 0.75", {"step": 1, "train": 0.93, "val": 0.75}),
+        (
+            "Epoch 1 loss=0.53:  30%|##  | 3/10 [00:02<00:05]",
+            {"step": 13, "loss": 0.53},
+        ),
+        (
+            "[1]\ttrain-rmse:0.40\tvalid-rmse:0.47",
+            {"step": 1, "train_rmse": 0.4, "valid_rmse": 0.47},
+        ),
+        (
+            "[10]\ttraining's l2: 0.244\tvalid_1's l2: 0.247",
+            {"step": 10, "training_l2": 0.244, "valid_1_l2": 0.247},
+        ),
+        (
+            "3:\tlearn: 0.5\ttest: 0.6\tbest: 0.6 (3)\ttotal: 5ms",
+            {"step": 3, "best": 0.6},
+        ),
     ],
 )
 def test_plain_lines_of_tutorials(line, row):
     (found,) = curve(line)
     assert row.items() <= found.items()
+
+
+@pytest.mark.parametrize(
+    ("lines", "steps"),
+    [
+        # Epoch and batch, as in PyTorch's tutorial of CIFAR-10
+        (
+            ("[1,  2000] loss: 2.1", "[1,  4000] loss: 1.8", "[2,  2000] loss: 1.3"),
+            [2000, 4000, 6001],
+        ),
+        (("[1,    10] loss: 2.1", "[2,    10] loss: 1.3"), [10, 21]),
+        (("Epoch 1, Batch 9, Loss 2.1", "Epoch 2, Batch 9, Loss 1.3"), [9, 19]),
+        # A summary of an epoch is on the axis of its steps.
+        (
+            ("Train Epoch: 1 [640/6000 (9%)]\tLoss: 1.2", "Epoch 1: val_loss 1"),
+            [6640, 6640],
+        ),
+        (("Epoch: 02 | Time: 0m 5s", "\tTrain Loss: 0.6 | Train Acc: 50.1%"), [2]),
+        (("Epoch: 0", "\t Val. Loss: 0.690 |  Val. Acc: 55.1%"), [0]),
+        (("Epoch 3", "Test Error: ", " Accuracy: 44.1%, Avg loss: 2.15 "), [3]),
+        # Without an epoch before it, a line has no step.
+        (("Train Loss: 0.6 | Train Acc: 50.1%", "Test loss: 0.1"), []),
+        (("Epoch 1", "loss 2.3", "Testing: 3 errors"), []),
+    ],
+)
+def test_lines_of_a_run_share_one_axis(lines, steps):
+    assert [row["step"] for row in curve("\n".join(lines))] == steps
+
+
+def test_a_test_set_has_its_own_curve():
+    rows = curve(
+        "Train Epoch: 1 [640/6000 (9%)]\tLoss: 1.2\n\n"
+        "Test set: Average loss: 0.0470, Accuracy: 9844/10000 (98%)\n"
+    )
+    assert rows[1] == {"step": 6640, "test_loss": 0.047}
+
+
+def test_a_table_has_a_row_for_each_epoch():
+    rows = curve(
+        "epoch     train_loss  valid_loss  accuracy  time\n"
+        "0         0.512       0.412       0.91      00:10\n"
+        "1 of 2 done\n"
+        "1         0.412       nan         0.93      00:10\n"
+    )
+    assert rows == [
+        {"step": 0, "train_loss": 0.512, "valid_loss": 0.412, "accuracy": 0.91},
+        {"step": 1, "train_loss": 0.412, "accuracy": 0.93},
+    ]
+
+
+def test_a_redrawn_row_counts_once_it_is_complete():
+    head = "      Epoch    GPU_mem   box_loss   cls_loss  Instances       Size\n"
+    row = "        {}/3      2.61G      {}      1.398         81        640: {}\r"
+    bars = (" 50%|##   | 4/8 [00:01<00:01]", "100%|#####| 8/8 [00:02<00:00]")
+    text = head + "".join(row.format(1, 1 + n, bar) for n, bar in enumerate(bars))
+    assert curve(text) == [{"step": 1, "box_loss": 2, "cls_loss": 1.398}]
+
+
+def test_a_table_with_a_metric_in_each_row():
+    text = (
+        "------------------------------\n"
+        "| rollout/           |       |\n"
+        "|    ep_rew_mean     | 22.1  |\n"
+        "| time/              |       |\n"
+        "|    total_timesteps | 2048  |\n"
+        "| train/             |       |\n"
+        "|    loss            | -0.01 |\n"
+        "------------------------------\n"
+    )
+    rows = curve(text + text.replace("2048", "4096"))
+    assert [row["step"] for row in rows] == [2048, 4096]
+    assert rows[0] == {"step": 2048, "ep_rew_mean": 22.1, "loss": -0.01}
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ("step 1 loss 2.5", "step 2 loss nan", "step 3 loss NaN"),
+        ("step=1 loss=2.5 lr=0.1", "step=2 loss=nan lr=0.1", "step=3 loss=-inf lr=0.1"),
+        ("[1,  1] loss: 2.3", "[1,  2] loss: nan"),
+        ('{"step": 1, "loss": 2}', '{"step": 2, "loss": NaN}'),
+    ],
+)
+def test_the_first_step_that_is_not_a_number_is_remembered(lines):
+    output = TrainingOutput()
+    rows = [row for line in lines if (row := output.read(line))]
+    assert output.not_finite == {"loss": 2}
+    assert [row["step"] for row in rows if "loss" in row] == [1]
+
+
+def test_the_trainers_dictionaries_say_nan_too():
+    output = TrainingOutput()
+    output.read("{'loss': 4.1, 'grad_norm': 1.2, 'epoch': 0.5}")
+    output.read("{'loss': nan, 'grad_norm': inf, 'epoch': 1.0}")
+    assert output.not_finite == {"loss": 2, "grad_norm": 2}
 
 
 @pytest.mark.parametrize(
@@ -134,7 +276,11 @@ def test_other_lines_are_no_point_of_a_curve(line):
 
 @pytest.mark.parametrize(
     "line",
-    ["epoch" * 400, "1%|" * 660, "{'a': " * 330, "1/1 " * 500, "epoch 1 a" * 220],
+    [
+        *("epoch" * 400, "1%|" * 660, "{'a': " * 330, "1/1 " * 500, "epoch 1 a" * 220),
+        *("epoch 1 " + "val. " * 390, "| a" + " " * 1900, "[1]\t" + "a: " * 600),
+        *("epoch " + "a " * 990, "epoch 1 loss" + " " * 1900, "train loss" * 199),
+    ],
 )
 def test_hostile_lines_take_no_time(line):
     output, began = TrainingOutput(), time.process_time()

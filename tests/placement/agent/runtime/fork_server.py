@@ -2,9 +2,10 @@
 
 Importing torch and the recipes' other packages takes longer than most trainings of the
 tests. A `ForkServer` imports it once. Its `python` is a program that replaces the
-interpreter: ``python -m module words`` runs the module in a fork of the server, with
-the caller's environment, folder and streams. The program passes signals on, and it ends
-like the fork. The fork is killed when the program is.
+interpreter: ``python -m module words`` runs the module, and ``python script words`` the
+script, in a fork of the server, with the caller's environment, folder and streams. The
+program passes signals on, and it ends like the fork. The fork is killed when the
+program is.
 
 A fork waits for its threads, calls what is registered for the exit and flushes its
 streams, as an interpreter does. It does not then destroy its modules: that would copy
@@ -211,8 +212,13 @@ def run(words: list[str], folder: str, environ: dict[str, str]) -> None:
     os.environ |= environ
     given = [word for word in environ.get("PYTHONPATH", "").split(":") if word]
     sys.path[:] = [folder, *given, *(path for path in sys.path if path not in given)]
-    while words[0] not in ("-m", "-c"):
+    while words[0].startswith("-") and words[0] not in ("-m", "-c"):
         words = words[1:]
+    if not words[0].startswith("-"):
+        sys.path[0] = str(Path(words[0]).parent)
+        sys.argv = words
+        runpy.run_path(words[0], run_name="__main__")
+        return
     kind, what, *rest = words
     sys.argv = [kind, *rest]
     if kind == "-c":

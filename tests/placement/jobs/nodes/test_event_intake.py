@@ -71,6 +71,11 @@ def test_a_short_jobs_end_may_come_before_its_start_was_heard(job, reservation):
     ("more", "state", "reason"),
     [
         ({"exit_code": 7}, JobState.FAILED, "exit code 7"),
+        (
+            {"exit_code": 1, "last_lines": ["Traceback:", "KeyError: 'x'", ""]},
+            JobState.FAILED,
+            "exit code 1: KeyError: 'x'",
+        ),
         ({"signal": 9}, JobState.FAILED, "ended by SIGKILL"),
         (
             {"signal": 15, "stopped": True, "reason": "the reservation's end"},

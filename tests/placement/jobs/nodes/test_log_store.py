@@ -78,6 +78,9 @@ def test_numbers_are_read_on_as_the_log_grows(job):
     write(job, b"ss=3.0\n")
     assert log_store.numbers(job).rows[-1] == {"step": 2, "loss": 3.0}
     assert len(log_store.numbers(job).rows) == 2
+    assert log_store.numbers(job).not_finite == {}
+    write(job, b"step=3 loss=nan\n")
+    assert log_store.numbers(job).not_finite == {"loss": 3}
 
 
 def test_what_a_library_tells_before_its_numbers_is_kept_between_two_looks(job):
