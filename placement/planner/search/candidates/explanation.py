@@ -133,7 +133,7 @@ def decode_words(
 
 
 def pass_notes(passes: float, step_seconds: float) -> tuple[str, ...]:
-    """Return what the time of a step does not count, in words.
+    """Return which part of a step's time is not arithmetic, in words.
 
     Args:
         passes: seconds of the slowest rank (`memory_passes`).
@@ -143,8 +143,8 @@ def pass_notes(passes: float, step_seconds: float) -> tuple[str, ...]:
         return ()
     return (
         sentence(
-            "The optimizer, the loss and copies also pass over the GPU's memory. That "
-            "adds about {passes} to a step, which the ranking does not count.",
+            "The optimizer, the loss and copies pass over the GPU's memory. They take "
+            "about {passes} of a step.",
             passes=seconds(passes),
         ),
     )

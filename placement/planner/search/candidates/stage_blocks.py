@@ -22,6 +22,7 @@ from placement.planner.search.candidates.search_context import (
     CLASS_ROUNDING_BYTES,
     RankPlacement,
     SearchContext,
+    layer_ranges,
 )
 from placement.planner.search.memory_savings import (
     PlanLimits,
@@ -327,11 +328,15 @@ def staged_time(
     first = shardings[0]
     runs = max(first.microbatches, workload.accumulation)
     computing, adding, averaging, hosting = [], [], [], []
+    updating = 0.0
     for block, one in zip(blocks, shardings, strict=True):
-        work = combined(
-            [context.work(setting, one, first, last) for first, last in _pieces(one)]
-        )
-        computing.append(work.flops / context.speed(block.offers, setting))
+        ranges = layer_ranges(one)
+        work = combined([context.work(setting, one, *piece) for piece in ranges])
+        busy = [
+            context.rank_time(setting, one, block.offers, *piece) for piece in ranges
+        ]
+        computing.append(sum(piece.each_seconds for piece in busy))
+        updating = max(updating, sum(piece.once_seconds for piece in busy))
         adding.append(
             max(
                 tensor_seconds(work, workload, degree=len(row), link=context.link(row))
@@ -350,7 +355,7 @@ def staged_time(
     time = pipeline_time(whole, runs, sent, first.virtual_stages)
     added = runs * adding[whole.index(max(whole))]
     time = StepTime(
-        time.compute_seconds - added,
+        time.compute_seconds - added + updating,
         time.communication_seconds + added,
         time.bubble_seconds,
     )
@@ -370,14 +375,9 @@ def _border_seconds(
     if len(blocks) < 2:
         return 0.0
     costs = context.costs(setting, shardings[0])
-    ends = [last or len(costs) for one in shardings for _, last in _pieces(one)]
+    ends = [last or len(costs) for one in shardings for _, last in layer_ranges(one)]
     border = max(costs[end - 1].output_bytes for end in ends if end < len(costs))
     directions = 2 if setting.workload.trains else 1
     link = context.link([block.rows[0][0] for block in blocks])
     times = (runs + len(blocks) - 1) * shardings[0].virtual_stages
     return times * directions * border / link.bytes_per_second
-
-
-def _pieces(one: Sharding) -> tuple[tuple[int, int | None], ...]:
-    """Return (first, one past the last) layer of each piece of the model of a rank."""
-    return one.chunks or ((one.first_layer, one.last_layer),)
