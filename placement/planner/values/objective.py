@@ -188,9 +188,12 @@ def _after_figures(one: Plan) -> Key:
 def noticed_seconds(one: Plan, objective: Objective | None = None) -> float:
     """Return the seconds of a step by which Plans are compared.
 
-    Without an objective, a step shorter than `SHORT_STEP_SECONDS` counts as that long.
+    Without an objective, a step shorter than `SHORT_STEP_SECONDS` counts as that long,
+    and every optimizer counts as a fused one, because one keyword makes it fused.
     """
-    return one.step_seconds if objective else max(one.step_seconds, SHORT_STEP_SECONDS)
+    if objective:
+        return one.step_seconds
+    return max(one.step_seconds - one.fused_saves_seconds, SHORT_STEP_SECONDS)
 
 
 def noticed_cost(one: Plan, objective: Objective | None = None) -> float:

@@ -28,6 +28,7 @@ from placement.planner.search.candidates.search_context import (
     RankPlacement,
     SearchContext,
 )
+from placement.planner.search.candidates.stage_blocks import with_trained_pieces
 from placement.planner.search.candidates.tensor_parallel import tensor_degrees
 from placement.planner.search.host_room import host_room, rank_parts
 from placement.planner.search.link_bandwidth import (
@@ -382,6 +383,7 @@ class _UnitWork:
         self.work = context.work(in_runs(setting, 1), whole)
         self.flops = tuple(layer_flops(cost, workload) for cost in costs)
         self.total_flops = sum(self.flops)
+        self.trained = tuple(cost.trained_elements > 0 for cost in costs)
         self.of_microbatches: dict[tuple[float, int], Work] = {}
         """By sequences of a microbatch, and context ranks."""
         inner = [cost for cost in costs if cost.kind not in ("embedding", "head")]
@@ -901,8 +903,9 @@ class _GridSearch:
         # `works` keeps them, so ids are not reused.
         key = (id(flops), grid.pipeline, grid.virtual)
         if key not in self.cuts:
-            part, bounds = even_stages(flops, grid.pipeline * grid.virtual)
-            if grid.virtual > 1:
+            part, even = even_stages(flops, grid.pipeline * grid.virtual)
+            bounds = with_trained_pieces(even, self._unit(grid).trained)
+            if grid.virtual > 1 or bounds != even:
                 part = _busiest(flops, bounds, grid.pipeline)
             self.cuts[key] = part, bounds
         return self.cuts[key]

@@ -50,6 +50,7 @@ from placement.planner.search.link_bandwidth import (
     slowest_link,
 )
 from placement.planner.search.memory_passes import (
+    ACCESSES,
     FORWARD_BLOCK_SECONDS,
     MemoryPasses,
     RankTime,
@@ -585,6 +586,7 @@ class SearchContext:
         comfortable = all(shard.headroom_bytes >= 0 for shard in shards)
         bound = bound_by(shards)
         total = time.total_seconds
+        saves = self._fused_saves(setting, seats, launch) * learned.ratio
         decode = self._decode(setting, seats, learned.ratio)
         told = (*why, *decode_words(decode, setting.workload, total))
         return Plan(
@@ -608,7 +610,7 @@ class SearchContext:
             decode_tokens_per_second=decode.tokens_per_second if decode else 0.0,
             notes=(
                 *notes_of(setting, offers, made.values(), comfortable=comfortable),
-                *pass_notes(self._pass_seconds(setting, seats), total),
+                *pass_notes(self._pass_seconds(setting, seats), saves, total),
                 *host_notes(needs, offers),
                 *learned_notes(learned, shards),
                 *batch_norm_notes(self.spec, setting.workload),
@@ -617,6 +619,7 @@ class SearchContext:
             absurd=why_absurd(setting.workload, time, decode),
             activations_are_a_guess=self.spec.activations_are_a_guess,
             bound_by=bound,
+            fused_saves_seconds=saves,
             quota_gpu_seconds=sum(offer.weight for offer in offers) * total,
             disturbance=sum(
                 offer.compute_processes + (offer.util_pct or 0.0) / 100
@@ -642,6 +645,31 @@ class SearchContext:
             stage, shared = seat.sharding.stage, seat.sharding.shard_degree
             parts = [one.of_rank(runs, stage, shared) for one in passed]
             moved = sum(runs * each + once for each, once in parts)
+            longest = max(longest, moved / memory_bandwidth(seat.offer))
+        return longest
+
+    def _fused_saves(
+        self, setting: Setting, seats: Sequence[RankPlacement], launch: dict[str, Any]
+    ) -> float:
+        """Return the seconds of a step by which a fused optimizer would be faster."""
+        workload = setting.workload
+        if (
+            not workload.trains
+            or workload.optimizer_loop == "fused"
+            or workload.optimizer not in ACCESSES
+            or workload.accelerator == "cpu"
+            or "reduce_bucket_size" in launch
+        ):
+            return 0.0
+        fused = replace(setting, workload=workload.replace(optimizer_loop="fused"))
+        longest = 0.0
+        for seat in {(one.sharding, one.offer.name): one for one in seats}.values():
+            sharding, moved = seat.sharding, 0.0
+            for part in layer_ranges(sharding):
+                moved += self.passes(setting, sharding, *part).updated_bytes
+                moved -= self.passes(fused, sharding, *part).updated_bytes
+            if sharding.stage:
+                moved /= sharding.shard_degree
             longest = max(longest, moved / memory_bandwidth(seat.offer))
         return longest
 

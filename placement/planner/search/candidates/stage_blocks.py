@@ -297,22 +297,53 @@ def cut_of(
 ) -> StageCut:
     """Return a split as a StageCut: the Gpus of each stage, and the time of a step."""
     count = len(split.pieces)
+    planned = (*(piece.first for piece in split.pieces), split.pieces[-1].last)
+    costs = context.costs(setting, base)
+    bounds = with_trained_pieces(planned, [c.trained_elements > 0 for c in costs])
     shardings = tuple(
         replace(
             base,
-            first_layer=piece.first,
-            last_layer=piece.last,
+            first_layer=bounds[stage],
+            last_layer=bounds[stage + 1],
             in_flight=problem.in_flight(stage, count),
             pipeline_degree=count,
             offload_optimizer=setting.offload,
         )
-        for stage, piece in enumerate(split.pieces)
+        for stage in range(count)
     )
     chosen = tuple(blocks[piece.gpu] for piece in split.pieces)
     time, busy = staged_time(context, setting, chosen, shardings)
+    exact = split.exact and bounds == planned
     return StageCut(
-        setting, base.microbatches, chosen, shardings, time, busy, exact=split.exact
+        setting, base.microbatches, chosen, shardings, time, busy, exact=exact
     )
+
+
+def with_trained_pieces(
+    bounds: Sequence[int], trained: Sequence[bool]
+) -> tuple[int, ...]:
+    """Return the bounds of pieces of the model, moved so that each piece trains a
+    layer.
+
+    With adapters only blocks are trained, and a piece without a block has no gradients
+    to compute. Bounds stay as they are if fewer layers are trained than there are
+    pieces.
+
+    >>> with_trained_pieces((0, 1, 5, 6), (False, True, True, True, True, False))
+    (0, 2, 4, 6)
+    """
+    places = [layer for layer, one in enumerate(trained) if one]
+    count = len(bounds) - 1
+    if len(places) == len(trained) or len(places) < count:
+        return tuple(bounds)
+    moved = list(bounds)
+    for piece in range(count - 1):
+        first = next((one for one in places if one >= moved[piece]), places[-1])
+        moved[piece + 1] = max(moved[piece + 1], first + 1)
+    for piece in range(count - 1, 0, -1):
+        last = max(one for one in places if one < moved[piece + 1])
+        moved[piece] = min(moved[piece], last)
+    return tuple(moved)
 
 
 def staged_time(
