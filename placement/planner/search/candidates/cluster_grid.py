@@ -792,8 +792,8 @@ class _GridSearch:
         cells = max(1, pool.each // grid.tensor)
         if grid.pipeline > 1:
             border = self._tokens(grid) * self._width * cells / grid.context
-            passes = 2 * grid.virtual * (runs + grid.pipeline - 1)
-            sent += passes * border / pool.network
+            trips = 2 * grid.virtual * (runs + grid.pipeline - 1)
+            sent += trips * border / pool.network
         sent += self._averaging(pool, grid, work, share, busy, network)
         if grid.expert > 1:
             sent += self._experts(pool, grid, share)
