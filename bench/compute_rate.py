@@ -124,7 +124,7 @@ def mpt_ratios(row: dict[str, Any]) -> tuple[float, float, float]:
     time = data_parallel_time(
         work,
         asked,
-        slowest=rate(card, spec, asked),
+        busy=asked.accumulation * work.flops / rate(card, spec, asked),
         degree=given["gpus"],
         link=LINKS[given["gpu"][:4]],
         strategy=sharding.strategy,

@@ -26,11 +26,6 @@ MEMORY_RATIO = 0.6
 """Part of the data sheet's bandwidth that decoding reaches. A prior: Databricks, "LLM
 Inference Performance Engineering: Best Practices" (2023), measured 0.5 to 0.6.
 """
-LOOP_BLOCK_SECONDS = 1.8e-3
-"""One block for one token in transformers' own loop, where Python starts each kernel:
-57 ms for the 32 blocks of Llama 3 8B on an H200, for 1 and for 32 sequences
-(tests/data/memory/measured_h200.json). It depends on the processor.
-"""
 LATENCY_SECONDS = 10e-6
 """One small all-reduce between Gpus of a node (NCCL's tests report 10 to 20 us)."""
 

@@ -2,11 +2,12 @@
 
 Seconds = bytes / (the data sheet's bandwidth x STREAM_RATIO x share of the card). The
 bytes are those that each operator of torch reads and writes, from its sources. Nothing
-is fitted to a measurement. The ranking of Plans does not count these seconds: they are
-shown beside the time of a step. docs/accuracy.md has both beside measured steps.
+is fitted to a measurement. A microbatch never takes less than the start of its kernels.
+docs/accuracy.md has these seconds beside measured steps.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from placement.planner.memory.layer_costs import LayerCost
 from placement.planner.memory.parameter_states import widths
@@ -69,6 +70,62 @@ OTHER_ACCESSES = (2.0, 1.0)
 """Other optimizers: weights and gradients once, and their state is read and written
 once. This is the least.
 """
+FORWARD_BLOCK_SECONDS = 1.8e-3
+"""The least time of one block of a transformers' model in forward, in which Python
+starts each kernel: 57 ms for the 32 blocks of Llama 3 8B on an H200, for one token of 1
+and of 32 sequences (tests/data/memory/measured_h200.json). It depends on the processor.
+"""
+TRAINED_BLOCK_SECONDS = 2.9e-3
+"""Its least time in forward and backward: `bench/compute_rate.py` on an H200. torch's
+autograd starts the kernels of backward without Python.
+"""
+STARTED_KINDS = ("block", "encoder", "decoder")
+"""Layers of transformers' models. The least time of others was not measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPasses:
+    """The bytes that layers move beside their matrix products, by how often they do."""
+
+    token_bytes: float
+    """Of each microbatch. They grow with its tokens."""
+    weight_bytes: float
+    """Of each microbatch, whatever its size."""
+    summed_bytes: float
+    """Of each microbatch after the first one: gradients are added to their sum."""
+    updated_bytes: float
+    """Of each step: the optimizer."""
+    start_seconds: float = 0.0
+    """Least time of a microbatch, in which its kernels are started."""
+
+    def of_rank(
+        self, runs: int, stage: int, parts: int, tokens_ratio: float = 1.0
+    ) -> tuple[float, float]:
+        """Return the mean bytes of a microbatch, and those of the optimizer in a step.
+
+        Args:
+            runs: microbatches of the step.
+            stage: of ZeRO, which divides summed gradients and the optimizer.
+            parts: ranks that share what the stage divides.
+            tokens_ratio: tokens of a microbatch, over those that were counted.
+        """
+        summed = self.summed_bytes * (runs - 1) / runs
+        if stage >= 2:
+            summed /= parts
+        each = tokens_ratio * self.token_bytes + self.weight_bytes + summed
+        return each, self.updated_bytes / (parts if stage else 1)
+
+
+@dataclass(frozen=True, slots=True)
+class RankTime:
+    """The time that a rank computes: for each microbatch, and once in a step."""
+
+    each_seconds: float
+    once_seconds: float = 0.0
+
+    def step_seconds(self, runs: int) -> float:
+        """Return the time of a step of so many microbatches."""
+        return runs * self.each_seconds + self.once_seconds
 
 
 def memory_bandwidth(offer: GpuOffer) -> float:
@@ -76,53 +133,92 @@ def memory_bandwidth(offer: GpuOffer) -> float:
     return STREAM_RATIO * memory_rate(offer)
 
 
-def passed_bytes(
+def memory_passes(
     costs: Sequence[LayerCost],
     spec: ModelSpec,
     workload: Workload,
-    sharding: Sharding,
     *,
     tokens: float,
-) -> float:
-    """Return the bytes that one rank moves in a step, beside the matrix products.
+    fetched: bool,
+    tensor_degree: int = 1,
+) -> MemoryPasses:
+    """Return the passes of layers on one rank.
 
     Args:
-        costs: of the rank's layers, for one microbatch.
+        costs: of the layers, for one microbatch.
         spec: the model.
         workload: what runs. An offloaded optimizer passes over the node's memory.
-        sharding: of the rank.
         tokens: of one microbatch.
+        fetched: the weights are gathered for each layer (FSDP).
+        tensor_degree: ranks over which each layer is cut.
     """
+    start = start_seconds(costs, workload)
     if not workload.trains:
-        return 0.0
+        return MemoryPasses(0.0, 0.0, 0.0, 0.0, start)
     width = widths(workload)
-    runs = max(sharding.microbatches, workload.accumulation)
     trained = sum(cost.trained_elements for cost in costs)
-    gradients = sum(cost.gradient_bytes for cost in costs)
-    stage, parts = sharding.stage, sharding.shard_degree
-    fetched = stage == 3
     wide = width.compute >= 4
     logits = sum(cost.logits_bytes for cost in costs) / width.compute
-    each = logits * (WIDE_LOSS_BYTES if wide else LOSS_BYTES)
+    by_token = logits * (WIDE_LOSS_BYTES if wide else LOSS_BYTES)
+    by_weight = 0.0
     if fetched:
-        each += GATHER_PASSES * sum(cost.gathered_bytes for cost in costs)
-        each += SCATTER_PASSES * width.compute * trained
+        by_weight += GATHER_PASSES * sum(cost.gathered_bytes for cost in costs)
+        by_weight += SCATTER_PASSES * width.compute * trained
     elif width.autocast:
-        gelu = _gelu_bytes(costs, spec, workload, tokens)
-        each += CAST_BYTES * trained + gelu / sharding.tensor_degree
-    if workload.precision != "megatron_bf16":
-        summed = SUM_PASSES * gradients * (runs - 1) / runs
-        each += summed / parts if stage >= 2 else summed
-    if workload.offload != "none":
-        return runs * each
-    updated = sum(_update_bytes(cost, workload) for cost in costs)
-    return runs * each + (updated / parts if stage else updated)
+        by_weight += CAST_BYTES * trained
+    if width.autocast:
+        by_token += _gelu_bytes(costs, spec, workload, tokens) / tensor_degree
+    fused_sum = workload.precision == "megatron_bf16"
+    gradients = 0.0 if fused_sum else sum(cost.gradient_bytes for cost in costs)
+    kept = workload.offload == "none"
+    updated = sum(_update_bytes(cost, workload) for cost in costs) if kept else 0.0
+    return MemoryPasses(by_token, by_weight, SUM_PASSES * gradients, updated, start)
+
+
+def start_seconds(costs: Sequence[LayerCost], workload: Workload) -> float:
+    """Return the least time of a microbatch, in which the kernels of its blocks are
+    started. Recomputation starts those of forward twice. A processor starts none.
+    """
+    if workload.accelerator == "cpu":
+        return 0.0
+    each = FORWARD_BLOCK_SECONDS
+    if workload.trains:
+        each = TRAINED_BLOCK_SECONDS
+        if workload.checkpointing == "full":
+            each += FORWARD_BLOCK_SECONDS
+    return each * sum(cost.kind in STARTED_KINDS for cost in costs)
+
+
+def rank_time(
+    products: float,
+    passes: MemoryPasses,
+    bandwidth: float,
+    *,
+    runs: int,
+    sharding: Sharding,
+) -> RankTime:
+    """Return the time that a rank computes.
+
+    Args:
+        products: seconds of the matrix products of one microbatch.
+        passes: of the rank's layers.
+        bandwidth: of its Gpu (`memory_bandwidth`).
+        runs: microbatches of a step.
+        sharding: of the rank.
+    """
+    each, once = passes.of_rank(runs, sharding.stage, sharding.shard_degree)
+    busy = max(products + each / bandwidth, passes.start_seconds)
+    return RankTime(busy, once / bandwidth)
 
 
 def _gelu_bytes(
     costs: Sequence[LayerCost], spec: ModelSpec, workload: Workload, tokens: float
 ) -> float:
-    """Return the bytes of GELUs of several operators, which autocast widens."""
+    """Return the bytes of GELUs of several operators, which autocast widens.
+
+    They count with FSDP too: accelerate and transformers' Trainer run it inside
+    autocast. The portal's recipes do not.
+    """
     shape = spec.shape
     if shape is None or shape.activation != "gelu_new":
         return 0.0

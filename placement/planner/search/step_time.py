@@ -305,34 +305,44 @@ def data_parallel_time(
     work: Work,
     workload: Workload,
     *,
-    slowest: float,
+    busy: float,
     degree: int,
     link: SlowestLink,
     strategy: str,
 ) -> StepTime:
     """Return the step time of replicas with their gradient traffic.
 
-    `slowest`: operations per second of the slowest. Bytes per step: all-reduce and
-    ZeRO-1/2 2 P b (N - 1) / N; FSDP 1.5 times that for one microbatch and (2 A + 1) / 2
-    of it for A (ZeRO paper, section 7).
+    `busy`: seconds that the slowest computes. Bytes per step: all-reduce and ZeRO-1/2 2
+    P b (N - 1) / N; FSDP 1.5 times that for one microbatch and (2 A + 1) / 2 of it for
+    A (ZeRO paper, section 7). With ZeRO-1/2 the second half of them are weights, which
+    are gathered after the optimizer's step, when nothing hides it.
     """
     runs = workload.accumulation
-    compute = runs * work.flops / slowest
     zero_stage = STRATEGIES[strategy].zero_stage
     fetches = zero_stage == 3
-    moved = 0.0
+    moved = gathered = 0.0
     if workload.trains and fetches:
         gathers = 2 * runs * work.weight_bytes
         moved = (gathers + work.gradient_bytes) * (degree - 1) / degree
     elif workload.trains:
         moved = all_reduce_bytes(work.gradient_bytes, degree)
+        if zero_stage and degree > 1:
+            gathered = updated_weight_seconds(work, workload, degree, link)
+            moved /= 2
     elif fetches:
         moved = work.weight_bytes * (degree - 1) / degree
     shares = degree if zero_stage else 1
-    sent = exposed_seconds(moved if degree > 1 else 0.0, link, compute)
-    return StepTime(
-        compute, sent + host_seconds(work, workload, share_ratio=1 / shares)
-    )
+    sent = exposed_seconds(moved if degree > 1 else 0.0, link, busy)
+    sent += gathered + host_seconds(work, workload, share_ratio=1 / shares)
+    return StepTime(busy, sent)
+
+
+def updated_weight_seconds(
+    work: Work, workload: Workload, degree: int, link: SlowestLink
+) -> float:
+    """Return the time in which ranks send each other the weights that they stepped."""
+    moved = work.stepped * widths(workload).parameter * (degree - 1) / degree
+    return moved / link.bytes_per_second
 
 
 def tensor_seconds(
@@ -352,13 +362,15 @@ def tensor_seconds(
 
 
 def tensor_parallel_time(
-    work: Work, workload: Workload, *, slowest: float, degree: int, link: SlowestLink
+    work: Work, workload: Workload, *, busy: float, degree: int, link: SlowestLink
 ) -> StepTime:
-    """Return the step time with every layer cut over `degree` Gpus."""
+    """Return the step time with every layer cut over `degree` Gpus, each of which
+    computes for `busy` seconds.
+    """
     runs = workload.accumulation
     sent = runs * tensor_seconds(work, workload, degree=degree, link=link)
     spent = host_seconds(work, workload, share_ratio=1.0)
-    return StepTime(runs * work.flops / slowest, sent + spent)
+    return StepTime(busy, sent + spent)
 
 
 def pipeline_time(

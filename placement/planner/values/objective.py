@@ -35,12 +35,12 @@ OBJECTIVE_WORDS: dict[str, str] = {
 """Names of the objectives on screen."""
 
 SAME_RATIO = 1.1
-"""Products of time and cost that differ by less are equal, because the seconds are
-priors.
+"""Times, costs, and products of both that differ by less are equal, because the seconds
+are priors.
 """
 SHORT_STEP_SECONDS = 0.05
-"""In a shorter step the time to start kernels and to load data dominates, which is not
-estimated, so that more Gpus are no gain.
+"""In a shorter step the time to load data dominates, which is not estimated, so that
+more Gpus are no gain.
 """
 Key = tuple[object, ...]
 
@@ -84,23 +84,33 @@ def ranked(plans: Iterable[Plan], objective: Objective | None = None) -> list[Pl
     With an objective they are sorted by `rank_key`. Without one, a Plan comes first if
     none with the same concessions has a product of time and cost that is smaller by
     more than `SAME_RATIO`. Products are compared with the least of those Plans, so that
-    two that hardly differ never lie on two sides of a rounding.
+    two that hardly differ never lie on two sides of a rounding. Plans that take at most
+    `SAME_RATIO` times as long and as much as the fastest one on equally many Gpus count
+    as that one, so that the simplest of them comes first.
     """
     found = list(plans)
     if objective:
         return sorted(found, key=lambda one: rank_key(one, objective))
     least: dict[Key, float] = {}
+    fastest: dict[Key, Plan] = {}
     for one in found:
         before, product = _before_figures(one), _product(one)
         least[before] = min(product, least.get(before, product))
+        group = (before, len(one.shards))
+        known = fastest.get(group, one)
+        fastest[group] = min(known, one, key=_seconds_and_cost)
 
     def key(one: Plan) -> Key:
         before = _before_figures(one)
-        return (
-            *before,
-            _steps_above(_product(one), least[before]),
-            *_after_figures(one),
+        quick = fastest[before, len(one.shards)]
+        near = all(
+            mine <= SAME_RATIO * theirs
+            for mine, theirs in zip(
+                _seconds_and_cost(one), _seconds_and_cost(quick), strict=True
+            )
         )
+        product = min(_product(one), _product(quick)) if near else _product(one)
+        return (*before, _steps_above(product, least[before]), *_after_figures(one))
 
     return sorted(found, key=key)
 
@@ -178,9 +188,12 @@ def _after_figures(one: Plan) -> Key:
 def noticed_seconds(one: Plan, objective: Objective | None = None) -> float:
     """Return the seconds of a step by which Plans are compared.
 
-    Without an objective, a step shorter than `SHORT_STEP_SECONDS` counts as that long.
+    Without an objective, a step shorter than `SHORT_STEP_SECONDS` counts as that long,
+    and every optimizer counts as a fused one, because one keyword makes it fused.
     """
-    return one.step_seconds if objective else max(one.step_seconds, SHORT_STEP_SECONDS)
+    if objective:
+        return one.step_seconds
+    return max(one.step_seconds - one.fused_saves_seconds, SHORT_STEP_SECONDS)
 
 
 def noticed_cost(one: Plan, objective: Objective | None = None) -> float:
@@ -196,6 +209,10 @@ def _time_times_cost(one: Plan) -> int:
     """
     product = _product(one)
     return round(math.log(product, SAME_RATIO)) if product > 0 else 0
+
+
+def _seconds_and_cost(one: Plan) -> tuple[float, float]:
+    return noticed_seconds(one), noticed_cost(one)
 
 
 def _product(one: Plan) -> float:

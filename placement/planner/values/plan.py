@@ -131,6 +131,10 @@ class Plan(JsonValue):
     """Inference of a generating model: seconds for one more token of every sequence."""
     decode_tokens_per_second: float = 0.0
     """Tokens per second of all sequences together."""
+    fused_saves_seconds: float = 0.0
+    """Seconds of a step that a fused optimizer would save. The default ranking takes
+    them off.
+    """
     prior_step_seconds: float = 0.0
     """Step time without the correction by the site's measured error; 0: not
     corrected.

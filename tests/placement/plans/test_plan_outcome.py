@@ -17,7 +17,7 @@ from placement.protocol.job_lifecycle import JobState
 from placement.tick import run_progress_tick
 from reservations.rules.lifecycle import State
 from telemetry.live.broadcast import DETAIL
-from telemetry.models import Gpu, UsageSummary
+from telemetry.models import Gpu, Pool, UsageSummary
 from tests.factories import make_reservation
 from tests.placement.lab import make_lab, plan_on, send_frame
 
@@ -110,13 +110,14 @@ def follows_what_ran(job, row, gpu_class) -> None:
     step = job.plan.plan["step_seconds"]
     # Fed back only with enough runs, and never if the site forbids it.
     assert measured_error.learned(placement_policy()).by_kind == {}
+    kinds = list(Pool.objects.values_list("gpu_class", flat=True).distinct())
     others = [
         PlanOutcome(
             job=Job.objects.create(
                 reservation=job.reservation,
                 owner=alice,
                 plan=job.plan,
-                name=str(n),
+                name=f"{kind} {n}",
                 kind=Job.Kind.SCRIPT,
                 node=job.node,
                 state=JobState.DONE,
@@ -126,7 +127,6 @@ def follows_what_ran(job, row, gpu_class) -> None:
                 name: getattr(row, name)
                 for name in (
                     "strategy",
-                    "gpu_class",
                     "precision",
                     "predicted_step_seconds",
                     "predicted_units_per_second",
@@ -136,8 +136,11 @@ def follows_what_ran(job, row, gpu_class) -> None:
                     "settled_at",
                 )
             },
+            gpu_class=kind,
             prior_step_seconds=1.0,
         )
+        # Of every class, so that the next plan is on the same Gpus.
+        for kind in kinds
         for n in range(ENOUGH)
     ]
     PlanOutcome.objects.bulk_create(others)
@@ -157,7 +160,7 @@ def follows_what_ran(job, row, gpu_class) -> None:
     assert measured_error.learned(placement_policy()).by_class == {}
     PlanOutcome.objects.update(simulated=True)
     assert measured_error.outcomes(simulated=False) == []
-    assert len(measured_error.outcomes(simulated=True)) == ENOUGH
+    assert len(measured_error.outcomes(simulated=True)) == ENOUGH * len(kinds)
 
 
 def _spec(job):

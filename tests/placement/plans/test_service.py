@@ -329,7 +329,8 @@ class TestTheApi:
         assert (used["precision"], used["attention"]) == ("fp16", "math")
 
     def test_plans_come_with_estimate_and_refusals(self, alice, gpus):
-        answer = self.post(alice, {"model": "gpt2", "workload": {"batch": 16}})
+        workload = {"batch": 2, "sequence_length": 256}
+        answer = self.post(alice, {"model": "gpt2", "workload": workload})
         body = answer.json()
         assert answer.status_code == 200
         assert body["spec"]["parameter_count"] == 124_439_808

@@ -21,12 +21,14 @@ from itertools import accumulate, combinations, pairwise, product
 from typing import Any
 
 from placement.planner.memory.layer_costs import LayerCost
+from placement.planner.memory.parameter_states import widths
 from placement.planner.model.sharding import Sharding
 from placement.planner.search.candidates.other_schedules import kept_pieces
 from placement.planner.search.candidates.search_context import (
     RankPlacement,
     SearchContext,
 )
+from placement.planner.search.candidates.stage_blocks import with_trained_pieces
 from placement.planner.search.candidates.tensor_parallel import tensor_degrees
 from placement.planner.search.host_room import host_room, rank_parts
 from placement.planner.search.link_bandwidth import (
@@ -34,6 +36,10 @@ from placement.planner.search.link_bandwidth import (
     SlowestLink,
     joined_by_fast_links,
     slowest_link,
+)
+from placement.planner.search.memory_passes import (
+    memory_bandwidth,
+    memory_passes,
 )
 from placement.planner.search.memory_savings import (
     PlanLimits,
@@ -104,6 +110,8 @@ class EqualNodes:
     """Fast links join the Gpus of each node, so that a layer can be cut over them."""
     network: float
     """Bytes per second of the slowest node to others."""
+    memory: float
+    """Bytes per second of its slowest Gpu's memory in passes over it."""
 
     def first(self, count: int) -> "EqualNodes":
         """Return the same with fewer nodes."""
@@ -352,6 +360,7 @@ def _pool(groups: Sequence[tuple[GpuOffer, ...]]) -> EqualNodes | None:
         fast=min(links, key=lambda link: link.bytes_per_second),
         joined=each > 1 and all(joined_by_fast_links(node) for node in nodes),
         network=min(offer.network_bytes_per_second for node in nodes for offer in node),
+        memory=min(memory_bandwidth(offer) for node in nodes for offer in node),
     )
 
 
@@ -374,12 +383,26 @@ class _UnitWork:
         self.work = context.work(in_runs(setting, 1), whole)
         self.flops = tuple(layer_flops(cost, workload) for cost in costs)
         self.total_flops = sum(self.flops)
+        self.trained = tuple(cost.trained_elements > 0 for cost in costs)
         self.of_microbatches: dict[tuple[float, int], Work] = {}
         """By sequences of a microbatch, and context ranks."""
         inner = [cost for cost in costs if cost.kind not in ("embedding", "head")]
         alike = min(inner, key=lambda cost: cost.kept_bytes, default=costs[0])
         self.kept = float(alike.kept_bytes) if inner else 0.0
         """Bytes that the block with the fewest keeps until its backward."""
+        tokens = context.tokens(in_runs(setting, 1), whole)
+        self.passes = {
+            loop: memory_passes(
+                costs,
+                context.spec,
+                workload.replace(optimizer_loop=loop),
+                tokens=tokens,
+                fetched=whole.stage == 3,
+                tensor_degree=whole.tensor_degree,
+            )
+            for loop in {workload.optimizer_loop, context.asked.optimizer_loop}
+        }
+        """Passes over memory for one sequence, by the loop of the optimizer."""
         self.states = (
             sum(cost.parameter_bytes for cost in costs),
             sum(cost.gradient_bytes for cost in costs),
@@ -456,8 +479,8 @@ class _GridSearch:
                 replace(one, workload=one.workload.replace(offload="nvme"))
                 for one in self.settings
             ]
-        # A fused optimizer changes memory, not the seconds counted here. `best` returns
-        # to the requested loop if there is room for it.
+        # A fused optimizer needs less memory and time. `best` returns to the requested
+        # loop if there is room for it.
         known = {one.workload for one in self.settings}
         self.settings = [
             one
@@ -499,10 +522,10 @@ class _GridSearch:
             if checks > MOST_CHECKS:
                 return None
             if self._fits(grid, room):
-                return self._with_asked_loop(grid, room)
+                return self._with_asked_loop(grid, pool)
         return None
 
-    def _with_asked_loop(self, grid: Grid, room_bytes: int) -> Grid:
+    def _with_asked_loop(self, grid: Grid, pool: EqualNodes) -> Grid:
         """Return the grid with the requested optimizer loop, if it fits too."""
         setting = grid.setting
         loop = self.search_context.asked.optimizer_loop
@@ -510,7 +533,10 @@ class _GridSearch:
             return grid
         plain = replace(setting, workload=setting.workload.replace(optimizer_loop=loop))
         milder = replace(grid, setting=plain)
-        return milder if self._fits(milder, room_bytes) else grid
+        if not self._fits(milder, pool.free_bytes):
+            return grid
+        milder.time = self._time(pool, self._speed(pool), milder)
+        return milder
 
     def _speed(self, pool: EqualNodes) -> float:
         """Return the operations per second of the slowest Gpu."""
@@ -742,8 +768,17 @@ class _GridSearch:
         widest, _ = self._widest(grid)
         share, runs = widest, grid.runs
         flops = work.flops / grid.context
-        busy = runs * share * flops / speed
-        bubble = (1 - share) * flops / speed / grid.virtual
+        unit = self._unit(grid)
+        passes = unit.passes[workload.optimizer_loop]
+        each, once = passes.of_rank(
+            runs,
+            grid.zero_stage,
+            grid.data * grid.context // grid.copies,
+            self._micro(grid) / grid.context,
+        )
+        whole = max(flops / speed + each / pool.memory, passes.start_seconds)
+        busy = share * (runs * whole + once / pool.memory)
+        bubble = (1 - share) * whole / grid.virtual
         sent = 0.0
         if grid.tensor > 1:
             link = pool.fast
@@ -757,8 +792,8 @@ class _GridSearch:
         cells = max(1, pool.each // grid.tensor)
         if grid.pipeline > 1:
             border = self._tokens(grid) * self._width * cells / grid.context
-            passes = 2 * grid.virtual * (runs + grid.pipeline - 1)
-            sent += passes * border / pool.network
+            trips = 2 * grid.virtual * (runs + grid.pipeline - 1)
+            sent += trips * border / pool.network
         sent += self._averaging(pool, grid, work, share, busy, network)
         if grid.expert > 1:
             sent += self._experts(pool, grid, share)
@@ -790,6 +825,14 @@ class _GridSearch:
         weights = share * work.weight_bytes
         within = all_reduce_bytes(gradient, copies)
         outside = 2 * gradient * grid.tensor * (nodes - 1) / nodes
+        workload, gathered = grid.setting.workload, 0.0
+        if grid.zero_stage in (1, 2) and grid.engine != "megatron":
+            # Half of it is weights, gathered after the step, when nothing hides it.
+            within, outside = within / 2, outside / 2
+            held = share * work.stepped * widths(workload).parameter
+            gathered = held * (copies - 1) / copies / pool.fast.bytes_per_second
+            spread = held * grid.tensor * (nodes - 1) / nodes
+            gathered = max(gathered, spread / pool.network)
         if grid.zero_stage == 3:
             gathers = 2 * grid.runs * weights
             within += gathers - gradient
@@ -798,7 +841,7 @@ class _GridSearch:
         spent = exposed_seconds(within, pool.fast, busy)
         if nodes > 1:
             spent = max(spent, exposed_seconds(outside, network, busy))
-        return spent
+        return spent + gathered
 
     def _experts(self, pool: EqualNodes, grid: Grid, share: float) -> float:
         """Return the time for tokens to their experts and back: all-to-all without
@@ -860,8 +903,9 @@ class _GridSearch:
         # `works` keeps them, so ids are not reused.
         key = (id(flops), grid.pipeline, grid.virtual)
         if key not in self.cuts:
-            part, bounds = even_stages(flops, grid.pipeline * grid.virtual)
-            if grid.virtual > 1:
+            part, even = even_stages(flops, grid.pipeline * grid.virtual)
+            bounds = with_trained_pieces(even, self._unit(grid).trained)
+            if grid.virtual > 1 or bounds != even:
                 part = _busiest(flops, bounds, grid.pipeline)
             self.cuts[key] = part, bounds
         return self.cuts[key]

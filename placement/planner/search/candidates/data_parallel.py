@@ -356,11 +356,24 @@ def _time(
     return data_parallel_time(
         context.work(setting, sharding),
         setting.workload,
-        slowest=context.speed(chosen, setting),
+        busy=busy_seconds(context, setting, sharding, chosen),
         degree=len(chosen),
         link=context.link(chosen),
         strategy=sharding.strategy,
     )
+
+
+def busy_seconds(
+    context: SearchContext,
+    setting: Setting,
+    sharding: Sharding,
+    chosen: Sequence[GpuOffer],
+) -> float:
+    """Return the seconds of a step that the slowest of some Gpus computes, if each runs
+    all layers.
+    """
+    runs = setting.workload.accumulation
+    return context.rank_time(setting, sharding, chosen).step_seconds(runs)
 
 
 def _worth_showing(found: Sequence[FoundStrategy], worth: float) -> list[FoundStrategy]:

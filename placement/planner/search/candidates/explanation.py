@@ -132,21 +132,27 @@ def decode_words(
     )
 
 
-def pass_notes(passes: float, step_seconds: float) -> tuple[str, ...]:
-    """Return what the time of a step does not count, in words.
+def pass_notes(passes: float, saves: float, step_seconds: float) -> tuple[str, ...]:
+    """Return which part of a step's time is not arithmetic, in words.
 
     Args:
         passes: seconds of the slowest rank (`memory_passes`).
+        saves: seconds by which a fused optimizer would be faster.
         step_seconds: of the Plan.
     """
     if passes < LEAST_PASSES_RATIO * step_seconds:
         return ()
+    fused = sentence(
+        "A fused optimizer (fused=True in torch) would save {saves} of it.",
+        saves=seconds(saves),
+    )
     return (
         sentence(
-            "The optimizer, the loss and copies also pass over the GPU's memory. That "
-            "adds about {passes} to a step, which the ranking does not count.",
+            "The optimizer, the loss and copies pass over the GPU's memory. They take "
+            "about {passes} of a step.",
             passes=seconds(passes),
         ),
+        *([fused] if saves >= LEAST_PASSES_RATIO * step_seconds else []),
     )
 
 

@@ -24,6 +24,7 @@ from placement.planner.search.candidates.stage_blocks import (
     in_pieces,
     least_seconds,
     staged_time,
+    with_trained_pieces,
 )
 from placement.planner.search.chain_split import ChainProblem, split_fixed_order
 from placement.planner.search.gpu_selection import fastest
@@ -270,7 +271,10 @@ def _cut(
         microbatches=pieces,
         offload_optimizer=setting.offload,
     )
-    bounds = _bounds(context, setting, base, chosen)
+    bounds = with_trained_pieces(
+        _bounds(context, setting, base, chosen),
+        [cost.trained_elements > 0 for cost in context.costs(setting, base)],
+    )
     spans = list(pairwise(bounds))
     shardings = tuple(
         replace(

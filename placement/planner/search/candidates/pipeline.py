@@ -249,7 +249,10 @@ def _why(cut: StageCut, strategy: str) -> list[str]:
         )
     if cut.exact:
         why.append(
-            sentence("No other cut and order of these GPUs gives a shorter step.")
+            sentence(
+                "No other cut and order of these GPUs takes less time for its matrix "
+                "products."
+            )
         )
     else:
         why.append(sentence("No other cut and order makes the slowest stage faster."))

@@ -29,7 +29,6 @@ from placement.planner.search.candidates.explanation import (
 )
 from placement.planner.search.card_support import batch_norm_notes
 from placement.planner.search.decode_time import (
-    LOOP_BLOCK_SECONDS,
     DecodeTime,
     is_generated,
     rank_seconds,
@@ -50,7 +49,15 @@ from placement.planner.search.link_bandwidth import (
     neighbourhoods,
     slowest_link,
 )
-from placement.planner.search.memory_passes import memory_bandwidth, passed_bytes
+from placement.planner.search.memory_passes import (
+    ACCESSES,
+    FORWARD_BLOCK_SECONDS,
+    MemoryPasses,
+    RankTime,
+    memory_bandwidth,
+    memory_passes,
+    rank_time,
+)
 from placement.planner.search.memory_savings import (
     AllowedRemedies,
     PlanLimits,
@@ -117,6 +124,7 @@ class Caches:
     offloaded: dict[object, OffloadedState] = field(default_factory=dict)
     replays: dict[object, tuple[LayerCost, ...]] = field(default_factory=dict)
     works: dict[object, Work] = field(default_factory=dict)
+    passes: dict[object, MemoryPasses] = field(default_factory=dict)
     needs: dict[object, tuple[int, int]] = field(default_factory=dict)
     states: dict[object, tuple[int, int, int]] = field(default_factory=dict)
     layers: dict[object, Any] = field(default_factory=dict)
@@ -367,6 +375,48 @@ class SearchContext:
             )
         return self.caches.works[key]
 
+    def passes(
+        self,
+        setting: Setting,
+        sharding: Sharding,
+        first: int = 0,
+        last: int | None = None,
+    ) -> MemoryPasses:
+        """Return the passes over memory of layers [first, last) on one rank."""
+        loop = setting.workload.optimizer_loop
+        key = (self.cost_key(setting, sharding), loop, first, last)
+        known = self.caches.passes.get(key)
+        if known is None:
+            known = self.caches.passes[key] = memory_passes(
+                self.costs(setting, sharding)[first:last],
+                self.spec,
+                setting.workload,
+                tokens=self.tokens(setting, sharding),
+                fetched=sharding.stage == 3,
+                tensor_degree=sharding.tensor_degree,
+            )
+        return known
+
+    def rank_time(
+        self,
+        setting: Setting,
+        sharding: Sharding,
+        chosen: Sequence[GpuOffer],
+        first: int = 0,
+        last: int | None = None,
+    ) -> RankTime:
+        """Return the time that the slowest of some Gpus computes layers [first,
+        last).
+        """
+        flops = self.work(setting, sharding, first, last).flops
+        return rank_time(
+            flops / self.speed(chosen, setting),
+            self.passes(setting, sharding, first, last),
+            min(memory_bandwidth(one) for one in chosen),
+            runs=max(sharding.microbatches, setting.workload.accumulation),
+            sharding=sharding,
+        )
+
     def speed(self, chosen: Sequence[GpuOffer], setting: Setting) -> float:
         """Return the operations per second of the slowest of some Gpus."""
         width, rows = self.sizes.width, 0.0
@@ -536,6 +586,7 @@ class SearchContext:
         comfortable = all(shard.headroom_bytes >= 0 for shard in shards)
         bound = bound_by(shards)
         total = time.total_seconds
+        saves = self._fused_saves(setting, seats, launch) * learned.ratio
         decode = self._decode(setting, seats, learned.ratio)
         told = (*why, *decode_words(decode, setting.workload, total))
         return Plan(
@@ -559,7 +610,7 @@ class SearchContext:
             decode_tokens_per_second=decode.tokens_per_second if decode else 0.0,
             notes=(
                 *notes_of(setting, offers, made.values(), comfortable=comfortable),
-                *pass_notes(self._pass_seconds(setting, seats), total),
+                *pass_notes(self._pass_seconds(setting, seats), saves, total),
                 *host_notes(needs, offers),
                 *learned_notes(learned, shards),
                 *batch_norm_notes(self.spec, setting.workload),
@@ -568,6 +619,7 @@ class SearchContext:
             absurd=why_absurd(setting.workload, time, decode),
             activations_are_a_guess=self.spec.activations_are_a_guess,
             bound_by=bound,
+            fused_saves_seconds=saves,
             quota_gpu_seconds=sum(offer.weight for offer in offers) * total,
             disturbance=sum(
                 offer.compute_processes + (offer.util_pct or 0.0) / 100
@@ -584,18 +636,42 @@ class SearchContext:
 
     def _pass_seconds(self, setting: Setting, seats: Sequence[RankPlacement]) -> float:
         """Return the longest time of a rank's passes over its memory."""
+        runs = max(seats[0].sharding.microbatches, setting.workload.accumulation)
         kinds = {(one.sharding, one.offer.name): one for one in seats}.values()
-        return max(
-            passed_bytes(
-                stage_layers(self.costs(setting, one.sharding), one.sharding),
-                self.spec,
-                setting.workload,
-                one.sharding,
-                tokens=self.tokens(setting, one.sharding),
-            )
-            / memory_bandwidth(one.offer)
-            for one in kinds
-        )
+        longest = 0.0
+        for seat in kinds:
+            ranges = layer_ranges(seat.sharding)
+            passed = [self.passes(setting, seat.sharding, *r) for r in ranges]
+            stage, shared = seat.sharding.stage, seat.sharding.shard_degree
+            parts = [one.of_rank(runs, stage, shared) for one in passed]
+            moved = sum(runs * each + once for each, once in parts)
+            longest = max(longest, moved / memory_bandwidth(seat.offer))
+        return longest
+
+    def _fused_saves(
+        self, setting: Setting, seats: Sequence[RankPlacement], launch: dict[str, Any]
+    ) -> float:
+        """Return the seconds of a step by which a fused optimizer would be faster."""
+        workload = setting.workload
+        if (
+            not workload.trains
+            or workload.optimizer_loop == "fused"
+            or workload.optimizer not in ACCESSES
+            or workload.accelerator == "cpu"
+            or "reduce_bucket_size" in launch
+        ):
+            return 0.0
+        fused = replace(setting, workload=workload.replace(optimizer_loop="fused"))
+        longest = 0.0
+        for seat in {(one.sharding, one.offer.name): one for one in seats}.values():
+            sharding, moved = seat.sharding, 0.0
+            for part in layer_ranges(sharding):
+                moved += self.passes(setting, sharding, *part).updated_bytes
+                moved -= self.passes(fused, sharding, *part).updated_bytes
+            if sharding.stage:
+                moved /= sharding.shard_degree
+            longest = max(longest, moved / memory_bandwidth(seat.offer))
+        return longest
 
     def _decode(
         self, setting: Setting, seats: Sequence[RankPlacement], slower: float
@@ -622,7 +698,7 @@ class SearchContext:
             stages[seat.stage] = max(taken, stages.get(seat.stage, 0.0))
         spent = sum(stages.values()) * slower
         blocks = sum(one.kind not in ("embedding", "head") for one in spec.layers)
-        loop = blocks * LOOP_BLOCK_SECONDS
+        loop = blocks * FORWARD_BLOCK_SECONDS
         return DecodeTime(spent, workload.batch / spent, loop) if spent else None
 
     def _remedies(
@@ -643,6 +719,11 @@ class SearchContext:
         """Return the tokens (text) or images (vision) of one step."""
         length = 1 if self.fixed_length else workload.sequence_length
         return float(workload.batch * length)
+
+
+def layer_ranges(one: Sharding) -> tuple[tuple[int, int | None], ...]:
+    """Return (first, one past the last) layer of each piece of the model of a rank."""
+    return one.chunks or ((one.first_layer, one.last_layer),)
 
 
 def worth_ratio(context: SearchContext) -> float:

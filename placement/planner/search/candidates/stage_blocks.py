@@ -22,6 +22,7 @@ from placement.planner.search.candidates.search_context import (
     CLASS_ROUNDING_BYTES,
     RankPlacement,
     SearchContext,
+    layer_ranges,
 )
 from placement.planner.search.memory_savings import (
     PlanLimits,
@@ -296,22 +297,53 @@ def cut_of(
 ) -> StageCut:
     """Return a split as a StageCut: the Gpus of each stage, and the time of a step."""
     count = len(split.pieces)
+    planned = (*(piece.first for piece in split.pieces), split.pieces[-1].last)
+    costs = context.costs(setting, base)
+    bounds = with_trained_pieces(planned, [c.trained_elements > 0 for c in costs])
     shardings = tuple(
         replace(
             base,
-            first_layer=piece.first,
-            last_layer=piece.last,
+            first_layer=bounds[stage],
+            last_layer=bounds[stage + 1],
             in_flight=problem.in_flight(stage, count),
             pipeline_degree=count,
             offload_optimizer=setting.offload,
         )
-        for stage, piece in enumerate(split.pieces)
+        for stage in range(count)
     )
     chosen = tuple(blocks[piece.gpu] for piece in split.pieces)
     time, busy = staged_time(context, setting, chosen, shardings)
+    exact = split.exact and bounds == planned
     return StageCut(
-        setting, base.microbatches, chosen, shardings, time, busy, exact=split.exact
+        setting, base.microbatches, chosen, shardings, time, busy, exact=exact
     )
+
+
+def with_trained_pieces(
+    bounds: Sequence[int], trained: Sequence[bool]
+) -> tuple[int, ...]:
+    """Return the bounds of pieces of the model, moved so that each piece trains a
+    layer.
+
+    With adapters only blocks are trained, and a piece without a block has no gradients
+    to compute. Bounds stay as they are if fewer layers are trained than there are
+    pieces.
+
+    >>> with_trained_pieces((0, 1, 5, 6), (False, True, True, True, True, False))
+    (0, 2, 4, 6)
+    """
+    places = [layer for layer, one in enumerate(trained) if one]
+    count = len(bounds) - 1
+    if len(places) == len(trained) or len(places) < count:
+        return tuple(bounds)
+    moved = list(bounds)
+    for piece in range(count - 1):
+        first = next((one for one in places if one >= moved[piece]), places[-1])
+        moved[piece + 1] = max(moved[piece + 1], first + 1)
+    for piece in range(count - 1, 0, -1):
+        last = max(one for one in places if one < moved[piece + 1])
+        moved[piece] = min(moved[piece], last)
+    return tuple(moved)
 
 
 def staged_time(
@@ -327,11 +359,15 @@ def staged_time(
     first = shardings[0]
     runs = max(first.microbatches, workload.accumulation)
     computing, adding, averaging, hosting = [], [], [], []
+    updating = 0.0
     for block, one in zip(blocks, shardings, strict=True):
-        work = combined(
-            [context.work(setting, one, first, last) for first, last in _pieces(one)]
-        )
-        computing.append(work.flops / context.speed(block.offers, setting))
+        ranges = layer_ranges(one)
+        work = combined([context.work(setting, one, *piece) for piece in ranges])
+        busy = [
+            context.rank_time(setting, one, block.offers, *piece) for piece in ranges
+        ]
+        computing.append(sum(piece.each_seconds for piece in busy))
+        updating = max(updating, sum(piece.once_seconds for piece in busy))
         adding.append(
             max(
                 tensor_seconds(work, workload, degree=len(row), link=context.link(row))
@@ -350,7 +386,7 @@ def staged_time(
     time = pipeline_time(whole, runs, sent, first.virtual_stages)
     added = runs * adding[whole.index(max(whole))]
     time = StepTime(
-        time.compute_seconds - added,
+        time.compute_seconds - added + updating,
         time.communication_seconds + added,
         time.bubble_seconds,
     )
@@ -370,14 +406,9 @@ def _border_seconds(
     if len(blocks) < 2:
         return 0.0
     costs = context.costs(setting, shardings[0])
-    ends = [last or len(costs) for one in shardings for _, last in _pieces(one)]
+    ends = [last or len(costs) for one in shardings for _, last in layer_ranges(one)]
     border = max(costs[end - 1].output_bytes for end in ends if end < len(costs))
     directions = 2 if setting.workload.trains else 1
     link = context.link([block.rows[0][0] for block in blocks])
     times = (runs + len(blocks) - 1) * shardings[0].virtual_stages
     return times * directions * border / link.bytes_per_second
-
-
-def _pieces(one: Sharding) -> tuple[tuple[int, int | None], ...]:
-    """Return (first, one past the last) layer of each piece of the model of a rank."""
-    return one.chunks or ((one.first_layer, one.last_layer),)

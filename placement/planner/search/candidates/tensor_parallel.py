@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from placement.planner.model.sharding import Sharding
 from placement.planner.model.spec import ModelSpec
-from placement.planner.search.candidates.data_parallel import room
+from placement.planner.search.candidates.data_parallel import busy_seconds, room
 from placement.planner.search.candidates.explanation import refusal, too_small
 from placement.planner.search.candidates.search_context import (
     RankPlacement,
@@ -170,7 +170,7 @@ def _time(
     return tensor_parallel_time(
         context.work(setting, sharding),
         setting.workload,
-        slowest=context.speed(chosen, setting),
+        busy=busy_seconds(context, setting, sharding, chosen),
         degree=len(chosen),
         link=context.link(chosen),
     )

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from placement.planner.model.sharding import Sharding
 from placement.planner.search.candidates.data_parallel import (
+    busy_seconds,
     even_counts,
     fits_equally,
     not_applicable,
@@ -141,7 +142,7 @@ def _plan(
     time = data_parallel_time(
         context.work(setting, even),
         setting.workload,
-        slowest=context.speed(chosen, setting),
+        busy=busy_seconds(context, setting, even, chosen),
         degree=count,
         link=context.link(chosen),
         strategy=ZERO1.key,

@@ -16,6 +16,11 @@ from hypothesis import strategies as st
 from placement.planner.memory.estimate import estimate, rank_costs, tape_workload
 from placement.planner.model.sharding import Sharding
 from placement.planner.search.link_bandwidth import joined_by_fast_links, slowest_link
+from placement.planner.search.memory_passes import (
+    memory_bandwidth,
+    memory_passes,
+    rank_time,
+)
 from placement.planner.search.planner import plan
 from placement.planner.search.step_time import (
     StepTime,
@@ -65,6 +70,31 @@ def work(spec_blocks, workload, sharding, first=0, last=None):
 def pace(offers, workload):
     width = product_sizes(model(1)).width
     return min(flops_per_second(offer, workload, width) for offer in offers)
+
+
+@lru_cache(maxsize=20_000)
+def passes(spec_blocks, workload, sharding, first=0, last=None):
+    lowered = tape_workload(workload, sharding)
+    tokens = lowered.microbatch(sharding.data_degree) * workload.sequence_length
+    return memory_passes(
+        rank_costs(model(spec_blocks), workload, sharding)[first:last],
+        model(spec_blocks),
+        workload,
+        tokens=tokens,
+        fetched=sharding.stage == 3,
+        tensor_degree=sharding.tensor_degree,
+    )
+
+
+def computing_time(blocks, workload, sharding, chosen, *layers):
+    """The RankTime of the slowest of some Gpus."""
+    return rank_time(
+        work(blocks, workload, sharding, *layers).flops / pace(chosen, workload),
+        passes(blocks, workload, sharding, *layers),
+        min(memory_bandwidth(one) for one in chosen),
+        runs=max(sharding.microbatches, workload.accumulation),
+        sharding=sharding,
+    )
 
 
 def planned(strategy, blocks, workload, offers):
@@ -127,7 +157,7 @@ def test_brute_force_agrees_on_the_best_copies(drawn, links, strategy, blocks, b
             time = data_parallel_time(
                 work(blocks, workload, sharding),
                 workload,
-                slowest=pace(chosen, workload),
+                busy=computing_time(blocks, workload, sharding, chosen).step_seconds(1),
                 degree=count,
                 link=slowest_link(chosen),
                 strategy=strategy,
@@ -151,7 +181,7 @@ def test_brute_force_agrees_on_the_best_tensor_cut(drawn, links, blocks, batch):
         if joined_by_fast_links(pair) and min(o.free_bytes for o in pair) >= need:
             asked = work(blocks, workload, sharding)
             link = slowest_link(pair)
-            time = asked.flops / pace(pair, workload)
+            time = computing_time(blocks, workload, sharding, pair).step_seconds(1)
             time += tensor_seconds(asked, workload, degree=2, link=link)
             best = time if best is None else min(best, time)
     found = planned("tensor", blocks, workload, offers)
@@ -161,13 +191,18 @@ def test_brute_force_agrees_on_the_best_tensor_cut(drawn, links, blocks, batch):
 
 
 def staged_seconds(blocks, workload, teams, spans, base):
-    """(iteration, step) of stages, each on a team: replicas of tensor ranks."""
+    """(matrix products and bubble, step) of stages, each on a team: replicas of tensor
+    ranks.
+    """
     runs = max(base.microbatches, workload.accumulation)
-    whole, computing, averaging = [], [], []
+    whole, computing, averaging, updating, products = [], [], [], [], []
     for team, (first, last) in zip(teams, spans, strict=True):
         asked = work(blocks, workload, base, first, last)
         flat = [one for row in team for one in row]
-        computing.append(asked.flops / pace(flat, workload))
+        busy = computing_time(blocks, workload, base, flat, first, last)
+        computing.append(busy.each_seconds)
+        products.append(asked.flops / pace(flat, workload))
+        updating.append(busy.once_seconds)
         adding = max(
             tensor_seconds(asked, workload, degree=len(row), link=slowest_link(row))
             for row in team
@@ -177,14 +212,14 @@ def staged_seconds(blocks, workload, teams, spans, base):
         link = min(links, key=lambda one: one.bytes_per_second)
         moved = all_reduce_bytes(asked.gradient_bytes, base.data_degree)
         averaging.append(exposed_seconds(moved, link, runs * computing[-1]))
-    sent = max(averaging)
+    sent = max(averaging) + max(updating)
     if len(teams) > 1:
         costs = rank_costs(model(blocks), workload, base)
         border = max(costs[last - 1].output_bytes for _, last in spans[:-1])
         link = slowest_link([team[0][0] for team in teams])
         sent += (runs + len(teams) - 1) * 2 * border / link.bytes_per_second
     time: StepTime = pipeline_time(whole, runs, sent)
-    bare: StepTime = pipeline_time(computing, runs, 0.0)
+    bare: StepTime = pipeline_time(products, runs, 0.0)
     return bare.total_seconds, time.total_seconds
 
 
@@ -209,7 +244,7 @@ def brute_stages(blocks, workload, ways, base, least):
     """(shortest step of all, step that the planner's objective promises).
 
     Its objective: for each way to form teams the cut and order with the shortest
-    iteration (compute and bubble), of those the shortest step.
+    matrix products and bubble, of those the shortest step.
     """
     count = blocks + 2
     shortest = promised = INFINITE

@@ -222,14 +222,15 @@ def test_a_first_plan_is_never_absurd_and_no_shown_plan_beats_another(
 
 def test_a_short_step_that_is_faster_and_cheaper_comes_first():
     """The faster card's step counts as 0.05 s, and so as dearer than it is."""
+    asked = Workload(sequence_length=384)
     rows = [
         {"name": "NVIDIA A100 80GB PCIe", "free_bytes": 80 * 10**9, "weight": 10},
-        *[{"name": "NVIDIA GeForce RTX 3090", "free_bytes": 24 * 10**9, "weight": 3}]
+        *[{"name": "NVIDIA GeForce RTX 3090", "free_bytes": 24 * 10**9, "weight": 4}]
         * 2,
     ]
     for number, row in enumerate(rows):
         rows[number] = {**row, "node": "a" if row["weight"] == 10 else "b"}
-    found = plan(well_known_spec("gpt2"), Workload(), offers_from_list(rows))
+    found = plan(well_known_spec("gpt2"), asked, offers_from_list(rows))
 
     assert found.best.strategy == "single"
     assert found.best.step_seconds < 0.05

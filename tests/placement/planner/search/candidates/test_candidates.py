@@ -2,14 +2,20 @@
 
 import json
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from placement.planner.launch.pipeline_families import why_not_adapters
 from placement.planner.model.adaptation import with_lora
 from placement.planner.model.well_known import well_known_spec
+from placement.planner.search.candidates.stage_blocks import with_trained_pieces
 from placement.planner.search.memory_savings import PlanLimits
 from placement.planner.search.plan_validation import plan_problems
 from placement.planner.search.planner import plan
+from placement.planner.values.gpu_list import offers_from_list
 from placement.planner.values.plan import Plan, PlanSet
 from placement.planner.values.workload import Workload
 from tests.placement.planner.made import GIB, make_offers
@@ -262,3 +268,40 @@ def as_version_1(one):
     for name in ("offload", "offload_parameters", "target_length"):
         data["workload"].pop(name)
     return data
+
+
+@given(
+    st.lists(st.integers(1, 11), min_size=1, max_size=5, unique=True),
+    st.integers(0, 3),
+    st.integers(0, 3),
+)
+def test_each_piece_gets_a_layer_that_is_trained(inner, before, after):
+    bounds = (0, *sorted(inner), 12)
+    trained = [before <= layer < 12 - after for layer in range(12)]
+    moved = with_trained_pieces(bounds, trained)
+
+    spans = list(pairwise(moved))
+    assert (moved[0], moved[-1], len(moved)) == (0, 12, len(bounds))
+    assert all(first < last for first, last in spans)
+    assert all(any(trained[first:last]) for first, last in spans)
+    if all(any(trained[first:last]) for first, last in pairwise(bounds)):
+        assert moved == bounds
+    # A request without gradients is cut as it was.
+    assert with_trained_pieces(bounds, [False] * 12) == bounds
+
+
+def test_a_cut_of_adapters_has_a_block_in_every_piece():
+    """Before, the last Gpu got the head alone, and the launch was refused."""
+    rows = [
+        {"name": "NVIDIA GeForce RTX 3090", "free_bytes": int(gb * 1e9)}
+        for gb in (5, 2.5, 2.5, 2.5)
+    ]
+    found = plan(
+        with_lora(well_known_spec("llama-3.2-1b"), rank=8),
+        Workload(batch=4, sequence_length=256, precision="bf16"),
+        offers_from_list(rows),
+        limits=PlanLimits(strategies=("pipeline", "interleaved", "hybrid")),
+    )
+
+    assert {one.strategy for one in found.plans} >= {"pipeline", "interleaved"}
+    assert all(why_not_adapters(one.launch["bounds"]) == "" for one in found.plans)

@@ -155,7 +155,7 @@ def test_a_small_model_is_copied_over_all_nodes_that_the_batch_goes_round():
     best = plan(
         well_known_spec("llama-3-8b"),
         Workload(batch=64, sequence_length=4096, precision="mixed_fp16"),
-        cluster(8, H100),
+        cluster(8, H100, network=200e9),
     ).best
 
     assert len(best.shards) == 64
