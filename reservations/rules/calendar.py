@@ -58,7 +58,8 @@ class SlotWish:
     def fits(self, gpu: CalendarGpu) -> bool:
         """Return whether the Gpu is good enough and in service, and can be one of as
         many as are wished."""
-        return gpu.bookable and self.may_have(gpu) and self.suits(gpu)
+        here = not gpu.engine or self.may_have(gpu)
+        return gpu.bookable and here and self.suits(gpu)
 
     def may_have(self, gpu: CalendarGpu) -> bool:
         """Return whether a set of this number may have the Gpu.
@@ -506,7 +507,9 @@ def groups_of(free: Sequence[CalendarGpu], count: int) -> list[list[CalendarGpu]
     if count < 1:
         raise ValueError(f"cannot choose {count} Gpus")
     own = [gpu for gpu in free if not gpu.engine]
-    other = _engine_groups([gpu for gpu in free if gpu.engine], count)
+    other: list[list[CalendarGpu]] = []
+    if len(own) < len(free):
+        other = _engine_groups([gpu for gpu in free if gpu.engine], count)
     for key in (
         lambda gpu: (gpu.node, gpu.gpu_class),
         lambda gpu: (gpu.node,),

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import cached_property
 
 from django.conf import settings
 from django.utils import timezone
@@ -105,12 +106,9 @@ class WaitlistSnapshot:
         asking = frozenset(account.pk for account in path)
         calendar = self._calendar(asking).seen_by(one.user_pk)
         barred = barred_pools(self.gpus, asking)
-        open_gpus = [
-            gpu
-            for gpu in self._given_out(self.rows[one.pk])
-            if gpu.pool_pk not in barred
-        ]
-        if len(open_gpus) < len(self.gpus):
+        if barred or self.has_engine:
+            given = self._given_out(self.rows[one.pk])
+            open_gpus = [gpu for gpu in given if gpu.pool_pk not in barred]
             foreign = calendar.foreign
             calendar = Calendar(
                 open_gpus, calendar.busy(), calendar.plans, calendar.gaps
@@ -128,6 +126,11 @@ class WaitlistSnapshot:
             returns=self.people.returns.get(one.member_pk),
             right=right_to_book(membership, path),
         )
+
+    @cached_property
+    def has_engine(self) -> bool:
+        """Whether another engine gives out some of the Gpus."""
+        return any(gpu.engine for gpu in self.gpus)
 
     def _given_out(self, row: WaitingRequest) -> Iterable[CalendarGpu]:
         """Return the Gpus without those that Slurm does not give to a request.
