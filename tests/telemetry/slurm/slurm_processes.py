@@ -46,7 +46,7 @@ JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/none
 GresTypes=gpu
 MinJobAge=300
-KillWait=5
+KillWait=15
 NodeName=gp1 Port={ports[1]} Gres=gpu:a100:4 {place}
 NodeName=gp2 Port={ports[2]} Gres=gpu:2 {place}
 PartitionName=main Nodes=gp[1-2] Default=YES MaxTime=INFINITE State=UP
