@@ -21,6 +21,7 @@ from placement.workspace.rules import OriginInvalid, read_origin
 from reservations.accounts.identities.provider_settings import read_login_settings
 from reservations.rules.engine_names import SITE
 from telemetry import paths
+from telemetry.rules.slurm_cards import read_named_cards
 from telemetry.rules.slurm_use import CLUSTER_NAME, READ_SECONDS
 
 env = environ.Env()
@@ -316,6 +317,15 @@ if not SITE.fullmatch(SLURM_SITE):
 # The node, enrolled in the portal, whose worker submits jobs to Slurm
 # (docs/slurm.md#run). Empty: students submit their jobs themselves.
 SLURM_AGENT = env("SLURM_AGENT", default="").strip()
+# The cards of types whose name does not say it, for example
+# a100=NVIDIA A100-SXM4-80GB,h100=NVIDIA H100 PCIe (docs/slurm.md#cards).
+try:
+    SLURM_CARDS = read_named_cards(env("SLURM_CARDS", default=""))
+except ValueError as _error:
+    raise ImproperlyConfigured(
+        f"SLURM_CARDS: {_error} is not TYPE=CARD with a card of "
+        "`python -m placement.planner cards`"
+    ) from None
 if (SLURM_IMPORT or SLURM_BOOK) and not SLURM_CLUSTER:
     raise ImproperlyConfigured("SLURM_IMPORT and SLURM_BOOK need SLURM_CLUSTER")
 if SLURM_AGENT and not SLURM_BOOK:

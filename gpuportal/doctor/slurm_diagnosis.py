@@ -74,6 +74,8 @@ class SlurmFacts:
     """The settings that ``scontrol show config`` printed."""
     gpus: Mapping[str, int] = field(default_factory=dict)
     """GPUs by type; "": without a type."""
+    unknown_types: tuple[str, ...] = ()
+    """Types whose card the portal does not know."""
     gpu_nodes: int = 0
     whole_nodes: Mapping[str, WholeNodes] = field(default_factory=dict)
     """Nodes that are booked as a whole, with the reason."""
@@ -141,6 +143,7 @@ def slurm_report(facts: SlurmFacts) -> Iterator[Diagnosis]:
         yield _cluster(facts)
         yield _accounting(facts)
         yield from _gpus(facts)
+        yield from _cards(facts)
         yield from _reservations(facts)
         yield _rights(facts)
     if facts.cluster:
@@ -214,6 +217,17 @@ def _gpus(facts: SlurmFacts) -> Iterator[Diagnosis]:
             CheckState.NOTE,
             f"{untyped} GPUs have no type, so nobody can ask for their model",
             "Set Gres=gpu:TYPE:NUMBER in slurm.conf, and Type= in gres.conf.",
+        )
+
+
+def _cards(facts: SlurmFacts) -> Iterator[Diagnosis]:
+    if facts.unknown_types and facts.booking is not None:
+        names = ", ".join(facts.unknown_types[:MOST_NAMES])
+        yield Diagnosis(
+            "cards",
+            CheckState.NOTE,
+            f"the portal does not know the card of {names}, so plans leave it out",
+            "Set SLURM_CARDS=TYPE=CARD (docs/slurm.md#cards).",
         )
 
 

@@ -14,6 +14,7 @@ from reservations.engines.queries import is_reconciled, to_reconcile
 from reservations.models import EngineHold, User
 from reservations.rules.engine_names import hold_name, is_hold_name
 from telemetry.models import Node, SlurmCluster
+from telemetry.rules.slurm_cards import card_of_type
 from telemetry.slurm.gpu_reservations import why_whole
 from telemetry.slurm.slurm_commands import SlurmCommands
 from telemetry.slurm.slurm_output import SlurmFailure
@@ -59,6 +60,13 @@ def slurm_facts(now: datetime) -> SlurmFacts:
         config=config,
         strange_holds=strange,
         gpus=dict(kinds),
+        unknown_types=tuple(
+            sorted(
+                kind
+                for kind in filter(None, kinds)
+                if card_of_type(kind, settings.SLURM_CARDS) is None
+            )
+        ),
         gpu_nodes=len(with_gpus),
         whole_nodes={
             node.name: because

@@ -393,16 +393,24 @@ def _plan_of(
 
 
 def _check_held(plan: StoredPlan, reservation: Reservation) -> None:
-    """Refuse a Plan whose Gpus the Reservation does not hold."""
-    held = set(
-        reservation.allocations.filter(live=True).values_list("gpu__uuid", flat=True)
-    )
+    """Refuse a Plan whose Gpus the Reservation does not hold.
+
+    Slurm chooses the GPUs of a node, so that their number counts there.
+    """
+    held = {
+        uuid: (node, engine)
+        for uuid, node, engine in reservation.allocations.filter(live=True).values_list(
+            "gpu__uuid", "gpu__node__name", "gpu__node__engine"
+        )
+    }
+    shards = plan.plan.get("shards", ())
     missing = [
         str(shard.get("gpu_label", ""))
-        for shard in plan.plan.get("shards", ())
+        for shard in shards
         if shard.get("gpu_uuid") not in held
     ]
-    if missing:
+    place = (str(plan.plan.get("node", "")), str(Node.Engine.SLURM))
+    if missing and len(shards) > Counter(held.values())[place]:
         raise PlanElsewhere(reservation=reservation.pk, missing=tuple(missing))
 
 

@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.conf import settings
+from django.db.models import Q, QuerySet
 from redis import Redis
 
 from placement.jobs.site_clock import clock_near
@@ -20,16 +21,20 @@ from placement.planner.values.errors import BadInput, WorkloadInvalid
 from placement.planner.values.gpu_availability import GpuOffer, peak_flops_of
 from placement.plans.gpu_health import WELL, GpuUsability, health_of
 from reservations.models import Allocation, Reservation, SitePolicy, User
+from reservations.rules.engine_names import UNIX_USER
 from reservations.rules.window import Window, grid_ceil, window_from
 from reservations.store.announced_closures import shut_to
 from reservations.store.co_users import usable_by
+from reservations.store.engine_busy import engine_busy
 from reservations.store.foreign_use import RULES
+from reservations.store.gpu_rows import calendar_gpus
 from telemetry.inventory.queries import LiveGpu, read_live
 from telemetry.live import broadcast
 from telemetry.models import Alert, Gpu, Node
 from telemetry.protocol.gpu_cards import GpuCard, card_of
 from telemetry.protocol.gpu_state import GpuState
 from telemetry.protocol.sentences import sentence
+from telemetry.rules.slurm_cards import card_of_type
 
 MOST_HOURS = 24 * 14
 MIB = 2**20
@@ -102,7 +107,9 @@ def offered(
     later = window.start > now + timedelta(minutes=1)
     gpus = list(_gpus(held))
     booked = _booked(window)
+    slurm = _slurm_reasons(gpus, window, user)
     looked = _GpuFacts(
+        slurm=slurm,
         seen={} if later else _live(now),
         rules=Alert.objects.open().rules_by_gpu(),
         groups=link_groups({gpu.node for gpu in gpus}),
@@ -136,19 +143,36 @@ def site_cards(reservation_id: int | None = None) -> list[GpuCard | None]:
     Returns:
         None in it: a card that is not in the table.
     """
-    rows = Gpu.objects.filter(
-        present=True, retired=False, node__engine=Node.Engine.PORTAL
-    )
+    rows = planned_gpus()
     if reservation_id is not None:
         held = Allocation.objects.filter(reservation=reservation_id, live=True)
         rows = rows.filter(pk__in=held.values("gpu"))
     well = rows.filter(
         lost=False, maintenance=False, mig=False, node__maintenance=False
     )
-    kinds = list(well.order_by().values_list("name", flat=True).distinct())
+    kinds = list(well.order_by().values_list("name", "node__engine").distinct())
     if not kinds:
-        kinds = list(rows.order_by().values_list("name", flat=True).distinct())
-    return [card_of(name) for name in kinds]
+        kinds = list(rows.order_by().values_list("name", "node__engine").distinct())
+    return [card_of(product_name(name, engine)) for name, engine in kinds]
+
+
+def planned_gpus() -> QuerySet[Gpu]:
+    """Return the Gpus that are there and may have Plans.
+
+    Those of Slurm only if the portal starts jobs there and their card is known.
+    """
+    engines = Q(node__engine=Node.Engine.PORTAL)
+    if settings.SLURM_AGENT:
+        engines |= Q(node__engine=Node.Engine.SLURM, memory_total_bytes__gt=0)
+    return Gpu.objects.filter(engines, present=True, retired=False)
+
+
+def product_name(name: str, engine: str) -> str:
+    """Return the name of a Gpu's card. That of a Gpu of Slurm is a type."""
+    if engine == Node.Engine.PORTAL:
+        return name
+    card = card_of_type(name, settings.SLURM_CARDS)
+    return card.name if card else name
 
 
 def placement_policy() -> PlacementPolicy:
@@ -185,11 +209,8 @@ def _rest_of(held: Reservation, now: datetime) -> Window:
 
 
 def _gpus(held: Reservation | None) -> Iterable[Gpu]:
-    """Return the Gpus to offer: all of the portal's nodes that are there, or those of a
-    Reservation."""
-    rows = Gpu.objects.filter(
-        present=True, retired=False, node__engine=Node.Engine.PORTAL
-    )
+    """Return the Gpus to offer: all, or those of a Reservation."""
+    rows = planned_gpus()
     if held is not None:
         rows = rows.filter(pk__in=held.allocations.filter(live=True).values("gpu"))
     return rows.select_related("node", "pool__rule").order_by("node__name", "index")
@@ -217,6 +238,8 @@ class _GpuFacts:
     links: Mapping[str, tuple[tuple[str, str], ...]]
     network: float
     later: bool
+    slurm: Mapping[int, str]
+    """Why Slurm does not give out each of its Gpus; "": it does."""
 
     def health(self, gpu: Gpu) -> GpuUsability:
         """Return the problems of a Gpu that matter in the Window."""
@@ -242,10 +265,14 @@ class _GpuFacts:
 
 def _offer(gpu: Gpu, looked: _GpuFacts, booked: str) -> GpuOffer:
     """Return one Gpu; ``booked``: its holder, or ""."""
-    seen = looked.seen.get(gpu.uuid)
+    of_slurm = gpu.pk in looked.slurm
+    # Slurm reports no load.
+    seen = None if of_slurm else looked.seen.get(gpu.uuid)
     health = looked.health(gpu)
+    name = product_name(gpu.name, gpu.node.engine)
     reason = (
-        _closed_reason(gpu, seen, later=looked.later)
+        _closed_reason(gpu, seen, later=looked.later or of_slurm)
+        or looked.slurm.get(gpu.pk)
         or health.unusable
         or booked
         or looked.foreign_use(gpu)
@@ -256,7 +283,7 @@ def _offer(gpu: Gpu, looked: _GpuFacts, booked: str) -> GpuOffer:
         uuid=gpu.uuid,
         node=gpu.node.name,
         index=gpu.index,
-        name=gpu.name,
+        name=name,
         gpu_class=gpu.pool.gpu_class,
         memory_total_bytes=total,
         used_bytes=min(used, total),
@@ -265,16 +292,36 @@ def _offer(gpu: Gpu, looked: _GpuFacts, booked: str) -> GpuOffer:
         compute_processes=0 if seen is None else seen.processes,
         bookable=not reason,
         reason=reason,
-        peak_flops=gpu.pool.peak_flops or peak_flops_of(gpu.name),
+        peak_flops=gpu.pool.peak_flops or peak_flops_of(name),
         link_group=looked.groups.get(gpu.uuid, ""),
         links=looked.links.get(gpu.uuid, ()),
         health=health.troubles,
         speed_ratio=health.speed_ratio,
         weight=gpu.pool.weight,
-        network_bytes_per_second=looked.network,
+        # Slurm's nodes run no job over several of them.
+        network_bytes_per_second=0.0 if of_slurm else looked.network,
         host_free_bytes=_host_bytes(gpu.node, later=looked.later),
         disk_free_bytes=gpu.node.disk_free_bytes,
     )
+
+
+def _slurm_reasons(
+    gpus: Iterable[Gpu], window: Window, user: User | None
+) -> dict[int, str]:
+    """Return why Slurm does not give out its Gpus in a Window; "": it does.
+
+    Its Reservations of the portal are no reason, because the calendar has them.
+    """
+    pks = [gpu.pk for gpu in gpus if gpu.node.engine == Node.Engine.SLURM]
+    if not pks:
+        return {}
+    if user is not None and not UNIX_USER.fullmatch(user.unix_user):
+        no_user = sentence("it belongs to Slurm, and you have no Unix user there")
+        return dict.fromkeys(pks, no_user)
+    found = calendar_gpus(Gpu.objects.filter(pk__in=pks).order_by("pk"))
+    busy = {span.gpu_pk for span in engine_busy(found, {}, window.start, window.end)}
+    taken = sentence("Slurm has it for something else in this time")
+    return {pk: taken if pk in busy else "" for pk in pks}
 
 
 def _host_bytes(node: Node, *, later: bool) -> int | None:

@@ -21,7 +21,6 @@ from reservations.rules.calendar import (
     Calendar,
     CalendarGpu,
     SlotSearch,
-    SlotWish,
     starts,
 )
 from reservations.rules.window import Window, window_from
@@ -102,8 +101,6 @@ def first_start(
     Deterministic: of several suitable Gpus the Plan's own come first, then those with
     the least memory, so that large cards stay free.
     """
-    by_pk = {one.gpu.pk: one for one in candidates}
-    wish = SlotWish(count=len(needs), duration_seconds=duration_seconds)
     for number, start in enumerate(starts(calendar, search)):
         if number >= MOST_STARTS:
             return None
@@ -113,7 +110,11 @@ def first_start(
             grid_seconds=search.grid_seconds,
             longest_seconds=search.longest_seconds,
         )
-        free = [by_pk[g.pk] for g in calendar.free(window, wish) if g.pk in by_pk]
+        free = [
+            one
+            for one in candidates
+            if one.gpu.bookable and not calendar.first_overlap(one.gpu.pk, window)
+        ]
         found = match(free, needs, nodes=nodes)
         if found is not None:
             same = [one.uuid for one in found] == [need.uuid for need in needs]

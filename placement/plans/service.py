@@ -29,6 +29,8 @@ from placement.plans.available_gpus import (
     link_groups,
     offered,
     placement_policy,
+    planned_gpus,
+    product_name,
 )
 from placement.plans.earliest_start import (
     Candidate,
@@ -44,7 +46,6 @@ from reservations.rules.window import grid_ceil
 from reservations.store.booking_facts import site_policy
 from reservations.store.booking_snapshot import calendar_of
 from reservations.store.gpu_rows import calendar_gpus
-from telemetry.models import Gpu
 
 MOST_STARTS = 12
 """Starts that are tried one after another until one has a Plan."""
@@ -173,7 +174,7 @@ def _later(at: datetime | None, hours: float, now: datetime) -> list[datetime]:
     gpus = calendar_gpus()
     search = _search(at, now)
     end = search.latest + timedelta(hours=hours)
-    calendar = calendar_of(gpus, search.earliest, end)
+    calendar = calendar_of(gpus, search.earliest, end, searching=True)
     return later_starts(calendar, search, MOST_STARTS)[1:]
 
 
@@ -211,9 +212,18 @@ def earliest_start(
     if not 0 < hours <= MOST_HOURS:
         raise WorkloadInvalid({"hours": f"must be above 0 and at most {MOST_HOURS}"})
     search = _search(at, now)
-    known = {gpu.pk: gpu for gpu in calendar_gpus() if gpu.bookable}
+    nodes = max(1, len(plan.nodes))
+    known = {
+        gpu.pk: gpu
+        for gpu in calendar_gpus()
+        # Jobs of Slurm's nodes run on one of them.
+        if gpu.bookable and (nodes == 1 or not gpu.engine)
+    }
     rows = list(
-        Gpu.objects.filter(pk__in=known).select_related("node", "pool").order_by("pk")
+        planned_gpus()
+        .filter(pk__in=known)
+        .select_related("node", "pool")
+        .order_by("pk")
     )
     if same_gpus:
         rows = [row for row in rows if row.uuid in plan.gpu_uuids]
@@ -222,7 +232,8 @@ def earliest_start(
         Candidate(
             gpu=known[row.pk],
             uuid=row.uuid,
-            peak_flops=row.pool.peak_flops or peak_flops_of(row.name),
+            peak_flops=row.pool.peak_flops
+            or peak_flops_of(product_name(row.name, row.node.engine)),
             link_group=groups.get(row.uuid, ""),
         )
         for row in rows
@@ -230,12 +241,12 @@ def earliest_start(
     seconds = int(hours * 3600)
     end = search.latest + timedelta(seconds=2 * seconds)
     return first_start(
-        calendar_of(list(known.values()), search.earliest, end),
+        calendar_of(list(known.values()), search.earliest, end, searching=True),
         candidates,
         needs_of(plan, {one.uuid: one.peak_flops for one in candidates}),
         search,
         duration_seconds=seconds,
-        nodes=max(1, len(plan.nodes)),
+        nodes=nodes,
     )
 
 

@@ -5,6 +5,8 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from reservations.booking.favourites import favourite_gpus
+from reservations.engines import service as engines
+from reservations.engines.engine_refusals import EngineRefused
 from reservations.models import Membership, Reservation, User
 from reservations.rules.calendar import (
     CalendarGpu,
@@ -152,6 +154,7 @@ def _search(
         policy=policy,
         ignoring=ignoring,
         taking=taking,
+        refused=refused,
     )
     search = SlotSearch(
         earliest=_on_grid_or_now(earliest, now, policy),
@@ -180,6 +183,7 @@ def _facts(
     policy: Policy,
     ignoring: int | None,
     taking: bool,
+    refused: list[Refusal] | None,
 ) -> Snapshot:
     """Return all facts for a search. See ``_search``.
 
@@ -189,7 +193,7 @@ def _facts(
     path = account_path(membership)
     asking = {account.pk for account in path}
     barred = barred_pools(gpus, asking)
-    good = [gpu for gpu in gpus if wish.fits(gpu)]
+    good = _given_out([gpu for gpu in gpus if wish.fits(gpu)], membership.user, refused)
     fitting = [gpu for gpu in good if gpu.pool_pk not in barred]
     if taking and good and not fitting:
         check_pools(good, barred)
@@ -210,6 +214,7 @@ def _facts(
         taker=taker,
         asking=asking,
         leave_at=leave_at,
+        searching=True,
     )
     if start < now + timedelta(seconds=SOON_SECONDS):
         calendar.foreign = dict.fromkeys(foreign_gpus(), unix(now) + SOON_SECONDS)
@@ -236,6 +241,23 @@ def _facts(
         ),
         now=now,
     )
+
+
+def _given_out(
+    gpus: Sequence[CalendarGpu], user: User, refused: list[Refusal] | None
+) -> list[CalendarGpu]:
+    """Return these Gpus, without those of another engine if it gives the User none.
+
+    Args:
+        refused: gets the reason.
+    """
+    nodes = sorted({gpu.node for gpu in gpus if gpu.engine})
+    why = engines.search_refusal(", ".join(nodes), user) if nodes else None
+    if why is None:
+        return list(gpus)
+    if refused is not None:
+        refused.append(why)
+    return [gpu for gpu in gpus if not gpu.engine]
 
 
 def _allowed(
@@ -412,6 +434,11 @@ def add_next_slot(
         return
     if isinstance(refusal, PoolNotYours):
         wish = replace(wish, gpu_class=None)
+    if isinstance(refusal, EngineRefused):
+        # Slurm knows more than the calendar, which would find the same again.
+        chosen = set(gpu_ids)
+        gone = {gpu.node for gpu in gpus if gpu.engine and gpu.pk in chosen}
+        gpus = [gpu for gpu in gpus if gpu.node not in gone]
     # Other Gpus at the same time first: this reads one Window, not two weeks.
     same_time = begin + timedelta(seconds=wish.duration_seconds)
     tries: list[tuple[Sequence[CalendarGpu], datetime | None]] = [(gpus, None)]

@@ -82,18 +82,21 @@ def refusal_of(
     names = sorted({gpu.node for gpu in held})
     words = ", ".join(names)
     chosen = {gpu.pk for gpu in held}
-    if refused := _part_refusal(names, chosen):
+    if refused := _part_refusal(names, chosen) or search_refusal(words, user):
         return refused
-    if not UNIX_USER.fullmatch(user.unix_user):
-        return EngineRefused("no-login", words)
-    if cluster_is_silent():
-        return EngineRefused("away", words)
     if start is not None and start <= now and (closed := closed_nodes(names)):
         node, (use, why) = min(closed.items())
         # Slurm gives no reason before a node reports after a restart of slurmctld.
         cause = "closed" if why or use is SlurmUse.CLOSED else "unreported"
         return EngineRefused(cause, node, why or "-")
     return None
+
+
+def search_refusal(nodes: str, user: User) -> EngineRefused | None:
+    """Return why a User is given no Gpus of these nodes of Slurm, at any time."""
+    if not UNIX_USER.fullmatch(user.unix_user):
+        return EngineRefused("no-login", nodes)
+    return EngineRefused("away", nodes) if cluster_is_silent() else None
 
 
 def rehearsal_of(gpu_ids: Iterable[int], *, now: datetime) -> ReservationEngine | None:

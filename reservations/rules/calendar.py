@@ -56,12 +56,23 @@ class SlotWish:
     gpu_class: str | None = None
 
     def fits(self, gpu: CalendarGpu) -> bool:
-        """Return whether the Gpu is good enough and in service.
+        """Return whether the Gpu is good enough and in service, and can be one of as
+        many as are wished."""
+        here = not gpu.engine or self.may_have(gpu)
+        return gpu.bookable and here and self.suits(gpu)
 
-        No search takes the Gpus of another engine, because only it knows which are
-        free.
+    def may_have(self, gpu: CalendarGpu) -> bool:
+        """Return whether a set of this number may have the Gpu.
+
+        Of another engine it is some GPUs of one node, or whole nodes with equally many
+        GPUs.
         """
-        return gpu.bookable and not gpu.engine and self.suits(gpu)
+        if not gpu.engine:
+            return True
+        if not gpu.of_node:
+            return False
+        some = not gpu.whole_node and self.count < gpu.of_node
+        return some or self.count % gpu.of_node == 0
 
     def suits(self, gpu: CalendarGpu) -> bool:
         """Return whether the Gpu is good enough, in service or not."""
@@ -489,23 +500,63 @@ def groups_of(free: Sequence[CalendarGpu], count: int) -> list[list[CalendarGpu]
     whole), then the requester's favourites, then the lowest indices. If no node has
     enough Gpus of one class: one node with several classes, then one class over several
     nodes, then any Gpus that fit.
+
+    Gpus of another engine are never mixed with the portal's own, which come first,
+    because nobody else gives them out.
     """
     if count < 1:
         raise ValueError(f"cannot choose {count} Gpus")
+    own = [gpu for gpu in free if not gpu.engine]
+    other: list[list[CalendarGpu]] = []
+    if len(own) < len(free):
+        other = _engine_groups([gpu for gpu in free if gpu.engine], count)
     for key in (
         lambda gpu: (gpu.node, gpu.gpu_class),
         lambda gpu: (gpu.node,),
         lambda gpu: (gpu.gpu_class,),
         lambda _gpu: (),
     ):
-        groups: dict[tuple[str, ...], list[CalendarGpu]] = defaultdict(list)
-        for gpu in free:
-            groups[key(gpu)].append(gpu)
-        enough = {name: g for name, g in groups.items() if len(g) >= count}
-        if enough:
-            ranked = sorted(enough.items(), key=lambda item: _fit(item[1], item[0]))
-            return [group for _name, group in ranked]
-    return []
+        if enough := _large_enough(own, count, key):
+            return enough + other
+    return other
+
+
+def _large_enough(
+    free: Iterable[CalendarGpu],
+    count: int,
+    key: Callable[[CalendarGpu], tuple[str, ...]],
+) -> list[list[CalendarGpu]]:
+    groups: dict[tuple[str, ...], list[CalendarGpu]] = defaultdict(list)
+    for gpu in free:
+        groups[key(gpu)].append(gpu)
+    enough = {name: g for name, g in groups.items() if len(g) >= count}
+    ranked = sorted(enough.items(), key=lambda item: _fit(item[1], item[0]))
+    return [group for _name, group in ranked]
+
+
+def _engine_groups(free: Sequence[CalendarGpu], count: int) -> list[list[CalendarGpu]]:
+    """Return the groups of another engine's Gpus: of one node, or whole nodes of the
+    same classes."""
+    nodes: dict[str, list[CalendarGpu]] = defaultdict(list)
+    for gpu in free:
+        nodes[gpu.node].append(gpu)
+    whole = {name: g for name, g in nodes.items() if len(g) == g[0].of_node}
+    some = [
+        gpu
+        for name, group in nodes.items()
+        for gpu in group
+        if not gpu.whole_node or (name in whole and gpu.of_node == count)
+    ]
+    if found := _large_enough(some, count, lambda gpu: (gpu.node,)):
+        return found
+    alike: dict[tuple[str, ...], list[CalendarGpu]] = defaultdict(list)
+    for _name, group in sorted(whole.items()):
+        alike[tuple(sorted(gpu.gpu_class for gpu in group))] += group
+    return [
+        group[:count]
+        for group in alike.values()
+        if len(group) >= count and count % group[0].of_node == 0
+    ]
 
 
 def _fit(
@@ -553,6 +604,9 @@ class CalendarGpu:
     """Whether it is only booked with all other Gpus of its node."""
     whole_because: str = ""
     """Why, a `WholeNodes`. Empty: it is not, or it is not known."""
+    of_node: int = 0
+    """Number of GPUs of its node, if another engine gives them out and the portal books
+    them. 0: it is not known, and no search finds it."""
 
     @property
     def tariff(self) -> Tariff:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, tzinfo
 
-from reservations.rules.calendar import CalendarGpu, SlotWish
+from reservations.rules.calendar import CalendarGpu, SlotWish, groups_of
 from reservations.rules.closed_time import Barred, check_pools
 from reservations.rules.errors import Refusal
 from telemetry.protocol.sentences import sentence
@@ -30,6 +30,8 @@ class NeverFits(Refusal):
     min_memory_bytes: int = 0
     largest_bytes: int = 0
     """Memory of the largest Gpu of the class, or of the site."""
+    of_nodes: tuple[int, ...] = ()
+    """Numbers of GPUs of the nodes that fit but are given out as a whole."""
 
     def text(self, zone: tzinfo = UTC) -> str:
         if self.gpu_class and self.gpu_class not in self.classes:
@@ -52,6 +54,14 @@ class NeverFits(Refusal):
                 "No {name} here has {asked} GiB. The largest has {largest} GiB.",
                 name=self.gpu_class,
                 **sizes,
+            )
+        if self.of_nodes:
+            return sentence(
+                "Of the portal's GPUs that you may book here {there} fit. {asked} were "
+                "asked for. Slurm gives out whole nodes: ask for {numbers} GPUs.",
+                there=self.there,
+                asked=self.asked,
+                numbers=", ".join(map(str, self.of_nodes)),
             )
         values = {"there": self.there, "asked": self.asked}
         if not self.there:
@@ -76,7 +86,8 @@ class NeverFits(Refusal):
 def check_there(wish: SlotWish, gpus: Sequence[CalendarGpu], barred: Barred) -> None:
     """Refuse a wish for Gpus that the site does not have. Those out of service count.
 
-    Nodes of another engine do not count, because no search takes their Gpus.
+    Of another engine's Gpus those count that a set of this number may have
+    (``SlotWish.may_have``).
 
     Args:
         wish: what is searched for.
@@ -87,13 +98,15 @@ def check_there(wish: SlotWish, gpus: Sequence[CalendarGpu], barred: Barred) -> 
         PoolNotYours: all Gpus that fit are reserved for other groups.
         NeverFits: too few fit.
     """
-    own = [gpu for gpu in gpus if not gpu.engine]
+    own = [gpu for gpu in gpus if not gpu.engine or gpu.of_node]
     good = [gpu for gpu in own if wish.suits(gpu)]
     allowed = [gpu for gpu in good if gpu.pool_pk not in barred]
     if good and not allowed:
         check_pools(good, barred)
-    if len(allowed) >= wish.count:
+    usable = [gpu for gpu in allowed if wish.may_have(gpu)]
+    if groups_of(usable, wish.count):
         return
+    whole = {gpu.of_node for gpu in allowed if gpu.engine and gpu.whole_node}
     known = [gpu for gpu in own if gpu.pool_pk not in barred]
     sizes = [
         gpu.memory_total_bytes
@@ -102,7 +115,8 @@ def check_there(wish: SlotWish, gpus: Sequence[CalendarGpu], barred: Barred) -> 
     ]
     raise NeverFits(
         asked=wish.count,
-        there=len(allowed),
+        there=len([gpu for gpu in usable if not gpu.engine]),
+        of_nodes=tuple(sorted(whole)),
         gpu_class=wish.gpu_class or "",
         classes=tuple(sorted({gpu.gpu_class for gpu in known})),
         min_memory_bytes=wish.min_memory_bytes,

@@ -29,6 +29,7 @@ from reservations.store.booking_facts import (
     plans_between,
     spends_of,
 )
+from reservations.store.engine_busy import engine_busy
 from reservations.store.gpu_rows import barred_pools
 from reservations.store.pool_quotas import pool_quota_infos
 from reservations.store.preemptible import takeable_flex
@@ -49,6 +50,7 @@ def calendar_of(
     taker: Displacer | None = None,
     asking: Collection[int] = (),
     leave_at: datetime | None = None,
+    searching: bool = False,
 ) -> Calendar:
     """Return the held and the closed time of these Gpus between two instants.
 
@@ -59,6 +61,8 @@ def calendar_of(
         asking: Accounts on the path of the request. Their teaching slots are open.
         leave_at: the end of overstays that the taker claims now. None: overstays and
             held gaps block until their end.
+        searching: whether Gpus are to be found. Then the time counts as held in which
+            another engine does not give out its Gpus. A booking asks it.
     """
     rows = held_between([gpu.pk for gpu in gpus], start, end, ignoring=ignoring)
     if leave_at is None and taker is not None:
@@ -81,6 +85,8 @@ def calendar_of(
         # A request may take Gpus that only a Job in a gap uses.
         if leave_at is None or not is_gap(one.start, one.booked_end)
     ]
+    if searching:
+        busy += engine_busy(gpus, _windows(busy), start, end)
     busy += _closed(gpus, start, end, busy, asking)
     plans = plans_between(start, end, taker) if taker is not None else ()
     gaps = {
@@ -100,11 +106,15 @@ def _closed(
     closures = closures_between(start, end)
     if not closures:
         return []
-    held: dict[int, list[Window]] = {}
+    return closed_spans(closures, gpus, _windows(busy), asking=asking)
+
+
+def _windows(busy: Iterable[BusySpan]) -> dict[int, list[Window]]:
+    found: dict[int, list[Window]] = {}
     for one in busy:
         window = Window(instant(one.start), instant(one.end))
-        held.setdefault(one.gpu_pk, []).append(window)
-    return closed_spans(closures, gpus, held, asking=asking)
+        found.setdefault(one.gpu_pk, []).append(window)
+    return found
 
 
 def account_path(membership: Membership) -> list[Account]:

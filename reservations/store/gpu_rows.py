@@ -1,5 +1,6 @@
 """The calendar's view of Gpus, and why one cannot be booked."""
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -89,10 +90,18 @@ def calendar_gpus(gpus: GpuQuerySet | None = None) -> list[CalendarGpu]:
     """Return Gpus (default: all that are shown) as values of the calendar.
 
     The rule is the same as in ``Gpu.objects.bookable()``, apart from the Gpus of Slurm:
-    with SLURM_BOOK they can be booked here.
+    with SLURM_BOOK they can be booked here. Only a search in all that are shown finds
+    them.
     """
-    rows = Gpu.objects.shown() if gpus is None else gpus
-    return _read(rows.values_list(*_COLUMNS))
+    if gpus is not None:
+        return _read(gpus.values_list(*_COLUMNS))
+    found = _read(Gpu.objects.shown().values_list(*_COLUMNS))
+    if not settings.SLURM_BOOK:
+        return found
+    there = Counter(gpu.node for gpu in found if gpu.engine and gpu.out != _MISSING)
+    return [
+        replace(gpu, of_node=there[gpu.node]) if gpu.engine else gpu for gpu in found
+    ]
 
 
 def gpus_seen_by(user_pk: int) -> tuple[list[CalendarGpu], frozenset[int]]:

@@ -26,6 +26,8 @@ from django.db.models import F, Max
 
 from reservations.booking import co_user_transfer
 from reservations.booking import service as booking
+from reservations.engines import service as engines
+from reservations.engines.engine_refusals import EngineRefused
 from reservations.models import (
     AuditEntry,
     Reservation,
@@ -142,6 +144,7 @@ def _place_all(
     vain: dict[int, WaitlistMatch | None] = {}
     fresh: dict[int, WaitlistMatch | None] = {}
     found, turn = _read_waitlist(at, policy)
+    closed: frozenset[tuple[int, str]] = frozenset()
     begun = time.monotonic()
     for _ in range(MOST_TRIES):
         if placed and time.monotonic() - begun > BUSY_SECONDS:
@@ -155,7 +158,7 @@ def _place_all(
         vain |= fresh
         if choice is None:
             vain.clear()
-            found, turn = _read_waitlist(at, policy)
+            found, turn = _read_waitlist(at, policy, closed)
             continue
         try:
             book_waiting_request(
@@ -168,6 +171,11 @@ def _place_all(
                 choice=choice,
                 why=reason(choice, found.queue, found.ranks),
             )
+        except EngineRefused as refusal:
+            # The next choice for the request is on another node.
+            log.info("waiting request %s: %s", choice.waiting.pk, refusal)
+            nodes = {g.node for g in found.gpus if g.pk in choice.slot.gpu_ids}
+            closed |= {(choice.waiting.pk, node) for node in nodes}
         except (CodedError, IntegrityError) as refusal:
             # It has just been taken, or a rule refuses that only the locks show. Next
             # run.
@@ -180,14 +188,16 @@ def _place_all(
             placed += 1
             if choice.decision.displaced:
                 vain.clear()
-        found, turn = _read_waitlist(at, policy)
+        found, turn = _read_waitlist(at, policy, closed)
     return placed, found, fresh
 
 
-def _read_waitlist(at: datetime, policy: Policy) -> tuple[WaitlistSnapshot, int]:
+def _read_waitlist(
+    at: datetime, policy: Policy, closed: frozenset[tuple[int, str]] = frozenset()
+) -> tuple[WaitlistSnapshot, int]:
     """Read the waitlist, and the turn before it was read."""
     turn = WaitlistLook.objects.values_list("turn", flat=True).get(pk=1)
-    return read_waitlist(at, policy), turn
+    return read_waitlist(at, policy, closed), turn
 
 
 def book_waiting_request(
@@ -214,6 +224,7 @@ def book_waiting_request(
         Refusal: the rules refuse it now.
     """
     chosen = locks.choose_membership(row.user, row.membership)
+    engine = engines.engine_for_many(gpu_ids, now=now)
     with wait_for_turn(), transaction.atomic(durable=True):
         first = WaitlistLook.objects.select_for_update(no_key=True).get_or_create(pk=1)
         if turn is not None and first[0].turn != turn:
@@ -231,7 +242,13 @@ def book_waiting_request(
         if decision.displaced and decision.kind is Kind.FLEX and not row.may_take:
             raise OfferLapsed(taken=True)
         made = booking.write_decision(
-            request, decision, locked, purpose=row.purpose, actor=actor, policy=policy
+            request,
+            decision,
+            locked,
+            purpose=row.purpose,
+            actor=actor,
+            policy=policy,
+            engine=engine and engine.within(engines.STEP_SECONDS),
         )
         _note_placed(row, made, gpu_ids, choice, why or {}, now=now)
         if row.displaced_from is not None:

@@ -8,8 +8,10 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
+from django.conf import settings
 from django.db import transaction
 
+from reservations.engines.engine_refusals import EngineRefused
 from reservations.models import (
     Allocation,
     Membership,
@@ -27,9 +29,10 @@ from reservations.notifications.text.waitlist_text import (
     TooManyWaiting,
 )
 from reservations.rules.calendar import SlotWish
+from reservations.rules.engine_names import UNIX_USER
 from reservations.rules.errors import NotFound, Refusal, TooLong, TooManyGpus
 from reservations.rules.lifecycle import State
-from reservations.rules.never_fits import check_there
+from reservations.rules.never_fits import NeverFits, check_there
 from reservations.rules.policy import Policy
 from reservations.rules.window import DAY_SECONDS, Window, whole_second, window_from
 from reservations.store import attached_jobs, ledger, locks
@@ -72,6 +75,7 @@ def ask(
 
     Raises:
         TooLong, TooManyGpus, NeverFits, SpanTooShort, SpanTooFar, TooManyWaiting.
+        EngineRefused: only Slurm has such GPUs, and gives this person none.
         MembershipNeeded, NotAllowed.
     """
     at = whole_second(now)
@@ -82,9 +86,7 @@ def ask(
     over = whole_second(latest) if latest else begin + usual
     wish = SlotWish(count, duration_seconds, min_memory_bytes, gpu_class or None)
     _check_wish(wish, begin, over, now=at, policy=policy)
-    gpus = calendar_gpus()
-    own = {account.pk for account in account_path(chosen)}
-    check_there(wish, gpus, barred_pools(gpus, own))
+    _check_there(wish, chosen, with_job=job is not None)
     launch = attached_jobs.checked(user, job) if job is not None else None
     with transaction.atomic(durable=True):
         # Locked, so that two concurrent requests are counted one after the other.
@@ -110,6 +112,26 @@ def ask(
             attached_jobs.attach(row, launch)
         _audit("asked", row, actor=user, now=at)
     return row
+
+
+def _check_there(wish: SlotWish, membership: Membership, *, with_job: bool) -> None:
+    """Refuse a wish that no Gpus of the site can fill for this person.
+
+    Raises:
+        NeverFits, PoolNotYours: as of `check_there`.
+        EngineRefused: only Slurm has them, and the person has no Unix user there.
+    """
+    gpus = calendar_gpus()
+    barred = barred_pools(gpus, {one.pk for one in account_path(membership)})
+    own = [gpu for gpu in gpus if not gpu.engine]
+    # Without an agent the portal starts no jobs on nodes of Slurm.
+    check_there(wish, own if with_job and not settings.SLURM_AGENT else gpus, barred)
+    nodes = sorted({gpu.node for gpu in gpus if gpu.engine and wish.suits(gpu)})
+    if nodes and not UNIX_USER.fullmatch(membership.user.unix_user):
+        try:
+            check_there(wish, own, barred)
+        except NeverFits:
+            raise EngineRefused("no-login", ", ".join(nodes)) from None
 
 
 def _check_wish(

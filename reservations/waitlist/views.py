@@ -56,7 +56,7 @@ def waiting(request: HttpRequest) -> HttpResponse:
         user, reader=seen_by, policy=policy, now=now, own=list(page.object_list)
     )
     gpus = calendar_gpus()
-    choices = [gpu for gpu in gpus if not gpu.engine]
+    choices = [gpu for gpu in gpus if not gpu.engine or gpu.of_node]
     return render(
         request,
         "reservations/waitlist/waiting_show.html",
@@ -97,7 +97,8 @@ def _cards(
 
 
 def _sizes(gpus: list[CalendarGpu]) -> list[int]:
-    return sorted({gpu.memory_total_bytes // GIB_BYTES for gpu in gpus})
+    sizes = {gpu.memory_total_bytes // GIB_BYTES for gpu in gpus}
+    return sorted(sizes - {0})
 
 
 def _draft(values: dict[str, Any], now: datetime) -> dict[str, Any]:

@@ -3,12 +3,15 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import cached_property
 
+from django.conf import settings
 from django.utils import timezone
 
 from reservations.models import Closure, NoticeSettings, WaitingRequest
 from reservations.notifications.delivery_rules import quiet_until
 from reservations.rules.calendar import Calendar, CalendarGpu, PlannedStart, SlotWish
+from reservations.rules.engine_names import UNIX_USER
 from reservations.rules.fairness.fair_tree import FairRank
 from reservations.rules.fairness.preemption import Displacer, FairTree
 from reservations.rules.overstay_terms import notice_end
@@ -84,6 +87,8 @@ class WaitlistSnapshot:
     until: datetime
     gpus: list[CalendarGpu]
     people: BulkHoldings
+    refused_nodes: frozenset[tuple[int, str]] = frozenset()
+    """Requests to which Slurm refused a node in this run, and the node."""
     _calendars: dict[frozenset[int], Calendar] = field(default_factory=dict)
     _facts: dict[int, Snapshot] = field(default_factory=dict)
     _taught: frozenset[int] | None = None
@@ -101,8 +106,9 @@ class WaitlistSnapshot:
         asking = frozenset(account.pk for account in path)
         calendar = self._calendar(asking).seen_by(one.user_pk)
         barred = barred_pools(self.gpus, asking)
-        if barred:
-            open_gpus = [gpu for gpu in self.gpus if gpu.pool_pk not in barred]
+        if barred or self.has_engine:
+            given = self._given_out(self.rows[one.pk])
+            open_gpus = [gpu for gpu in given if gpu.pool_pk not in barred]
             foreign = calendar.foreign
             calendar = Calendar(
                 open_gpus, calendar.busy(), calendar.plans, calendar.gaps
@@ -119,6 +125,26 @@ class WaitlistSnapshot:
             strike=self.people.strikes.get(one.user_pk),
             returns=self.people.returns.get(one.member_pk),
             right=right_to_book(membership, path),
+        )
+
+    @cached_property
+    def has_engine(self) -> bool:
+        """Whether another engine gives out some of the Gpus."""
+        return any(gpu.engine for gpu in self.gpus)
+
+    def _given_out(self, row: WaitingRequest) -> Iterable[CalendarGpu]:
+        """Return the Gpus without those that Slurm does not give to a request.
+
+        Without an agent the portal starts no jobs there.
+        """
+        serves = UNIX_USER.fullmatch(row.user.unix_user) and (
+            settings.SLURM_AGENT or not row.has_job
+        )
+        return (
+            gpu
+            for gpu in self.gpus
+            if not gpu.engine
+            or (serves and (row.pk, gpu.node) not in self.refused_nodes)
         )
 
     def _calendar(self, asking: frozenset[int]) -> Calendar:
@@ -138,6 +164,7 @@ class WaitlistSnapshot:
                 taker=taker,
                 asking=admitted,
                 leave_at=notice_end(self.now, self.policy),
+                searching=True,
             )
             self._calendars[admitted].foreign = self._foreign()
         return self._calendars[admitted]
@@ -149,8 +176,16 @@ class WaitlistSnapshot:
         return self._used
 
 
-def read_waitlist(now: datetime, policy: Policy) -> WaitlistSnapshot:
-    """Read the waitlist and the facts that decide it, in few queries."""
+def read_waitlist(
+    now: datetime,
+    policy: Policy,
+    refused_nodes: frozenset[tuple[int, str]] = frozenset(),
+) -> WaitlistSnapshot:
+    """Read the waitlist and the facts that decide it, in few queries.
+
+    Args:
+        refused_nodes: as of the snapshot.
+    """
     chosen = (
         WaitingRequest.objects.waiting()
         .filter(membership__active=True, user__is_active=True)
@@ -179,6 +214,7 @@ def read_waitlist(now: datetime, policy: Policy) -> WaitlistSnapshot:
         until=until,
         gpus=gpus,
         people=people,
+        refused_nodes=refused_nodes,
     )
 
 

@@ -28,6 +28,13 @@ class SlurmCluster(models.Model):
         blank=True,
         help_text="[node, reason] of each node of Slurm that the board does not show.",
     )
+    held = models.JSONField(
+        default=list,
+        blank=True,
+        db_default=[],
+        help_text="[reservation, node, start, end, GPUs] of each reservation, in Unix "
+        "seconds. GPUs is null: the whole node.",
+    )
     imported_at = models.DateTimeField(
         null=True,
         blank=True,

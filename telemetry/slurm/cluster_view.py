@@ -77,6 +77,9 @@ class SlurmNodeView:
     whole."""
     whole_because: str = ""
     """A `WholeNodes`; "": it is not, or it is not known."""
+    held: tuple[tuple[str, int, int, int | None], ...] = ()
+    """Name, start and end of each reservation of it, and how many of its GPUs it
+    holds; None: all."""
 
 
 Marks = Mapping[tuple[str, int], str]
@@ -190,6 +193,7 @@ def _view(
         name=node.name,
         gpus=tuple(_gpu(card, away=away, closed=closed) for card in cards),
         reason=node.reason if away or closed else "",
+        held=tuple((one.name, one.start, one.end, count) for one, count in held),
     )
 
 

@@ -9,14 +9,17 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import cache, partial
 from typing import Any
 
+from django.conf import settings
 from django.db import transaction
 from django.utils import timezone
 
 from telemetry.models import Gpu, Node, Pool, SlurmCluster, SlurmGpu
 from telemetry.models.slurm_rows import REASON_LENGTH, WORD_LENGTH
 from telemetry.protocol.hardware import NODE_NAME
+from telemetry.rules.slurm_cards import memory_of_type
 from telemetry.slurm.cluster_view import SlurmGpuView, SlurmNodeView, view_cluster
 from telemetry.slurm.gpu_reservations import (
     SOUND_GPU_RESERVATIONS,
@@ -102,10 +105,12 @@ def record_view(
     changes.changed += cluster.failing_since is not None
     pools: dict[str, Pool] = {}
     uuids = set()
+    held: list[tuple[str, str, int, int, int | None]] = []
     changed: list[SlurmGpu] = []
     back: list[int] = []
     rows = _rows_of(cluster)
     nodes = {node.name: node for node in Node.objects.all()}
+    memory_of = cache(partial(memory_of_type, named=settings.SLURM_CARDS))
     for one in view:
         if changes.gpus + len(one.gpus) > MOST_GPUS:
             changes.skipped.append((one.name, f"more than {MOST_GPUS} GPUs"))
@@ -114,6 +119,8 @@ def record_view(
         if node is None:
             continue
         changes.nodes += 1
+        for word, begin, over, number in one.held:
+            held.append((_cut(word), one.name, begin, over, number))
         for gpu in one.gpus:
             uuid = gpu_uuid(name, one.name, gpu.index)
             uuids.add(uuid)
@@ -124,8 +131,12 @@ def record_view(
                 changed.append(row)
             for key, value in told.items():
                 setattr(row, key, value)
-            if row.gpu.name != (gpu.kind or UNTYPED)[:80]:
-                _change_type(row.gpu, gpu.kind, name, pools)
+            memory = memory_of(gpu.kind)
+            if (row.gpu.name, row.gpu.memory_total_bytes) != (
+                (gpu.kind or UNTYPED)[:80],
+                memory,
+            ):
+                _change_type(row.gpu, gpu.kind, name, pools, memory)
                 changes.changed += 1
             if not row.gpu.present:
                 back.append(row.gpu.pk)
@@ -143,6 +154,7 @@ def record_view(
         changes.changed += moved.update(present=present)
     cluster.version, cluster.read_at = version, now
     cluster.failing_since, cluster.failure = None, ""
+    cluster.held = held
     cluster.skipped = [list(one) for one in changes.skipped]
     cluster.save()
     return changes
@@ -235,18 +247,22 @@ def _new_gpu(
             "pool": _pool(gpu.kind, cluster.name, pools),
             "index": gpu.index,
             "name": (gpu.kind or UNTYPED)[:80],
-            "memory_total_bytes": 0,
+            "memory_total_bytes": memory_of_type(gpu.kind, settings.SLURM_CARDS),
             "foreign": True,
         },
     )
     return SlurmGpu(gpu=card, cluster=cluster)
 
 
-def _change_type(gpu: Gpu, kind: str, cluster: str, pools: dict[str, Pool]) -> None:
-    """Follow a GPU whose type is another one than before, after a replacement."""
+def _change_type(
+    gpu: Gpu, kind: str, cluster: str, pools: dict[str, Pool], memory_bytes: int
+) -> None:
+    """Follow a GPU whose type is another one than before, after a replacement, or
+    whose card is known now."""
     gpu.name = (kind or UNTYPED)[:80]
     gpu.pool = _pool(kind, cluster, pools)
-    gpu.save(update_fields=["name", "pool"])
+    gpu.memory_total_bytes = memory_bytes
+    gpu.save(update_fields=["name", "pool", "memory_total_bytes"])
 
 
 def _pool(kind: str, cluster: str, pools: dict[str, Pool]) -> Pool:

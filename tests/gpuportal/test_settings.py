@@ -256,6 +256,12 @@ for name in ("", "lab", "la b", "x" * 41):
     except Exception as error:
         print(type(error).__name__, error)
 os.environ["SLURM_CLUSTER"] = ""
+os.environ["SLURM_CARDS"] = "a100=NVIDIA H200,b=Matrox"
+try:
+    runpy.run_module("gpuportal.settings")
+except Exception as error:
+    print(type(error).__name__, error)
+os.environ["SLURM_CARDS"] = ""
 for given in ("", "?connect_timeout=9"):
     os.environ["DATABASE_URL"] = "postgres://ada:x@db.lab/portal" + given
     found = runpy.run_module("gpuportal.settings")["DATABASES"]["default"]
@@ -274,4 +280,5 @@ for given in ("", "?connect_timeout=9"):
     assert told[:2] == ["False", "True"]
     assert told[2] == told[3]
     assert told[2].startswith("ImproperlyConfigured SLURM_CLUSTER: at most 40")
-    assert told[4:] == ["5", "9"]
+    assert told[4].startswith("ImproperlyConfigured SLURM_CARDS: b=Matrox is not")
+    assert told[5:] == ["5", "9"]

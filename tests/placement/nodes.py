@@ -178,18 +178,25 @@ PATIENCE_SECONDS = 90.0
 
 
 def until(
-    condition: Callable[[], Any], seconds: float = PATIENCE_SECONDS, what: str = ""
+    condition: Callable[[], Any],
+    seconds: float = PATIENCE_SECONDS,
+    what: str = "",
+    *,
+    pause_seconds: float = 0.2,
 ) -> Any:
     """Wait for something to become true, and return it.
 
     The longer it waits, the more seldom it looks: many conditions read every process of
     the machine.
+
+    Args:
+        pause_seconds: between two looks, at most.
     """
     began = time.monotonic()
     while not (found := condition()):
         waited = time.monotonic() - began
         assert waited < seconds, f"waited {seconds} s for {what or condition}"
-        time.sleep(min(0.02 + waited / 20, 0.2))
+        time.sleep(min(0.02 + waited * pause_seconds / 4, pause_seconds))
     return found
 
 

@@ -40,7 +40,8 @@ LOST = frozenset({"BOOT_FAIL", "NODE_FAIL", "PREEMPTED"})
 """States of a job that Slurm ended and that did not fail itself."""
 MARGIN_SECONDS = 60.0
 _REASONS = {
-    "BeginTime": "its reservation has not begun",
+    "BeginTime": "its reservation has not begun, or its node did not start the job and "
+    "Slurm tries again after two minutes",
     "Priority": "another job of the reservation is before it",
     "ReqNodeNotAvail": "the node is not available",
     "Reservation": "its time does not fit into the reservation, or it has not begun",
@@ -73,7 +74,8 @@ def batch_script(argv: Sequence[str], env: Mapping[str, str], folder: str) -> st
 
     It writes the exit status to a file, because Slurm forgets jobs after MinJobAge. It
     runs once: a job that Slurm has queued again, or that was submitted twice because
-    the controller forgot the first one, is left to the portal.
+    the controller forgot the first one, is left to the portal. Slurm also queues a job
+    again whose node did not start it, in spite of ``--no-requeue``. That one runs.
 
     Args:
         folder: of the file with the exit status, and of the mark of the first run.
@@ -87,7 +89,7 @@ def batch_script(argv: Sequence[str], env: Mapping[str, str], folder: str) -> st
     return "\n".join(
         (
             "#!/bin/sh",
-            f"""if [ "${{SLURM_RESTART_COUNT:-0}}" != 0 ] || ! mkdir {begun}; then""",
+            f"if ! mkdir {begun}; then",
             f"  echo {shlex.quote(REQUEUED)}",
             f"  : >{lost}",
             "  exit 1",

@@ -10,6 +10,7 @@ from threading import Event
 from placement.agent.job_folder import JobFolder, job_folders
 from placement.agent.slurm import slurm_client
 from placement.agent.slurm.job_script import (
+    ENDED,
     EXIT,
     FOLDER,
     LOST_FILE,
@@ -29,27 +30,35 @@ logger = logging.getLogger(__name__)
 def cancel(order: Order, folder: JobFolder) -> None:
     """End the job of an attempt if Slurm still has it. Does nothing without Slurm.
 
-    If Slurm does not answer, the folder is marked, and `cancel_marked` asks again. At
-    the latest the job ends with its time limit, the end of the Reservation.
+    Until Slurm has ended it, the folder is marked, and `cancel_marked` asks again: a
+    controller that dies forgets a cancel of the last five seconds. At the latest the
+    job ends with its time limit, the end of the Reservation.
     """
     if order.slurm is None:
         return
+    name, owner = job_name(order), _owner(order)
+    why = "Slurm has not ended it yet"
     try:
-        slurm_client.cancel(job_name(order), _owner(order))
+        found = slurm_client.find(name, owner)
+        if found is None or found.state in ENDED:
+            _mark(folder).unlink(missing_ok=True)
+            return
+        slurm_client.cancel(name, owner)
     except SlurmUnavailable as error:
         logger.warning("job %s is not cancelled in Slurm yet: %s", order.job, error)
-        try:
-            folder.write(NOT_CANCELLED, {"why": str(error)})
-        except OSError as full:
-            logger.error("job %s: no mark to cancel it: %s", order.job, full)
-        return
+        why = str(error)
     except SlurmRefused as error:
         logger.error("job %s is not cancelled in Slurm: %s", order.job, error)
-    _mark(folder).unlink(missing_ok=True)
+        _mark(folder).unlink(missing_ok=True)
+        return
+    try:
+        folder.write(NOT_CANCELLED, {"why": why})
+    except OSError as full:
+        logger.error("job %s: no mark to cancel it: %s", order.job, full)
 
 
 def cancel_marked(jobs: Path) -> None:
-    """Cancel the jobs that were to end while Slurm did not answer.
+    """Cancel the jobs that were to end, and that Slurm has not ended.
 
     Args:
         jobs: the folder of all Jobs of the agent.

@@ -228,7 +228,12 @@ def _gpus_of(job: Job) -> list[Gpu]:
     by_pk = {gpu.pk: gpu for gpu in held}
     by_uuid = {gpu.uuid: gpu for gpu in held}
     got = [by_pk[pk] for pk in job.gpu_ids if pk in by_pk]
-    planned = [by_uuid[uuid] for uuid in planned_uuids(job) if uuid in by_uuid]
+    wanted = planned_uuids(job)
+    planned = [by_uuid[uuid] for uuid in wanted if uuid in by_uuid]
+    if len(planned) < len(wanted) and job.node.engine == Node.Engine.SLURM:
+        # Slurm chose others of the same type.
+        planned += [gpu for gpu in held if gpu not in planned]
+        planned = planned[: len(wanted)]
     return got or planned or held
 
 

@@ -271,7 +271,6 @@ def _everywhere(
     by_node: dict[str, list[GpuOffer]] = {}
     for offer in usable:
         by_node.setdefault(offer.node, []).append(offer)
-    nodes = list(by_node)
     for here in _unlike_nodes(by_node.values()):
         for subset in _subsets(here, base.objective):
             made, lost = plan_among(
@@ -279,17 +278,26 @@ def _everywhere(
             )
             plans += made
             refusals += lost if subset == here else []
-    if len(nodes) > 1 and all(offer.network_bytes_per_second for offer in usable):
-        if len(usable) <= FEW_ACROSS:
+    joined = _joined(usable)
+    nodes = {offer.node for offer in joined}
+    if len(nodes) > 1:
+        if len(joined) <= FEW_ACROSS:
             made, _ = plan_among(
-                replace(base, offers=tuple(_in_place(usable)), links={}),
+                replace(base, offers=tuple(_in_place(joined)), links={}),
                 search_order(across_nodes=True),
             )
             plans += [one for one in made if one.spans_nodes]
         elif not base.asked.trains:
-            plans += _call_over_nodes(base, list(by_node.values()))
-        plans += cluster_grids(replace(base, offers=tuple(usable), links={}))
+            plans += _call_over_nodes(
+                base, [by_node[name] for name in by_node if name in nodes]
+            )
+        plans += cluster_grids(replace(base, offers=tuple(joined), links={}))
     return plans, refusals
+
+
+def _joined(usable: Sequence[GpuOffer]) -> list[GpuOffer]:
+    """Return the Gpus of Nodes whose speed to other Nodes is known."""
+    return [offer for offer in usable if offer.network_bytes_per_second]
 
 
 def _call_over_nodes(
@@ -512,9 +520,10 @@ def _batch_notes(workload: Workload, gpus: int) -> tuple[str, ...]:
 
 def _notes(spec: ModelSpec, usable: Sequence[GpuOffer]) -> tuple[str, ...]:
     notes: list[str] = []
-    nodes = {offer.node for offer in usable}
-    slowest = min((offer.network_bytes_per_second for offer in usable), default=0.0)
-    if len(nodes) > 1 and not slowest:
+    joined = _joined(usable)
+    slowest = min((offer.network_bytes_per_second for offer in joined), default=0.0)
+    nodes = {offer.node for offer in joined or usable}
+    if len(nodes) > 1 and not joined:
         notes.append(
             sentence(
                 "The network speed between the nodes is not set (placement policy; "

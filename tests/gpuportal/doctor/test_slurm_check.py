@@ -76,6 +76,7 @@ class TestReport:
             (replace(GOOD, cluster=""), "cluster", "note", "lab"),
             (replace(GOOD, gpus={}), "GPUs", "problem", "no node"),
             (replace(GOOD, gpus={"": 2}), "types", "note", "2 GPUs"),
+            (replace(books(), unknown_types=("a100",)), "cards", "note", "of a100"),
             (replace(GOOD, failure="no answer"), "controller", "problem", "no answer"),
             (replace(GOOD, may_reserve=False), "rights", "problem", "jobs"),
             (

@@ -21,7 +21,7 @@ from tests.placement.stage import NOW, fact, now_is, record
 from tests.placement.stage_fixtures import orders, text_bodies
 
 __all__ = ["orders", "text_bodies"]
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture

@@ -1,5 +1,7 @@
 """The API names the next best Plan where a recipe cannot run one, and takes it."""
 
+import time
+
 import pytest
 from django.utils import timezone
 
@@ -19,7 +21,8 @@ def post(alice, redis_client, settings):
     """Return a function that launches a fine-tune of a model that cannot be cut."""
     settings.ALLOW_UNISOLATED_SCRIPTS = True
     gpus = make_lab()
-    send_frame(redis_client)
+    # Fresh for as long as the test takes.
+    send_frame(redis_client, at=time.time() + 600)
     plan = plan_on(alice, "pipeline", "bloom")
     booked = make_reservation(alice, gpus, start=timezone.now(), state=State.ACTIVE)
     body = {

@@ -36,7 +36,7 @@ class SlurmState:
     commands: list[str] = field(default_factory=list)
     """The commands that change something."""
     refuse: dict[str, str] = field(default_factory=dict)
-    """The sentence with which a verb is refused."""
+    """The sentence with which a verb is refused, or a verb for a node: "create gp1"."""
     away: bool = False
     denied: bool = False
     """The portal's user is no operator, and PrivateData hides reservations from it."""
@@ -107,6 +107,8 @@ class ReplayedSlurm(SlurmCommands):
 
     def _carry_out(self, verb: str, name: str, told: dict[str, str]) -> None:
         holds = self.state.holds
+        if why := self.state.refuse.get(f"{verb} {told.get('Nodes')}"):
+            raise self._error(verb, why)
         if verb == "create":
             if name in holds:
                 raise self._error(verb, "Duplicate reservation name")

@@ -12,10 +12,8 @@ from reservations.operations.evacuation_plan import (
     relieve,
 )
 from reservations.rules.calendar import CalendarGpu
-from reservations.rules.never_fits import NeverFits
 from reservations.rules.review import FieldsInvalid
 from reservations.rules.window import Window
-from reservations.waitlist.service import ask
 from tests.reservations.conftest import NOW, at
 
 
@@ -34,28 +32,10 @@ def test_no_booking_moves_to_a_node_of_slurm():
     assert fate(old, replace(other, engine="")) is BookingFate.MOVED
 
 
-@pytest.mark.django_db(transaction=True)
+@pytest.mark.django_db
 def test_a_gpu_of_slurm_is_neither_replaced_nor_a_replacement(lab, node_gpus):
     ours, theirs = lab.gpus[0].pk, node_gpus[0].pk
     for old, new, field in ((ours, theirs, "new"), (theirs, ours, "old")):
         with pytest.raises(FieldsInvalid) as refusal:
             gpu_replacement.preview(old_id=old, new_id=new, now=NOW)
         assert "gp1:0 belongs to Slurm" in refusal.value.fields[field]
-
-
-@pytest.mark.django_db(transaction=True)
-def test_nobody_waits_for_a_node_of_slurm(lab, node_gpus, alice, client):
-    name = node_gpus[0].pool.gpu_class
-    with pytest.raises(NeverFits):
-        ask(
-            user=alice,
-            membership=None,
-            count=1,
-            duration_seconds=3600,
-            gpu_class=name,
-            now=NOW,
-        )
-    client.force_login(alice)
-    page = client.get("/waiting/").content.decode()
-    assert f"<option>{lab.gpus[0].pool.gpu_class}</option>" in page
-    assert name not in page

@@ -27,7 +27,7 @@ from tests.reservations.engines.replayed_slurm import (
 )
 
 LATER = NOW + timedelta(seconds=15)
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = pytest.mark.django_db
 
 
 def test_a_booking_is_one_reservation_of_the_whole_node(

@@ -24,7 +24,7 @@ from tests.reservations.engines.conftest import daily, show_cards
 from tests.reservations.engines.replayed_slurm import BUSY
 
 LATER = NOW + timedelta(seconds=15)
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture

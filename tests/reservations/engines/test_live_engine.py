@@ -3,11 +3,13 @@
 from datetime import datetime, timedelta
 
 import pytest
+from django.conf import settings
 from django.utils import timezone
 
 from reservations.booking.booking_change import change
 from reservations.booking.release import cancel, release
 from reservations.booking.service import book
+from reservations.booking.slot_search import find_slots
 from reservations.engines.engine_refusals import EngineRefused
 from reservations.models import EngineHold, Reservation
 from reservations.presence.engine_reconciliation import reconcile
@@ -51,6 +53,23 @@ class Desk:
             now=timezone.now(),
         )
 
+    def first_start(self, earliest: datetime) -> datetime:
+        """Return the first start that a search finds for node gp2, by what Slurm says
+        now."""
+        read_cluster("lab", SlurmCommands(conf=settings.SLURM_CONF))
+        found = find_slots(
+            user=self.user,
+            membership=None,
+            count=2,
+            min_memory_bytes=0,
+            duration_seconds=3600,
+            earliest=earliest,
+            gpu_class="GPU (Slurm lab)",
+            now=timezone.now(),
+            limit=1,
+        )
+        return found[0].start
+
 
 @pytest.fixture
 def desk(lab, alice, cluster: SlurmProcesses, settings, monkeypatch) -> Desk:
@@ -83,10 +102,12 @@ def test_a_node_is_booked_moved_refused_and_given_back(
     cluster.run("scontrol", "create", *name, *edges)
     with pytest.raises(EngineRefused, match="reserved gp2 for another purpose"):
         desk.book("gp2", start, end)
-    job = cluster.submit("--nodelist=gp2", "--exclusive", "--time=60")
+    assert desk.first_start(start) == end
+    job = cluster.submit("--nodelist=gp2", "--exclusive", "--gres=gpu:1", "--time=60")
     cluster.wait_until(lambda: "RUNNING" in cluster.run("squeue", "-ho", "%T"))
     with pytest.raises(EngineRefused, match="A job of Slurm runs on gp2"):
         desk.book("gp2", timezone.now(), desk.after(1))
+    assert desk.first_start(timezone.now()) > timezone.now() + timedelta(minutes=50)
     cluster.run("scancel", str(job))
     cluster.run("scontrol", "delete", "ReservationName=theirs")
     assert not Reservation.objects.exists()

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 
 PATH = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/usr/local/sbin"
-READY_SECONDS = 20.0
+READY_SECONDS = 60.0
 CONF = """
 ClusterName=lab
 SlurmctldHost={host}(127.0.0.1)
@@ -46,7 +46,7 @@ JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/none
 GresTypes=gpu
 MinJobAge=300
-KillWait=5
+KillWait=15
 NodeName=gp1 Port={ports[1]} Gres=gpu:a100:4 {place}
 NodeName=gp2 Port={ports[2]} Gres=gpu:2 {place}
 PartitionName=main Nodes=gp[1-2] Default=YES MaxTime=INFINITE State=UP
@@ -139,16 +139,20 @@ class SlurmProcesses:
             self.wait_until(partial(_is_newer, state, before))
 
     def wait_until(self, condition: Callable[[], bool]) -> None:
-        """Wait for a condition. If it does not come, show what the daemons said."""
-        until = time.monotonic() + READY_SECONDS
+        """Wait for a condition. If it does not come, show what the daemons said.
+
+        The longer it waits, the more seldom it looks: each look is a command.
+        """
+        began = time.monotonic()
         while not condition():
-            if time.monotonic() > until:
+            waited = time.monotonic() - began
+            if waited > READY_SECONDS:
                 logs = [*self.folder.glob("*.log"), *self.folder.glob("*.out")]
                 said = [f"{log.name}\n{log.read_text()[-1500:]}" for log in logs]
                 raise AssertionError(
                     "the cluster did not get there\n" + "\n".join(said)
                 )
-            time.sleep(0.1)
+            time.sleep(min(0.1 + waited / 5, 1.0))
 
     def kill(self, name: str) -> None:
         """Kill one process as a crash does."""

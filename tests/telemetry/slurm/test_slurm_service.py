@@ -16,7 +16,7 @@ from telemetry.slurm.cluster_view import SlurmGpuView, SlurmNodeView
 from telemetry.slurm.service import gpu_uuid, read_cluster, record_view
 from telemetry.slurm.slurm_commands import SlurmCommands, SlurmSilent
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = pytest.mark.django_db
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 UNTIL = int(NOW.timestamp()) + 600
 

@@ -2,6 +2,7 @@
 
 import base64
 import json
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from placement.jobs.nodes.event_intake import record_fact
 from placement.jobs.tick import job_tick
 from placement.models import Job
 from reservations.booking.service import book
-from reservations.models import Reservation, User
+from reservations.models import Reservation, SitePolicy, User
 from reservations.presence.engine_reconciliation import reconcile
 from reservations.rules.window import grid_ceil
 from reservations.store.booking_facts import site_policy
@@ -28,6 +29,9 @@ from tests.placement.nodes import until
 from tests.telemetry.slurm.slurm_processes import SlurmProcesses
 
 AGENT = "slurm-lab"
+GRACE_SECONDS = 3
+PAUSE_SECONDS = 1.5
+"""Between two steps, at most. A step asks the database and Redis."""
 
 
 class LivePortal:
@@ -61,6 +65,10 @@ class LivePortal:
         self.keeper = JobKeeper(node)
         self.desk = OrderDesk(node, publish=lambda fact: None)
         self.read_to = "0"
+        # A stop waits for it, and each wait costs steps.
+        policy = SitePolicy.current()
+        policy.stop_grace_seconds = GRACE_SECONDS
+        policy.save()
 
     def look(self) -> bool:
         """Read Slurm for the board. Return whether it answers."""
@@ -101,7 +109,9 @@ class LivePortal:
         finally:
             self.set_unix_user("")
 
-    def launch(self, made: Reservation, script: str, gpus: int | None = None) -> Job:
+    def launch(
+        self, made: Reservation, script: str, gpus: int | None = None, **more: object
+    ) -> Job:
         """Start a script in a booking."""
         return jobs.launch(
             user=self.user,
@@ -111,6 +121,7 @@ class LivePortal:
             script=script,
             gpu_count=gpus,
             now=timezone.now(),
+            **more,
         )
 
     def step(self) -> None:
@@ -139,7 +150,13 @@ class LivePortal:
             job.refresh_from_db()
             return job.state == state
 
-        until(reached, what=f"job {job.pk} to be {state}")
+        until(reached, what=f"job {job.pk} to be {state}", pause_seconds=PAUSE_SECONDS)
+
+    def works_until(self, condition: Callable[[], object], what: str) -> None:
+        """Work until a condition holds."""
+        until(
+            lambda: self.step() or condition(), what=what, pause_seconds=PAUSE_SECONDS
+        )
 
     def log_of(self, job: Job) -> str:
         """Return the log of a job's attempts, as the agent has it."""

@@ -11,9 +11,14 @@ from placement.models import Job
 from reservations.booking.release import release
 from reservations.models import LedgerEntry
 from tests.placement.agent.slurm.live_portal import LivePortal
-from tests.placement.nodes import until
 
 assert current_app.main == gpuportal.celery.app.main
+SCRIPT = """#!/bin/sh
+echo $SLURM_JOB_RESERVATION $SLURMD_NODENAME $CUDA_VISIBLE_DEVICES
+echo "$GPUPORTAL_JOB $1" $(basename $PWD)
+mkdir -p results; echo 1 >results/loss
+echo step=1 loss=0.5; exit 7
+"""
 
 
 @pytest.mark.once
@@ -22,11 +27,17 @@ def test_a_booking_its_jobs_their_logs_a_stop_and_the_charge(
     portal: LivePortal,
 ) -> None:
     made = portal.book("gp1")
-    first = portal.launch(made, "#!/bin/sh\necho $SLURM_JOB_RESERVATION loss=0.5\n")
-    portal.until(first, Job.State.DONE)
-    until(lambda: portal.step() or log_store.size(first))
-    assert log_store.last_lines(first, 1) == [f"gp_lab1_{made.pk} loss=0.5"]
-    assert first.node.name == "gp1"
+    first = portal.launch(made, SCRIPT, 2, arguments=["a 'b"])
+    portal.until(first, Job.State.FAILED)
+    portal.works_until(lambda: log_store.size(first), "the log")
+    assert log_store.last_lines(first, 3) == [
+        f"gp_lab1_{made.pk} gp1 0,1",
+        f"{first.pk} a 'b work",
+        "step=1 loss=0.5",
+    ]
+    assert (first.node.name, first.exit_code) == ("gp1", 7)
+    (folder,) = portal.keeper.runner.jobs.glob(f"{first.pk}-*")
+    assert (folder / "work/results/loss").read_text() == "1\n"
 
     second = portal.launch(made, "#!/bin/sh\necho on\nwhile :; do sleep 1; done\n")
     portal.until(second, Job.State.RUNNING)
@@ -35,7 +46,8 @@ def test_a_booking_its_jobs_their_logs_a_stop_and_the_charge(
     jobs.stop(job_id=second.pk, user=portal.user, now=timezone.now())
     portal.until(second, Job.State.STOPPED)
     # It may be completing.
-    until(lambda: portal.cluster.run("squeue", "--noheader") == "")
+    squeue = ("squeue", "--noheader")
+    portal.cluster.wait_until(lambda: portal.cluster.run(*squeue) == "")
 
     release(reservation_id=made.pk, user=portal.user, now=timezone.now())
     assert portal.reconcile() == {"release": 1}

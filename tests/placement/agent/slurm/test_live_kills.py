@@ -20,7 +20,6 @@ from reservations.rules.lifecycle import State
 from telemetry.models import SlurmGpu
 from telemetry.rules.slurm_use import SlurmUse
 from tests.placement.agent.slurm.live_portal import LivePortal
-from tests.placement.nodes import until
 from tests.telemetry.slurm.deadly_commands import DeadlyCommands
 
 assert current_app.main == gpuportal.celery.app.main
@@ -31,6 +30,8 @@ pytestmark = [
     pytest.mark.timeout(600),
 ]
 LOOP = "#!/bin/sh\necho begun\nwhile [ ! -e go ]; do sleep 0.2; done\necho over\n"
+HARD = LOOP.replace("echo begun", "trap '' TERM\necho begun")
+"""It ends only by SIGKILL, which Slurm sends after KillWait (15 s)."""
 
 
 class Killer:
@@ -70,12 +71,22 @@ class Killer:
         assert before == list(Reservation.objects.values_list("pk", "state", "version"))
 
     def resumed(self) -> bool:
-        """Resume a drained node. Return whether both nodes can be used."""
-        # It is refused until the node has registered.
+        """Resume node gp1. It is refused until the node has registered."""
         resume = ("NodeName=gp1", "State=RESUME")
         self.cluster.run("scontrol", "update", *resume, check=False)
-        states = self.cluster.run("sinfo", "-hNo", "%T")
-        return "drain" not in states and "*" not in states
+        state = self.cluster.run("sinfo", "-hNo", "%T", "--nodes=gp1")
+        return "drain" not in state and "*" not in state
+
+    def has_begun(self, job: Job) -> bool:
+        """Return whether a job has begun. If Slurm queued it again, let it start now
+        and not after two minutes."""
+        for line in self.cluster.run("squeue", "-ho", "%A %r").splitlines():
+            number, _, why = line.partition(" ")
+            if why == "BeginTime":
+                self.cluster.run(
+                    "scontrol", "update", f"JobId={number}", "StartTime=now"
+                )
+        return "begun" in self.portal.log_of(job)
 
     def wait_for_nodes(self) -> None:
         """Wait until both nodes have registered, and the board shows it."""
@@ -86,7 +97,7 @@ class Killer:
         """Start the controller, and reconcile until nothing is left to do."""
         self.cluster.start_slurmctld()
         assert self.portal.look()
-        until(self.is_as_booked, what="everything to be as booked")
+        self.cluster.wait_until(self.is_as_booked)
         kinds = set(LedgerEntry.objects.values_list("kind", flat=True))
         assert not kinds & {"refund"}
         assert not Reservation.objects.filter(state=State.REFUNDED).exists()
@@ -176,13 +187,13 @@ def test_the_daemons_are_killed_in_each_state_of_a_job(killer: Killer) -> None:
     cluster.wait_for_saved_jobs()
 
     def says(job: Job, words: str) -> None:
-        until(lambda: portal.step() or words in portal.log_of(job), what=words)
+        portal.works_until(lambda: words in portal.log_of(job), words)
 
     # Being submitted. The second one is accepted, and the controller forgets it.
     found = []
-    for when in ("before", "after"):
+    for when, script in (("before", LOOP), ("after", HARD)):
         commands.arm(when, "sbatch")
-        found.append(portal.launch(made, LOOP, 2))
+        found.append(portal.launch(made, script, 2))
         says(found[-1], "The portal tries again")
         assert commands.fired()
         killer.is_away()
@@ -190,17 +201,27 @@ def test_the_daemons_are_killed_in_each_state_of_a_job(killer: Killer) -> None:
         says(found[-1], "Slurm answers again")
 
     # Pending, while the node dies too.
-    until(lambda: killer.jobs() == {"PENDING": 2}, what="two jobs that wait")
+    cluster.wait_until(lambda: killer.jobs() == {"PENDING": 2})
     cluster.wait_for_saved_jobs()
     for name in ("slurmctld", "gp1"):
         cluster.kill(name)
     killer.is_away()
     killer.restart()
+
+    # Starting: the controller gives them the node, whose slurmd is dead again.
+    partition = ("scontrol", "update", "PartitionName=main")
+    cluster.run(*partition, "State=DOWN")
     cluster.start_slurmd("gp1")
     cluster.wait_until(killer.resumed)
+    cluster.kill("gp1")
+    cluster.run(*partition, "State=UP")
+    cluster.wait_until(lambda: killer.jobs() == {"RUNNING": 2})
+    portal.step()
+    assert not any("begun" in portal.log_of(job) for job in found)
+    cluster.start_slurmd("gp1")
     for job in found:
+        portal.works_until(lambda job=job: killer.has_begun(job), "a job that begins")
         portal.until(job, Job.State.RUNNING)
-        says(job, "begun")
 
     # Running, and the first one ends before anybody can report it.
     cluster.wait_for_saved_jobs()
@@ -212,17 +233,25 @@ def test_the_daemons_are_killed_in_each_state_of_a_job(killer: Killer) -> None:
     portal.until(found[0], Job.State.DONE)
     killer.restart()
     cluster.start_slurmd("gp1")
-    until(lambda: killer.jobs()["RUNNING"] == 1)
+    cluster.wait_until(lambda: killer.jobs()["RUNNING"] == 1)
 
     # Being stopped.
     cluster.wait_for_saved_jobs()
     commands.arm("before", "scancel")
     jobs.stop(job_id=found[1].pk, user=portal.user, now=timezone.now())
-    until(lambda: portal.step() or commands.fired(), what="a stop")
+    portal.works_until(commands.fired, "a stop")
     killer.is_away()
     portal.until(found[1], Job.State.STOPPED)
     killer.restart()
-    until(lambda: portal.step() or not killer.jobs()["RUNNING"], what="the cancel")
+
+    # Completing: the controller has taken the cancel, and not stored it.
+    portal.works_until(lambda: killer.jobs()["COMPLETING"], "the cancel")
+    for name in ("slurmctld", "gp1"):
+        cluster.kill(name)
+    killer.is_away()
+    killer.restart()
+    cluster.start_slurmd("gp1")
+    portal.works_until(lambda: not +killer.jobs(), "the end of the job")
     for job in found:
         log = portal.log_of(job)
         assert log.count("begun\n") == 1

@@ -69,12 +69,13 @@ def test_a_program_may_end_well_after_term(tmp_path):
 
 def test_a_job_that_slurm_starts_again_does_nothing(tmp_path):
     program = ("sh", "-c", f"echo >>{tmp_path}/ran")
-    job = started(tmp_path, *program, SLURM_RESTART_COUNT="1")
-    assert job.communicate()[0] == f"{REQUEUED}\n"
-    assert not (tmp_path / "ran").exists()
+    # Slurm counts a start that slurmd has not heard of. It has not run, so it runs now.
+    again = {"SLURM_RESTART_COUNT": "1"}
+    assert started(tmp_path, *program, **again).communicate()[0] == ""
     # The same attempt was submitted twice, because the controller forgot the first one.
-    for words in ("", f"{REQUEUED}\n"):
-        assert started(tmp_path, *program).communicate()[0] == words
+    for more in (again, {}):
+        job = started(tmp_path, *program, **more)
+        assert job.communicate()[0] == f"{REQUEUED}\n"
     assert (tmp_path / "ran").read_text() == "\n"
 
 
@@ -210,18 +211,31 @@ def test_a_controller_that_dies_after_the_ping_is_no_refusal(
         slurm_client.ask(["scontrol", "update"])
 
 
-def test_a_cancel_without_an_answer_is_repeated(tmp_path, monkeypatch):
+def test_a_cancel_is_repeated_until_slurm_has_ended_the_job(tmp_path, monkeypatch):
     folder = JobFolder.of(tmp_path, ORDER.job, ORDER.attempt, ORDER.key)
     folder.path.mkdir(parents=True)
     folder.write("order", {"payload": ORDER.payload()})
     asked = mock.Mock(side_effect=SlurmUnavailable("the controller does not answer"))
+    seen = mock.Mock(return_value=state("RUNNING"))
     monkeypatch.setattr(slurm_client, "cancel", asked)
+    monkeypatch.setattr(slurm_client, "find", seen)
     slurm_job.cancel(ORDER, folder)
     slurm_job.cancel_marked(tmp_path)
+    # The controller takes it, and dies before it has stored that.
     asked.side_effect = None
     slurm_job.cancel_marked(tmp_path)
     slurm_job.cancel_marked(tmp_path)
-    assert asked.call_count == 3
+    seen.return_value = state("COMPLETING")
+    slurm_job.cancel_marked(tmp_path)
+    assert asked.call_count == 5
+    seen.return_value = state("CANCELLED")
+    for _ in range(2):
+        slurm_job.cancel_marked(tmp_path)
+    assert (asked.call_count, seen.call_count) == (5, 6)
+    # One that Slurm no longer knows is over.
+    seen.return_value = None
+    slurm_job.cancel(ORDER, folder)
+    assert asked.call_count == 5
 
 
 def test_a_refused_question_is_told_once(slurm, tmp_path, capfd):
