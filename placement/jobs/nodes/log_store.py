@@ -10,7 +10,7 @@ import json
 import logging
 import os
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
@@ -36,6 +36,10 @@ ends a Job, because the Job may still print during its grace.
 TAIL_BYTES = 64 * 1024
 MOST_READ_BYTES = 2**20
 MOST_POINTS = 1000
+MOST_KINDS = 50
+"""Sets of names whose rows are thinned apart. A log that has more thins the others
+together."""
+OTHER_KINDS = ""
 DROPPED_A_LOOK = 50
 """Jobs whose logs are deleted in one run. Each costs a listing of the folder."""
 MOST_QUERIED = 1000
@@ -459,17 +463,48 @@ def _line_at(job: Job, at: int, length: int, part: int) -> LogMatch:
 
 
 def _add_point(state: dict[str, Any], row: dict[str, float]) -> None:
-    if state["seen"] % state["stride"] == 0:
+    """Keep a row, or only every second, fourth and so on of those with its names.
+
+    So a curve of few points, as that of an evaluation, keeps them all.
+    """
+    kinds, kind = state["kinds"], _names(row)
+    if kind not in kinds and len(kinds) >= MOST_KINDS:
+        kind = OTHER_KINDS
+    stride, seen = kinds.get(kind, (1, 0))
+    kinds[kind] = [stride, seen + 1]
+    if seen % stride == 0:
         state["rows"].append(row)
-    state["seen"] += 1
     if len(state["rows"]) > MOST_POINTS:
-        state["rows"] = state["rows"][::2]
-        state["stride"] *= 2
+        _thin(state)
+
+
+def _thin(state: dict[str, Any]) -> None:
+    """Drop every second row of each kind that has more than half of its share."""
+    kinds = state["kinds"]
+    of_rows = [
+        kind if kind in kinds else OTHER_KINDS
+        for kind in (_names(row) for row in state["rows"])
+    ]
+    counts = Counter(of_rows)
+    share = len(of_rows) / len(counts)
+    kept, passed = [], Counter[str]()
+    for kind, row in zip(of_rows, state["rows"], strict=True):
+        if counts[kind] <= share / 2 or passed[kind] % 2 == 0:
+            kept.append(row)
+        passed[kind] += 1
+    state["rows"] = kept
+    for kind, count in counts.items():
+        if count > share / 2:
+            kinds[kind][0] *= 2
+
+
+def _names(row: dict[str, float]) -> str:
+    return " ".join(sorted(row))
 
 
 def _fresh() -> dict[str, Any]:
     output = asdict(TrainingOutput())
-    return {"offset": 0, "stride": 1, "seen": 0, "rows": [], "output": output}
+    return {"offset": 0, "kinds": {}, "rows": [], "output": output}
 
 
 def _read_state(path: Path) -> dict[str, Any]:

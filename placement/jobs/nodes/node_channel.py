@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from django.contrib.auth.decorators import login_not_required
+from django.core.exceptions import BadRequest
 from django.db.models import Q
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.utils import timezone
@@ -190,8 +191,14 @@ def body_of(request: HttpRequest) -> bytes:
 
     `request.body` would keep it with the request. Requests are in reference cycles,
     so many bodies would wait for the garbage collector.
+
+    Raises:
+        BadRequest: the node has given the request up, and the server has closed it.
     """
-    return request.read(length_of(request))
+    try:
+        return request.read(length_of(request))
+    except ValueError as error:
+        raise BadRequest(str(error)) from None
 
 
 def number(request: HttpRequest, name: str) -> int | None:

@@ -3,6 +3,7 @@
 import fcntl
 import time
 from datetime import timedelta
+from itertools import pairwise
 
 import pytest
 from django.utils import timezone
@@ -116,6 +117,29 @@ def test_one_process_reads_a_log_for_numbers_at_a_time(job):
 
 # Files only.
 @pytest.mark.once
+def test_the_few_points_of_an_evaluation_are_kept_beside_many_others(job):
+    lines = []
+    for step in range(1, 6001):
+        lines.append(f"step={step} loss={1 / step:.6f}")
+        if step % 500 == 0:
+            lines.append(f"step={step} eval_loss={2 / step:.6f}")
+    write(job, ("\n".join(lines) + "\n").encode())
+    rows = log_store.numbers(job).rows
+    of_evaluation = [row["step"] for row in rows if "eval_loss" in row]
+    assert of_evaluation == list(range(500, 6001, 500))
+    of_training = [row["step"] for row in rows if "loss" in row]
+    assert 400 < len(of_training) <= log_store.MOST_POINTS
+    gaps = {after - before for before, after in pairwise(of_training)}
+    assert gaps == {8.0}
+
+
+def test_names_without_end_are_thinned_together(job):
+    lines = (f"step={n} loss_{n}=0.5\n" for n in range(1, 3001))
+    write(job, "".join(lines).encode())
+    rows = log_store.numbers(job).rows
+    assert 0 < len(rows) <= log_store.MOST_POINTS
+
+
 def test_a_million_lines_become_a_chart_that_a_browser_can_draw(job):
     lines = b"".join(b"step=%d loss=1.0\n" % n for n in range(1_000_000))
     for start in range(0, len(lines), 2**20):

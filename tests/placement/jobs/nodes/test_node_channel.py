@@ -2,8 +2,11 @@
 
 import hashlib
 import threading
+from io import BytesIO
 
 import pytest
+from django.core.exceptions import BadRequest
+from django.core.handlers.asgi import ASGIRequest
 from django.http import RawPostDataException
 from django.test import Client
 from django.utils import timezone
@@ -16,6 +19,7 @@ from placement.agent.portal_channel import (
     upload_log,
 )
 from placement.jobs.nodes import log_store
+from placement.jobs.nodes.node_channel import body_of
 from placement.models import Job
 from reservations.rules.lifecycle import State
 from tests.factories import make_gpus, make_node, make_reservation
@@ -222,3 +226,13 @@ def test_the_nodes_side_and_the_webs_side_understand_each_other(
         upload_log(**up, offset_bytes=6, data=b"x")
     with pytest.raises(ChannelDown):
         upload_log(**{**up, "web_url": "http://127.0.0.1:1"}, offset_bytes=6, data=b"x")
+
+
+def test_a_request_that_its_node_gave_up_is_a_bad_one():
+    body = BytesIO(b"24")
+    headers = [(b"content-length", b"2")]
+    scope = {"method": "POST", "path": "/node/v1/ssh", "headers": headers}
+    request = ASGIRequest(scope | {"query_string": b""}, body)
+    body.close()
+    with pytest.raises(BadRequest):
+        body_of(request)
