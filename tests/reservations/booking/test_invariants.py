@@ -372,7 +372,7 @@ def test_books_calendar_and_quotas_hold_whatever_people_do(
         ),
     )
     @settings(
-        max_examples=on_each(sqlite=10, postgresql=3),
+        max_examples=on_each(sqlite=6, postgresql=3),
         deadline=None,
         derandomize=True,
         database=None,

@@ -152,7 +152,7 @@ def test_whatever_is_handed_on_cut_and_repeated_the_books_and_quotas_hold(
         ),
     )
     @settings(
-        max_examples=on_each(sqlite=10, postgresql=3),
+        max_examples=on_each(sqlite=6, postgresql=3),
         deadline=None,
         derandomize=True,
         database=None,
