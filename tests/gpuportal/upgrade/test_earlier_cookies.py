@@ -8,7 +8,7 @@ import pytest
 from asgiref.sync import sync_to_async
 from asgiref.testing import ApplicationCommunicator
 from django.contrib.sessions.models import Session
-from django.db import connection
+from django.db import connection, connections
 from django.db.migrations.recorder import MigrationRecorder
 from django.middleware.csrf import get_token
 from django.test import Client, RequestFactory
@@ -34,6 +34,8 @@ def key(settings):
     upgraded(timedelta(hours=1))
     yield client.cookies["sessionid"].value
     earlier_cookies._last_end.cache_clear()
+    # The thread of database_sync_to_async stays and would keep its connection.
+    asyncio.run(sync_to_async(connections.close_all)())
 
 
 def upgraded(later: timedelta) -> None:
