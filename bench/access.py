@@ -198,7 +198,14 @@ def measure(args: argparse.Namespace, folder: Path) -> None:
         sshd = stack.enter_context(ssh_server(folder / "sshd"))
         node = stack.enter_context(
             process(
-                *("-m", "bench.rig.ssh_node", str(folder), url, token, str(sshd.port))
+                *(
+                    "-m",
+                    "bench.rig.tunnel_node",
+                    str(folder),
+                    url,
+                    token,
+                    str(sshd.port),
+                )
             )
         )
         client = redis.Redis.from_url(settings.REDIS_URL)

@@ -39,6 +39,10 @@ NOT_TO_BROWSER = frozenset(
 )
 FRAMES = (b"content-security-policy", b"frame-ancestors 'self'")
 """No other origin may show a workspace in a frame. A second policy only restricts."""
+REFUSED_STARTS = (b"access-control-", b"x-accel-", b"x-sendfile", b"x-lighttpd-")
+"""Beginnings of further names. A proxy in front obeys the last three. With
+X-Accel-Redirect nginx sends a file that only its operator may read.
+"""
 _TARGET = re.compile(rb"/[!-~]*")
 _LENGTH = re.compile(rb"[0-9]{1,18}")
 _COOKIE_NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
@@ -175,7 +179,7 @@ def to_browser(headers: Sequence[Header]) -> list[Header]:
     kept = [
         (name, value)
         for name, value in known
-        if name not in dropped and not name.startswith(b"access-control-")
+        if name not in dropped and not name.startswith(REFUSED_STARTS)
     ]
     cookies = [
         (b"set-cookie", cookie)

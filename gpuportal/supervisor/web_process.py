@@ -15,6 +15,7 @@ import socket
 import uvicorn
 
 from gpuportal import systemd
+from placement.protocol.node_http import UNSENT_BYTES
 
 ACCEPTED_SECONDS = 0.5
 """How long a connection that was just accepted may take to send its request."""
@@ -41,6 +42,11 @@ def main() -> None:
     parser.add_argument("--fd", type=int, required=True, help="the open port")
     parser.add_argument("--app", default="gpuportal.asgi:application")
     options = parser.parse_args()
+    with socket.socket(fileno=os.dup(options.fd)) as listener:
+        if listener.family != socket.AF_UNIX:
+            # Accepted connections inherit it.
+            option = (socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT)
+            listener.setsockopt(*option, UNSENT_BYTES)
     PatientServer(
         uvicorn.Config(
             options.app,

@@ -8,7 +8,6 @@ over the same websocket, and only within its credit.
 import asyncio
 import logging
 import secrets
-from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,7 +47,7 @@ from placement.protocol.stream_frames import (
     unpack_frame,
 )
 from placement.protocol.stream_refusal import BROKEN, LOST
-from placement.protocol.stream_state import CreditCheck, StreamViolation
+from placement.protocol.stream_state import CreditCheck, FrameQueue, StreamViolation
 
 logger = logging.getLogger(__name__)
 
@@ -78,23 +77,22 @@ class _Relay:
         self.id = secrets.token_hex(8)
         self.lists = FrameLists(client)
         self.streams: dict[str, _Passing] = {}
-        self._near: deque[Frame] = deque()
-        """Frames of this process for the node. The credit bounds them."""
+        self._outbox = FrameQueue()
         self._filled = asyncio.Event()
 
     async def run(self) -> None:
         """Carry streams until the node leaves, its token is invalid, or the broker is
         unreachable.
         """
-        read_here(DOWN + self.id, self._take_near)
+        read_here(DOWN + self.id, self._pass_down)
         try:
             await stay_alive(self.redis, self.id)
             # The newest websocket of a node gets its new streams.
             await note_node(self.redis, self.socket.node, self.id)
             await self.socket.run(
                 self._receive_frames(),
-                self._send_far_frames(),
-                self._send_near_frames(),
+                self._receive_far_frames(),
+                self._send_frames(),
                 self._keep_alive(),
                 self.lists.run(),
             )
@@ -123,26 +121,23 @@ class _Relay:
             )
             for stream, passing in list(self.streams.items()):
                 if passing.reply in gone:
-                    await self._send(CloseFrame(stream, LOST))
+                    self._send(CloseFrame(stream, LOST))
                     self.streams.pop(stream, None)
             await asyncio.sleep(WAIT_SECONDS)
 
-    async def _send_far_frames(self) -> None:
+    async def _receive_far_frames(self) -> None:
         async for data in frames_of(self.redis, DOWN + self.id):
-            await self._pass_down(unpack_frame(data))
+            self._pass_down(unpack_frame(data))
 
-    def _take_near(self, frame: Frame) -> None:
-        self._near.append(frame)
-        self._filled.set()
-
-    async def _send_near_frames(self) -> None:
+    async def _send_frames(self) -> None:
         while True:
             await self._filled.wait()
             self._filled.clear()
-            while self._near:
-                await self._pass_down(self._near.popleft())
+            while frame := self._outbox.take():
+                data = pack_frame(frame)
+                await self.socket.send({"type": "websocket.send", "bytes": data})
 
-    async def _pass_down(self, frame: Frame) -> None:
+    def _pass_down(self, frame: Frame) -> None:
         if isinstance(frame, OpenFrame):
             if self.socket.ended.is_set():
                 self.lists.put(UP + frame.reply, [CloseFrame(frame.stream, LOST)])
@@ -156,10 +151,11 @@ class _Relay:
         if isinstance(frame, CloseFrame):
             passing.ended_by_web = True
             self._forget_ended(frame, passing)
-        await self._send(frame)
+        self._send(frame)
 
-    async def _send(self, frame: Frame) -> None:
-        await self.socket.send({"type": "websocket.send", "bytes": pack_frame(frame)})
+    def _send(self, frame: Frame) -> None:
+        self._outbox.put(frame)
+        self._filled.set()
 
     async def _receive_frames(self) -> None:
         while True:
@@ -173,9 +169,9 @@ class _Relay:
                 continue
             passing = self.streams.get(frame.stream)
             if passing is not None:
-                await self._pass_up(frame, passing)
+                self._pass_up(frame, passing)
 
-    async def _pass_up(self, frame: Frame, passing: _Passing) -> None:
+    def _pass_up(self, frame: Frame, passing: _Passing) -> None:
         try:
             passing.credit.came_from_node(frame)
             if passing.ended_by_node and isinstance(frame, DataFrame):
@@ -183,7 +179,7 @@ class _Relay:
         except StreamViolation as violation:
             logger.warning("%s broke a stream: %s", self.socket.node, violation)
             frame = CloseFrame(frame.stream, BROKEN)
-            await self._send(frame)
+            self._send(frame)
         if isinstance(frame, CloseFrame):
             passing.ended_by_node = True
             self._forget_ended(frame, passing)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import Awaitable, Callable
 from urllib.parse import urlsplit
 
@@ -11,12 +12,23 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import WebSocketException
 
 from placement.agent.job_folder import NodeView
+from placement.protocol.node_http import UNSENT_BYTES
 
 OPEN_SECONDS = 10
 RENEWAL_SECONDS = 5.0
 """Between two looks whether the node shows another token."""
 
 logger = logging.getLogger(__name__)
+
+
+class _PromptConnection(ClientConnection):
+    """A connection whose messages wait in this process, not in the kernel."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Limit what the kernel takes."""
+        super().connection_made(transport)
+        own = transport.get_extra_info("socket")
+        own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
 
 
 class _NoRedirectConnect(connect):
@@ -46,6 +58,7 @@ def portal_socket(node: NodeView, address: str, *, most_bytes: int) -> connect:
         origin=f"{web.scheme}://{web.netloc}",  # type: ignore[arg-type]
         max_size=most_bytes,
         compression=None,
+        create_connection=_PromptConnection,
         proxy=None,
         open_timeout=OPEN_SECONDS,
     )

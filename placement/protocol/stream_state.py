@@ -6,8 +6,10 @@ no loop and no clock. See docs/design/placement.md#streams.
 
 from __future__ import annotations
 
+import heapq
 from collections import deque
 from dataclasses import dataclass
+from itertools import count
 
 from placement.protocol.stream_frames import (
     PIECE_BYTES,
@@ -22,6 +24,8 @@ RETURN_SHARE = 2
 """Credit is given back in steps of at least a window divided by this. The sender can
 then always wait for half a window.
 """
+FRAME_COST_BYTES = 256
+"""What a frame counts in a `FrameQueue` beside its body."""
 
 
 class StreamViolation(Exception):
@@ -200,3 +204,63 @@ class CreditCheck:
             raise StreamViolation("a node opens no stream")
         if self._from_node_bytes < 0 or self._to_node_bytes > WINDOW_BYTES:
             raise StreamViolation("the credit is used up, or more than a window")
+
+
+class FrameQueue:
+    """Frames of many streams that wait for one websocket.
+
+    Each stream gets the same share of its bytes, and its frames keep their order. So a
+    key that is typed does not wait behind the windows of all copies. It waits for the
+    frames that are on their way already.
+
+    This is fair queueing (A. Demers, S. Keshav and S. Shenker, "Analysis and Simulation
+    of a Fair Queueing Algorithm", SIGCOMM 1989): the next frame is the one that would
+    be complete first if all streams sent at once, each at the same rate. The credit of
+    the streams bounds the memory.
+    """
+
+    def __init__(self) -> None:
+        self._frames: dict[str, deque[tuple[int, Frame]]] = {}
+        """Frames of each stream, with the round in which each is complete."""
+        self._heads: list[tuple[int, int, str]] = []
+        """A heap with the first frame of each stream."""
+        self._finished: dict[str, int] = {}
+        """The round in which the last frame of a stream is complete."""
+        self._round = 0
+        """Bytes that each stream with frames could send until now."""
+        self._number = count()
+
+    def put(self, frame: Frame) -> None:
+        """Let a frame wait for its turn."""
+        start = max(self._round, self._finished.get(frame.stream, 0))
+        finish = self._finished[frame.stream] = start + _cost_bytes(frame)
+        waiting = self._frames.setdefault(frame.stream, deque())
+        waiting.append((finish, frame))
+        if len(waiting) == 1:
+            heapq.heappush(self._heads, (finish, next(self._number), frame.stream))
+
+    def take(self) -> Frame | None:
+        """Return the frame whose turn it is, or None."""
+        if not self._heads:
+            return None
+        streams = len(self._heads)
+        _, _, stream = heapq.heappop(self._heads)
+        waiting = self._frames[stream]
+        _, frame = waiting.popleft()
+        self._round += _cost_bytes(frame) // streams
+        if waiting:
+            head = (waiting[0][0], next(self._number), stream)
+            heapq.heappush(self._heads, head)
+        else:
+            del self._frames[stream]
+            if isinstance(frame, CloseFrame):
+                self._finished.pop(stream, None)
+        if not self._heads:
+            self._finished.clear()
+            self._round = 0
+        return frame
+
+
+def _cost_bytes(frame: Frame) -> int:
+    body_bytes = len(frame.body) if isinstance(frame, DataFrame) else 0
+    return FRAME_COST_BYTES + body_bytes

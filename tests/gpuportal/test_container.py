@@ -15,6 +15,7 @@ import yaml
 
 from gpuportal.supervisor import web_process
 from gpuportal.supervisor.web_generations import open_socket
+from placement.protocol.node_http import UNSENT_BYTES
 from tests.gpuportal.test_deploy import unit
 from tests.house.walk import ROOT
 
@@ -77,9 +78,17 @@ def test_the_web_process_is_that_of_the_unit_on_a_socket(
     passed: dict[str, object] = {}
     monkeypatch.setattr(web_process.uvicorn, "Config", lambda _, **m: passed.update(m))
     monkeypatch.setattr(web_process, "PatientServer", MagicMock())
-    monkeypatch.setattr("sys.argv", ["web_process", "--fd", "3"])
+    listener = socket.create_server(("127.0.0.1", 0))
+    monkeypatch.setattr("sys.argv", ["web_process", "--fd", str(listener.fileno())])
     web_process.main()
     assert passed["forwarded_allow_ips"] == "127.0.0.1"
+    with listener, socket.create_connection(listener.getsockname()):
+        accepted, _ = listener.accept()
+        option = (socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT)
+        with accepted:
+            assert accepted.getsockopt(*option) == UNSENT_BYTES
+    unix = open_socket(tmp_path / "unix.sock")
+    monkeypatch.setattr("sys.argv", ["web_process", "--fd", str(unix)])
     done = start("web")
     assert done.returncode == 0, done.stderr
     line, *environ = done.stdout.splitlines()
@@ -90,6 +99,7 @@ def test_the_web_process_is_that_of_the_unit_on_a_socket(
     assert f"--uds {tmp_path}/web.sock" in line and "FORWARDED_ALLOW_IPS=*" in environ
     monkeypatch.setenv("FORWARDED_ALLOW_IPS", "*")
     web_process.main()
+    os.close(unix)
     assert passed["forwarded_allow_ips"] == "*"
     # Requests that were begun have their time before the container is killed.
     grace = int(SERVICES["web"]["stop_grace_period"].removesuffix("s"))

@@ -15,7 +15,6 @@ import logging
 import random
 import threading
 import time
-from collections import deque
 from collections.abc import Mapping
 
 import uvloop
@@ -41,6 +40,7 @@ from placement.protocol.stream_frames import (
     unpack_frame,
 )
 from placement.protocol.stream_refusal import ENDED, StreamRefused
+from placement.protocol.stream_state import FrameQueue
 from telemetry.protocol.back_off import BackOff
 
 ADDRESS = "/ws/node/streams/"
@@ -61,19 +61,20 @@ class _Link:
     def __init__(self) -> None:
         self.tasks: dict[asyncio.Task[None], str] = {}
         """The services that run, with the names of their streams."""
-        self.outbox: deque[bytes] = deque()
+        self.outbox = FrameQueue()
         self.filled = asyncio.Event()
 
     def push(self, frames: list[Frame]) -> None:
-        self.outbox.extend(map(pack_frame, frames))
+        for frame in frames:
+            self.outbox.put(frame)
         self.filled.set()
 
     async def send_all(self, socket: ClientConnection) -> None:
         while True:
             await self.filled.wait()
             self.filled.clear()
-            while self.outbox:
-                await socket.send(self.outbox.popleft())
+            while frame := self.outbox.take():
+                await socket.send(pack_frame(frame))
 
 
 class NodeStreams:

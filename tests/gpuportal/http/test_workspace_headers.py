@@ -80,6 +80,10 @@ def test_an_answer_keeps_its_cookies_at_its_host():
         (b"Connection", b"X-Hop"),
         (b"X-Hop", b"1"),
         (b"Strict-Transport-Security", b"max-age=1; includeSubDomains"),
+        (b"X-Accel-Redirect", b"/protected/backup.tar"),
+        (b"X-Accel-Expires", b"86400"),
+        (b"X-Sendfile", b"/etc/shadow"),
+        (b"X-LIGHTTPD-send-file", b"/etc/shadow"),
         (b"X-Own", b"kept"),
     ]
     assert to_browser(given) == [

@@ -3,7 +3,7 @@
 from collections import deque
 
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -20,7 +20,12 @@ from placement.protocol.stream_frames import (
     unpack_frame,
 )
 from placement.protocol.stream_refusal import refusal_of
-from placement.protocol.stream_state import CreditCheck, StreamEnd, StreamViolation
+from placement.protocol.stream_state import (
+    CreditCheck,
+    FrameQueue,
+    StreamEnd,
+    StreamViolation,
+)
 
 NAME = "a" * 32
 SIDES = st.sampled_from((0, 1))
@@ -223,3 +228,48 @@ def test_what_a_node_gives_as_a_reason_is_one_of_the_known_codes():
     assert refusal_of("made-up", "x").code == "stream-broken"
     assert str(refusal_of("stream-lost", "")) == "The connection to the node was lost."
     assert refusal_of("too-large", "").code == "stream-broken", "without a sentence"
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2000)), max_size=40))
+def test_a_queue_keeps_the_order_of_each_stream_and_loses_nothing(actions):
+    """An action of size 0 takes a frame, another puts one."""
+    queue, put, taken = FrameQueue(), [], []
+    for stream, size in actions:
+        if size:
+            put.append(DataFrame(str(stream), body=b"%d" % len(put) + bytes(size)))
+            queue.put(put[-1])
+        elif frame := queue.take():
+            taken.append(frame)
+    while frame := queue.take():
+        taken.append(frame)
+    assert len(taken) == len(put)
+    for stream in "0123":
+        theirs = [
+            [one for one in all_ if one.stream == stream] for all_ in (put, taken)
+        ]
+        assert theirs[0] == theirs[1]
+
+
+def test_a_key_waits_for_no_window_and_copies_get_equal_shares():
+    queue, piece = FrameQueue(), bytes(PIECE_BYTES)
+    copies = [str(number) for number in range(8)]
+    for copy in copies:
+        for _ in range(4):
+            queue.put(DataFrame(copy, body=piece))
+    assert queue.take() == DataFrame("0", body=piece)
+    for _ in range(3):
+        queue.put(DataFrame("key", body=b"x"))
+        assert queue.take() == DataFrame("key", body=b"x")
+    rest = [queue.take().stream for _ in range(31)]
+    assert [rest[start : start + 8] for start in (7, 15)] == [copies] * 2
+    assert queue.take() is None
+
+
+def test_many_small_frames_are_no_way_to_more_than_a_share():
+    queue = FrameQueue()
+    for _ in range(4000):
+        queue.put(DataFrame("flood", body=b"x"))
+    for _ in range(2):
+        queue.put(DataFrame("copy", body=bytes(PIECE_BYTES)))
+    first = [queue.take().stream for _ in range(4002)]
+    assert 900 < first.index("copy") < 1000

@@ -1,16 +1,20 @@
 """Both ends of the tunnel against a peer that breaks the protocol."""
 
 import asyncio
+import socket
 import time
 from pathlib import Path
 
 import pytest
 from asgiref.sync import sync_to_async
+from websockets.asyncio.server import serve
 
 from placement.agent.job_folder import JobFolder
+from placement.agent.portal_socket import portal_socket
 from placement.agent.process import serving_socket
 from placement.agent.serving.server_client import NoAnswer, ask
 from placement.agent.serving.tunnel import ServeTunnels
+from placement.protocol.node_http import UNSENT_BYTES
 from placement.protocol.serving_frames import (
     MOST_ANSWER_BYTES,
     Call,
@@ -90,6 +94,16 @@ async def test_a_stopped_job_with_a_full_queue_does_not_block_the_event_loop(
     accepted, _ = listener.accept()
     for one in (first, await waiting, accepted, listener):
         one.close()
+
+
+async def test_what_a_node_cannot_send_yet_does_not_pile_up_in_the_kernel(tmp_path):
+    async with serve(lambda opened: opened.wait_closed(), "127.0.0.1", 0) as portal:
+        port = portal.sockets[0].getsockname()[1]
+        here = make_settings(tmp_path, web_url=f"http://127.0.0.1:{port}")
+        async with portal_socket(here, "/ws/node/streams/", most_bytes=1) as opened:
+            own = opened.transport.get_extra_info("socket")
+            option = (socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT)
+            assert own.getsockopt(*option) == UNSENT_BYTES
 
 
 @pytest.mark.django_db(transaction=True)

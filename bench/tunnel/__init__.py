@@ -1,0 +1,1 @@
+"""Streams and calls between the portal and a node."""
