@@ -362,7 +362,7 @@ def _forward_flops(
         if one.component == "mlp" and shape is not None and shape.experts and routed:
             shared = sum(x.outputs * x.inputs * x.copies for x in one.linears)
             stacked = max(0, used - shared)
-            used = shared + stacked * shape.experts_per_token // shape.experts
+            used = shared + stacked * shape.experts_run // shape.experts
         elif shape is None:
             used -= int(one.routed_parameters * (1 - spec.routed_ratio))
         matrices += used

@@ -67,9 +67,15 @@ def experts(
     inner = shape.expert_intermediate or shape.intermediate
     inner = max(1, inner // (expert_degree or t))
     rows = x.elements // shape.hidden
-    chosen = rows * shape.experts_per_token
+    chosen = rows * shape.experts_run
     linear(tape, x, shape.hidden, shape.experts, bias=False, component="router")
-    routed = tape.simple([x], chosen * shape.hidden, x.width, kept_bytes=24 * chosen)
+    if shape.every_expert:
+        copies = tape.simple([x], chosen * shape.hidden, x.width)
+        routed = tape.simple([copies], copies.elements, x.width, kept=[copies])
+    else:
+        routed = tape.simple(
+            [x], chosen * shape.hidden, x.width, kept_bytes=24 * chosen
+        )
     others = max(1, shape.experts // spread) - 1
     ups = 2 if shape.gated else 1
     up = linear(
@@ -98,8 +104,10 @@ def experts(
         component="mlp",
         extra=others * inner * shape.hidden,
     )
-    weighted = tape.simple([down], down.elements, down.width, kept=[down])
-    out = tape.simple([weighted], x.elements, x.width)
+    if not shape.every_expert:
+        # The scores weight the results. Llama 4 has weighted the inputs.
+        down = tape.simple([down], down.elements, down.width, kept=[down])
+    out = tape.simple([down], x.elements, x.width)
     if not shape.shared_intermediate:
         return out
     shared = _dense(tape, shape, x, max(1, shape.shared_intermediate // t))

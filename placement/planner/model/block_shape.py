@@ -26,7 +26,8 @@ class TransformerShape:
     activation: Literal["relu", "gelu", "gelu_new", "gelu_tanh", "silu", "quick_gelu"]
     gated: bool = False
     biases: bool = False
-    rotary: Literal["none", "full", "partial"] = "none"
+    rotary: Literal["none", "full", "partial", "complex"] = "none"
+    """complex: pairs of numbers are multiplied as complex fp32 numbers (Llama 4)."""
     fused_qkv: bool = False
     """Queries, keys and values are views of one tensor, which stays whole for that
     reason.
@@ -38,6 +39,10 @@ class TransformerShape:
     qk_norm: bool = False
     qk_norm_whole: bool = False
     """The norm runs over all heads together (OLMo 2, OLMoE), not for each head."""
+    qk_unit: bool = False
+    """Queries and keys are divided by their root mean square after the rotation,
+    without trained weights (Llama 4).
+    """
     norm_place: Literal["before", "after", "both", "output"] = "before"
     """Tensors that a sublayer normalizes: its input (before), the sum with the residual
     stream (after), input and output (both), its output alone (output: OLMo 2).
@@ -64,6 +69,10 @@ class TransformerShape:
     """A sigmoid of the input scales that MLP (Qwen 2 MoE)."""
     expert_biases: bool = False
     """Experts and their router have biases (gpt-oss)."""
+    every_expert: bool = False
+    """transformers runs every token through all experts, scaled by the router's scores,
+    which are 0 for the others (Llama 4).
+    """
     clamped_gate: bool = False
     """Gate and up are clamped, and the gate is x sigmoid(1.702 x) (gpt-oss)."""
     sliding_window: int = 0
@@ -103,6 +112,11 @@ class TransformerShape:
     """Rank of the low-rank adapters beside the named products; 0: none."""
     lora_targets: tuple[str, ...] = ()
     """Names of the products with an adapter, in the family's words."""
+
+    @property
+    def experts_run(self) -> int:
+        """Return the experts that compute for one token."""
+        return self.experts if self.every_expert else self.experts_per_token
 
     @property
     def attention_width(self) -> int:

@@ -148,6 +148,21 @@ def qwen_moe(draw):
     )
 
 
+def llama4(draw):
+    layers = draw.randrange(2, 6)
+    return llama_like(
+        draw,
+        head_dim=8,
+        num_hidden_layers=layers,
+        intermediate_size_mlp=draw.randrange(16, 90),
+        attention_bias=draw.random() < 0.5,
+        num_local_experts=draw.choice([4, 6]),
+        interleave_moe_layer_step=draw.choice([1, 2, 3]),
+        moe_layers=draw.choice([None, [0], [1, layers - 1]]),
+        no_rope_layers=draw.choice([[], [1, 0, 1, 1, 0][:layers]]),
+    )
+
+
 def distilbert(draw):
     config = encoder_like(draw, "DistilBert")
     hidden = config.pop("hidden_size")
@@ -238,6 +253,7 @@ FAMILIES = {
         mlp_bias=draw.random() < 0.5,
         head_dim=draw.choice([None, 8]),
     ),
+    "llama4_text": llama4,
     "mistral": lambda draw: llama_like(draw, head_dim=draw.choice([None, 8])),
     "gpt_oss": lambda draw: llama_like(
         draw,

@@ -33,7 +33,11 @@ from placement.planner.model.families.mixture_of_experts import EXPERT_FAMILIES
 from placement.planner.model.quantization_config import read_quantization
 from placement.planner.model.quantized_weights import quantized
 from placement.planner.model.spec import DTYPE_BYTES, ModelSpec, check
-from placement.planner.values.errors import UnknownFamily, UnknownHead
+from placement.planner.values.errors import (
+    SpecInvalid,
+    UnknownFamily,
+    UnknownHead,
+)
 from telemetry.protocol.sentences import sentence
 
 Reader = Callable[[ConfigFields, float], ModelSpec]
@@ -59,6 +63,10 @@ FAMILIES: dict[str, Reader] = {
         for name, family in (LLAMA_FAMILIES | EXPERT_FAMILIES).items()
     },
 }
+TEXT_MODELS = {"llama4": "llama4_text"}
+"""Families of text and images, and the family of their text model, whose config.json
+they have in `text_config`.
+"""
 TORCH_DTYPES = {
     "float32": "fp32",
     "float16": "fp16",
@@ -78,6 +86,9 @@ def parse_config(
     bounded.
     """
     check_size(config)
+    whole, notes = config, ()
+    if config.get("model_type") in TEXT_MODELS:
+        config, notes = _text_model(config)
     fields = ConfigFields(config)
     family = fields.word("model_type")
     reader = FAMILIES.get(family)
@@ -97,9 +108,8 @@ def parse_config(
     label = name or fields.word("_name_or_path", "name_or_path") or family
     spec = reader(fields, DTYPE_BYTES[dtype])
     fields.finish()
-    notes: tuple[str, ...] = ()
     if not fields.wholes and source == "config.json":
-        notes = (
+        notes += (
             sentence(
                 "The config.json has no size, so every size is the default of "
                 "{family}: {count} parameters.",
@@ -118,11 +128,34 @@ def parse_config(
         tied_groups=spec.tied_groups,
         notes=notes,
     )
-    scheme = read_quantization(config)
+    scheme = read_quantization(whole)
     if scheme is not None:
         made = quantized(made, scheme)
     check(made)
     return made
+
+
+def _text_model(
+    config: Mapping[str, Any],
+) -> tuple[Mapping[str, Any], tuple[str, ...]]:
+    """Return (the config of the text model inside a config.json, the note about it).
+
+    Dtype and name are those of the whole model if the text model has none. Raises
+    SpecInvalid.
+    """
+    inner = config.get("text_config")
+    if inner is None:
+        inner = {}
+    if not isinstance(inner, Mapping):
+        raise SpecInvalid({"text_config": sentence("must be a JSON object")})
+    names = ("dtype", "torch_dtype", "_name_or_path")
+    outer = {name: config[name] for name in names if config.get(name) is not None}
+    family = {"model_type": TEXT_MODELS[config["model_type"]]}
+    note = sentence(
+        "Only the text model is counted, as AutoModelForCausalLM loads it. The image "
+        "encoder is not."
+    )
+    return {**outer, **inner, **family}, (note,)
 
 
 _ENCODERS = (

@@ -855,7 +855,7 @@ class _GridSearch:
             * grid.runs
             * self._tokens(grid)
             / (grid.tensor * grid.context)
-            * self.shape.experts_per_token
+            * self.shape.experts_run
             * self._width
             * (grid.expert - 1)
             / grid.expert
