@@ -12,6 +12,7 @@ from collections.abc import Callable
 from placement.planner.memory.attention import BlockSetting, Tokens, attention
 from placement.planner.memory.matrix_products import linear
 from placement.planner.memory.norm_operators import activation, multiply, norm
+from placement.planner.memory.state_space import mixer
 from placement.planner.memory.tape import Op, Tape, Value
 from placement.planner.model.block_shape import TransformerShape
 
@@ -146,12 +147,14 @@ def block(
     memory_tokens: Tokens | None = None,
     *,
     routed: bool | None = None,
+    recurrent: bool = False,
     spread: int = 1,
     expert_degree: int | None = None,
 ) -> Value:
     """Record one whole block. `memory` adds cross attention.
 
-    `routed`: whether this block has experts (None: if the model has).
+    `routed`: whether this block has experts (None: if the model has). `recurrent`: it
+    has a Mamba mixer instead of attention.
     """
     t = setting.tensor_degree
     ratio = shape.hidden_dropout_ratio
@@ -171,6 +174,8 @@ def block(
         return tape.add(tape.add(_part(tape, mixed, setting), bent), x)
 
     def attend(read: Value) -> Value:
+        if recurrent:
+            return mixer(tape, shape, read, tokens.batch)
         return attention(tape, shape, read, tokens, setting)
 
     x = _sublayer(tape, shape, x, setting, attend)

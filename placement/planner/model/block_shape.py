@@ -91,6 +91,18 @@ class TransformerShape:
     """
     value_dim: int = 0
     """Width of one value head, if it differs from `head_dim`."""
+    state_dim: int = 0
+    """Mamba (arXiv:2312.00752): numbers of a channel's state; 0: no block has a mixer.
+    With it, blocks without an attention part have a mixer.
+    """
+    state_inner: int = 0
+    """Channels of a mixer."""
+    state_rank: int = 0
+    """Inputs of the projection that makes the step sizes."""
+    state_kernel: int = 0
+    """Width of the causal convolution."""
+    state_bias: bool = False
+    """The mixer's projections have biases."""
     embedding_dropout_ratio: float = 0.0
     attention_dropout_ratio: float = 0.0
     hidden_dropout_ratio: float = 0.0
@@ -117,6 +129,12 @@ class TransformerShape:
     def experts_run(self) -> int:
         """Return the experts that compute for one token."""
         return self.experts if self.every_expert else self.experts_per_token
+
+    @property
+    def learns_positions(self) -> bool:
+        """Return whether positions have a table."""
+        others = self.alibi or self.state_dim or self.norm == "rmsnorm_t5"
+        return self.rotary == "none" and not others
 
     @property
     def attention_width(self) -> int:

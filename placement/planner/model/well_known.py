@@ -304,6 +304,12 @@ def _experts() -> None:
             use_qk_norm=step == 1,
         )
     _decoder(
+        "jamba-v0.1",
+        "Jamba v0.1, 51.6 B, 16 experts, Mamba",
+        "jamba",
+        (4096, 14336, 32, 32, 8, 65536, 262144),
+    )
+    _decoder(
         "qwen1.5-moe-a2.7b",
         "Qwen1.5 MoE A2.7B, 14.3 B, 60 experts",
         "qwen2_moe",

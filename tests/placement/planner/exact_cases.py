@@ -163,6 +163,24 @@ def llama4(draw):
     )
 
 
+def jamba(draw):
+    period = draw.choice([2, 3])
+    return llama_like(
+        draw,
+        **experts(draw),
+        num_hidden_layers=draw.randrange(2, 6),
+        attn_layer_period=period,
+        attn_layer_offset=draw.randrange(period),
+        expert_layer_period=period,
+        expert_layer_offset=draw.randrange(period),
+        mamba_dt_rank=draw.choice(["auto", 5]),
+        mamba_d_state=draw.choice([4, 6]),
+        mamba_expand=draw.choice([1, 2]),
+        mamba_conv_bias=draw.random() < 0.5,
+        mamba_proj_bias=draw.random() < 0.5,
+    )
+
+
 def distilbert(draw):
     config = encoder_like(draw, "DistilBert")
     hidden = config.pop("hidden_size")
@@ -247,6 +265,7 @@ FAMILIES = {
     "gpt2": gpt_like,
     "gpt_neox": gpt_neox,
     "gptj": lambda draw: gpt_like(draw, rotary_dim=4),
+    "jamba": jamba,
     "llama": lambda draw: llama_like(
         draw,
         attention_bias=draw.random() < 0.5,

@@ -28,6 +28,7 @@ from placement.planner.model.families.encoders import (
     vit,
     xlm_roberta,
 )
+from placement.planner.model.families.hybrids import jamba
 from placement.planner.model.families.llama import LLAMA_FAMILIES, read_llama
 from placement.planner.model.families.mixture_of_experts import EXPERT_FAMILIES
 from placement.planner.model.quantization_config import read_quantization
@@ -50,6 +51,7 @@ FAMILIES: dict[str, Reader] = {
     "gpt2": gpt2,
     "gpt_neox": gpt_neox,
     "gptj": gptj,
+    "jamba": jamba,
     "mt5": mt5,
     "opt": opt,
     "phi": phi,
@@ -108,6 +110,7 @@ def parse_config(
     label = name or fields.word("_name_or_path", "name_or_path") or family
     spec = reader(fields, DTYPE_BYTES[dtype])
     fields.finish()
+    notes += spec.notes
     if not fields.wholes and source == "config.json":
         notes += (
             sentence(

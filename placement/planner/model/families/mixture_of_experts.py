@@ -21,7 +21,7 @@ from telemetry.protocol.sentences import sentence
 MAX_EXPERTS = 4096
 
 
-def _experts(
+def read_experts(
     *names: str, default: int, chosen: int
 ) -> Callable[[ConfigFields], dict[str, Any]]:
     """Return a reader of the number of experts, of which each token uses a few.
@@ -76,7 +76,7 @@ def _qwen(
         inner: width of an expert.
         shared: width of the MLP that every token uses; 0: no such MLP.
     """
-    routed = _experts(
+    routed = read_experts(
         "num_experts", "num_local_experts", default=experts, chosen=chosen
     )
 
@@ -156,7 +156,7 @@ def _llama4(fields: ConfigFields) -> dict[str, Any]:
     chunked = _rotated(fields, count) if chunk else 0
     inner = fields.whole("intermediate_size", default=8192, high=2**21)
     return {
-        **_experts("num_local_experts", default=16, chosen=1)(fields),
+        **read_experts("num_local_experts", default=16, chosen=1)(fields),
         "plain_blocks": set(range(count)).difference(routed),
         "intermediate": fields.whole(
             "intermediate_size_mlp", default=16384, high=2**21
@@ -193,7 +193,7 @@ EXPERT_FAMILIES: dict[str, LlamaFamily] = {
     "deepseek_v2": LlamaFamily(
         vocab=102400,
         read=_deepseek(
-            _experts("n_routed_experts", default=64, chosen=1),
+            read_experts("n_routed_experts", default=64, chosen=1),
             shared=2,
             inner=1407,
             dense=0,
@@ -209,7 +209,9 @@ EXPERT_FAMILIES: dict[str, LlamaFamily] = {
         heads=128,
         positions=4096,
         read=_deepseek(
-            _experts("n_routed_experts", "num_local_experts", default=256, chosen=8),
+            read_experts(
+                "n_routed_experts", "num_local_experts", default=256, chosen=8
+            ),
             shared=1,
             inner=2048,
             dense=3,
@@ -235,7 +237,7 @@ EXPERT_FAMILIES: dict[str, LlamaFamily] = {
             "clamped_gate": True,
             "softmax_fp32": False,
         },
-        read=_experts("num_local_experts", "num_experts", default=128, chosen=4),
+        read=read_experts("num_local_experts", "num_experts", default=128, chosen=4),
     ),
     # The text model of Llama 4: one expert for a token beside a shared one, in all
     # blocks (Scout) or in every other one (Maverick).
@@ -255,7 +257,7 @@ EXPERT_FAMILIES: dict[str, LlamaFamily] = {
         intermediate=14336,
         kv_heads=8,
         positions=131072,
-        read=_experts("num_local_experts", "num_experts", default=8, chosen=2),
+        read=read_experts("num_local_experts", "num_experts", default=8, chosen=2),
     ),
     # Many small experts, norms on queries and keys as a whole.
     "olmoe": LlamaFamily(
@@ -266,7 +268,7 @@ EXPERT_FAMILIES: dict[str, LlamaFamily] = {
         heads=16,
         positions=4096,
         shape={"qk_norm": True, "qk_norm_whole": True},
-        read=_experts("num_experts", "num_local_experts", default=64, chosen=8),
+        read=read_experts("num_experts", "num_local_experts", default=64, chosen=8),
     ),
     # Qwen 1.5 and 2 MoE: experts, and a gated MLP that every token uses.
     "qwen2_moe": LlamaFamily(

@@ -647,6 +647,7 @@ class _GridSearch:
             for context in CONTEXT_DEGREES:
                 if context > 1 and (
                     self.shape is None
+                    or self.shape.state_dim
                     or search_context.fixed_length
                     or length // context < LEAST_CONTEXT_TOKENS
                 ):
