@@ -1,8 +1,20 @@
 """Small configurations of every family with sizes drawn from a seed, for test_exact."""
 
 import random
+from collections import Counter
 
 KINDS_OF_NORMAL = ("silu", "gelu", "relu")
+
+
+def products(spec):
+    """Count the linear layers of the blocks, by name and sizes."""
+    found: Counter[str] = Counter()
+    for layer in spec.layers:
+        if layer.kind not in ("embedding", "head"):
+            for part in layer.parts:
+                for one in part.linears:
+                    found[f"{one.name} {one.outputs}x{one.inputs}"] += one.copies
+    return dict(sorted(found.items()))
 
 
 def heads(draw):
