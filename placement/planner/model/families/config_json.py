@@ -88,8 +88,10 @@ def parse_config(
     bounded.
     """
     check_size(config)
-    whole, notes = config, ()
-    if config.get("model_type") in TEXT_MODELS:
+    whole = config
+    notes: tuple[str, ...] = ()
+    given = config.get("model_type")
+    if isinstance(given, str) and given in TEXT_MODELS:
         config, notes = _text_model(config)
     fields = ConfigFields(config)
     family = fields.word("model_type")
@@ -152,13 +154,17 @@ def _text_model(
     if not isinstance(inner, Mapping):
         raise SpecInvalid({"text_config": sentence("must be a JSON object")})
     names = ("dtype", "torch_dtype", "_name_or_path")
-    outer = {name: config[name] for name in names if config.get(name) is not None}
+    outer = {
+        name: config[name]
+        for name in names
+        if inner.get(name) is None and name in config
+    }
     family = {"model_type": TEXT_MODELS[config["model_type"]]}
     note = sentence(
         "Only the text model is counted, as AutoModelForCausalLM loads it. The image "
         "encoder is not."
     )
-    return {**outer, **inner, **family}, (note,)
+    return {**inner, **outer, **family}, (note,)
 
 
 _ENCODERS = (

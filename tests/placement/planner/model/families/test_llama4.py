@@ -46,6 +46,9 @@ def test_published_files_hold_the_text_model_in_a_part():
     assert spec.parameter_count == 107_769_861_120
     assert (spec.family, spec.dtype) == ("llama4_text", "bf16")
     assert "The image encoder is not." in spec.notes[0]
+    # A dtype of null leaves that of the whole model.
+    whole["text_config"]["torch_dtype"] = None
+    assert parse_config(whole).dtype == "bf16"
     # Without `text_config` all fields have their defaults, which are those of Scout.
     del whole["text_config"]
     assert parse_config(whole).layers == spec.layers
