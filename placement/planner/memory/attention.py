@@ -7,7 +7,7 @@ tensor parallelism of degree t each rank has 1/t of the heads.
 from dataclasses import dataclass
 
 from placement.planner.memory.matrix_products import linear
-from placement.planner.memory.norm_operators import rms_norm
+from placement.planner.memory.norm_operators import rms_norm, unit_norm
 from placement.planner.memory.tape import Tape, Value
 from placement.planner.model.block_shape import TransformerShape
 from placement.planner.values.workload import Attention
@@ -157,8 +157,12 @@ def _project(
         k_size = key_width if shape.qk_norm_whole else heads.width
         q = rms_norm(tape, shape, q, q_size, "attention")
         k = rms_norm(tape, shape, k, k_size, "attention")
-    if shape.rotary != "none":
+    if shape.rotary == "complex":
+        q, k = _rotate_pairs(tape, q), _rotate_pairs(tape, k)
+    elif shape.rotary != "none":
         q, k = _rotate(tape, q), _rotate(tape, k)
+    if shape.qk_unit:
+        q, k = unit_norm(tape, q, heads.width), unit_norm(tape, k, heads.width)
     return tape.half(q), tape.half(k), v
 
 
@@ -208,6 +212,12 @@ def _rotate(tape: Tape, x: Value) -> Value:
         forward_temp_bytes=2 * x.elements * width,
         backward_temp_bytes=2 * x.elements * width,
     )
+
+
+def _rotate_pairs(tape: Tape, x: Value) -> Value:
+    """Record rotary positions as products of complex fp32 numbers, cast back."""
+    wide = tape.cast(x, 4.0)
+    return tape.cast(tape.simple([wide], x.elements, 4.0), x.width)
 
 
 def _flash(

@@ -10,7 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from placement.planner.memory.autograd_replay import LayerReplay
-from placement.planner.memory.layer_tapes import Replaying, new_tape, replay_layer
+from placement.planner.memory.layer_tapes import (
+    Replaying,
+    is_recurrent,
+    new_tape,
+    replay_layer,
+)
 from placement.planner.memory.parameter_states import (
     ADAPTER_WIDTH,
     Cut,
@@ -32,6 +37,11 @@ __all__ = ["LayerCost", "layer_costs", "new_tape"]
 
 Replays = dict[object, tuple[LayerReplay, float]]
 """Replays and autocast's weight copies, by kind of layer."""
+SCAN_FLOPS = 6
+"""Operations of one number of a Mamba state for one token, besides the two that its row
+of A counts as a matrix: exponent, two products for the input, a sum, and its product
+with the output's weights.
+"""
 BLOCK_KINDS = ("block", "encoder", "decoder")
 
 
@@ -289,6 +299,12 @@ def _cache_bytes(setting: Replaying, layer: LayerSpec, windowed: bool) -> int:
         return 0
     if shape.attention == "bidirectional":
         return 0
+    if is_recurrent(shape, layer):
+        # One state for each sequence, in fp32, and the inputs of the convolution.
+        of_state = 4 * shape.state_dim
+        of_inputs = shape.state_kernel * widths(workload).compute
+        each = shape.state_inner * (of_state + of_inputs)
+        return int(setting.tokens(layer.kind).batch * each)
     degree = setting.cut.tensor_degree
     keys = 2 * shape.kv_width
     if shape.latent_kv:
@@ -362,7 +378,7 @@ def _forward_flops(
         if one.component == "mlp" and shape is not None and shape.experts and routed:
             shared = sum(x.outputs * x.inputs * x.copies for x in one.linears)
             stacked = max(0, used - shared)
-            used = shared + stacked * shape.experts_per_token // shape.experts
+            used = shared + stacked * shape.experts_run // shape.experts
         elif shape is None:
             used -= int(one.routed_parameters * (1 - spec.routed_ratio))
         matrices += used
@@ -370,5 +386,9 @@ def _forward_flops(
         return 2.0 * matrices * tokens.batch / degree
     flops = 2.0 * matrices * tokens.count
     if attention and shape is not None and layer.kind in BLOCK_KINDS:
-        flops += 4.0 * tokens.batch * tokens.length**2 * shape.attention_width
+        if is_recurrent(shape, layer):
+            states = shape.state_inner * shape.state_dim
+            flops += SCAN_FLOPS * tokens.count * states
+        else:
+            flops += 4.0 * tokens.batch * tokens.length**2 * shape.attention_width
     return flops / degree

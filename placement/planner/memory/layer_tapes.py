@@ -196,6 +196,7 @@ def _block(
         routed=any(one.component == "router" for one in layer.parts)
         if shape.experts
         else False,
+        recurrent=is_recurrent(shape, layer),
         spread=setting.cut.expert_degree,
         expert_degree=setting.cut.expert_tensor_degree,
     )
@@ -203,6 +204,12 @@ def _block(
         out = norm(tape, shape, out)
         out = tape.dropout(out, shape.hidden_dropout_ratio)
     return _walk(setting, tape, source, out), tape.copied_bytes
+
+
+def is_recurrent(shape: TransformerShape, layer: LayerSpec) -> bool:
+    """Return whether a block has a Mamba mixer instead of attention."""
+    attends = any(one.component == "attention" for one in layer.parts)
+    return shape.state_dim > 0 and not attends
 
 
 def _walk(setting: Replaying, tape: Tape, source: Value, out: Value) -> LayerReplay:

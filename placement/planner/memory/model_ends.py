@@ -57,7 +57,7 @@ def _looked_up(
         x = linear(
             tape, x, width, shape.hidden, bias=shape.biases, component="embedding"
         )
-    if shape.rotary == "none" and not shape.alibi and shape.norm != "rmsnorm_t5":
+    if shape.learns_positions:
         x = tape.add(x, Value(x.elements, tape.residual_width, constant=True))
     return x
 

@@ -59,6 +59,21 @@ def rms_norm(
     return tape.cast(out, x.width)
 
 
+def unit_norm(tape: Tape, x: Value, size: int) -> Value:
+    """Record x / rms(x) in fp32, without a weight (Llama 4's queries and keys)."""
+    wide = tape.cast(x, 4.0)
+    normal = tape.simple(
+        [wide],
+        x.elements,
+        4.0,
+        kept=[wide],
+        kept_bytes=8 * (x.elements // size),
+        forward_temp_bytes=4 * x.elements,
+        backward_temp_bytes=2 * wide.size_bytes,
+    )
+    return tape.cast(normal, x.width)
+
+
 def activation(tape: Tape, shape: TransformerShape, x: Value) -> Value:
     """Record the MLP's nonlinearity and the tensors that it saves for backward."""
     if shape.activation == "relu":

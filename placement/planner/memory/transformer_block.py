@@ -12,6 +12,7 @@ from collections.abc import Callable
 from placement.planner.memory.attention import BlockSetting, Tokens, attention
 from placement.planner.memory.matrix_products import linear
 from placement.planner.memory.norm_operators import activation, multiply, norm
+from placement.planner.memory.state_space import mixer
 from placement.planner.memory.tape import Op, Tape, Value
 from placement.planner.model.block_shape import TransformerShape
 
@@ -67,9 +68,15 @@ def experts(
     inner = shape.expert_intermediate or shape.intermediate
     inner = max(1, inner // (expert_degree or t))
     rows = x.elements // shape.hidden
-    chosen = rows * shape.experts_per_token
+    chosen = rows * shape.experts_run
     linear(tape, x, shape.hidden, shape.experts, bias=False, component="router")
-    routed = tape.simple([x], chosen * shape.hidden, x.width, kept_bytes=24 * chosen)
+    if shape.every_expert:
+        copies = tape.simple([x], chosen * shape.hidden, x.width)
+        routed = tape.simple([copies], copies.elements, x.width, kept=[copies])
+    else:
+        routed = tape.simple(
+            [x], chosen * shape.hidden, x.width, kept_bytes=24 * chosen
+        )
     others = max(1, shape.experts // spread) - 1
     ups = 2 if shape.gated else 1
     up = linear(
@@ -98,8 +105,10 @@ def experts(
         component="mlp",
         extra=others * inner * shape.hidden,
     )
-    weighted = tape.simple([down], down.elements, down.width, kept=[down])
-    out = tape.simple([weighted], x.elements, x.width)
+    if not shape.every_expert:
+        # The scores weight the results. Llama 4 has weighted the inputs.
+        down = tape.simple([down], down.elements, down.width, kept=[down])
+    out = tape.simple([down], x.elements, x.width)
     if not shape.shared_intermediate:
         return out
     shared = _dense(tape, shape, x, max(1, shape.shared_intermediate // t))
@@ -138,12 +147,14 @@ def block(
     memory_tokens: Tokens | None = None,
     *,
     routed: bool | None = None,
+    recurrent: bool = False,
     spread: int = 1,
     expert_degree: int | None = None,
 ) -> Value:
     """Record one whole block. `memory` adds cross attention.
 
-    `routed`: whether this block has experts (None: if the model has).
+    `routed`: whether this block has experts (None: if the model has). `recurrent`: it
+    has a Mamba mixer instead of attention.
     """
     t = setting.tensor_degree
     ratio = shape.hidden_dropout_ratio
@@ -163,6 +174,8 @@ def block(
         return tape.add(tape.add(_part(tape, mixed, setting), bent), x)
 
     def attend(read: Value) -> Value:
+        if recurrent:
+            return mixer(tape, shape, read, tokens.batch)
         return attention(tape, shape, read, tokens, setting)
 
     x = _sublayer(tape, shape, x, setting, attend)

@@ -191,6 +191,9 @@ def _expert_parts(
         experts += [(count, 2 * inner), (count, hidden)]
         router.append((count,))
     gates = []
+    if shape.every_expert:
+        # Llama 4's router is a linear layer of torch, which adapters can take.
+        gates.append(Linear("router", count, hidden))
     if shape.shared_gate:
         router.append((1, hidden))
         gates.append(Linear("shared_expert_gate", 1, hidden))

@@ -26,7 +26,8 @@ class TransformerShape:
     activation: Literal["relu", "gelu", "gelu_new", "gelu_tanh", "silu", "quick_gelu"]
     gated: bool = False
     biases: bool = False
-    rotary: Literal["none", "full", "partial"] = "none"
+    rotary: Literal["none", "full", "partial", "complex"] = "none"
+    """complex: pairs of numbers are multiplied as complex fp32 numbers (Llama 4)."""
     fused_qkv: bool = False
     """Queries, keys and values are views of one tensor, which stays whole for that
     reason.
@@ -38,6 +39,10 @@ class TransformerShape:
     qk_norm: bool = False
     qk_norm_whole: bool = False
     """The norm runs over all heads together (OLMo 2, OLMoE), not for each head."""
+    qk_unit: bool = False
+    """Queries and keys are divided by their root mean square after the rotation,
+    without trained weights (Llama 4).
+    """
     norm_place: Literal["before", "after", "both", "output"] = "before"
     """Tensors that a sublayer normalizes: its input (before), the sum with the residual
     stream (after), input and output (both), its output alone (output: OLMo 2).
@@ -64,6 +69,10 @@ class TransformerShape:
     """A sigmoid of the input scales that MLP (Qwen 2 MoE)."""
     expert_biases: bool = False
     """Experts and their router have biases (gpt-oss)."""
+    every_expert: bool = False
+    """transformers runs every token through all experts, scaled by the router's scores,
+    which are 0 for the others (Llama 4).
+    """
     clamped_gate: bool = False
     """Gate and up are clamped, and the gate is x sigmoid(1.702 x) (gpt-oss)."""
     sliding_window: int = 0
@@ -82,6 +91,18 @@ class TransformerShape:
     """
     value_dim: int = 0
     """Width of one value head, if it differs from `head_dim`."""
+    state_dim: int = 0
+    """Mamba (arXiv:2312.00752): numbers of a channel's state; 0: no block has a mixer.
+    With it, blocks without an attention part have a mixer.
+    """
+    state_inner: int = 0
+    """Channels of a mixer."""
+    state_rank: int = 0
+    """Inputs of the projection that makes the step sizes."""
+    state_kernel: int = 0
+    """Width of the causal convolution."""
+    state_bias: bool = False
+    """The mixer's projections have biases."""
     embedding_dropout_ratio: float = 0.0
     attention_dropout_ratio: float = 0.0
     hidden_dropout_ratio: float = 0.0
@@ -103,6 +124,17 @@ class TransformerShape:
     """Rank of the low-rank adapters beside the named products; 0: none."""
     lora_targets: tuple[str, ...] = ()
     """Names of the products with an adapter, in the family's words."""
+
+    @property
+    def experts_run(self) -> int:
+        """Return the experts that compute for one token."""
+        return self.experts if self.every_expert else self.experts_per_token
+
+    @property
+    def learns_positions(self) -> bool:
+        """Return whether positions have a table."""
+        others = self.alibi or self.state_dim or self.norm == "rmsnorm_t5"
+        return self.rotary == "none" and not others
 
     @property
     def attention_width(self) -> int:

@@ -196,6 +196,8 @@ def check_fit(spec: ModelSpec, workload: Workload, sharding: Sharding) -> None:
         for name, count in (("heads", shape.heads), ("hidden size", shape.hidden)):
             if count % degree:
                 problems["tensor_degree"] = f"{degree} does not divide {count} {name}"
+        if shape.state_dim:
+            problems["tensor_degree"] = "Mamba mixers are not cut over GPUs"
     if sharding.expert_degree > 1 and (
         shape is None or not shape.experts or shape.experts % sharding.expert_degree
     ):
@@ -255,9 +257,7 @@ def learned_positions(spec: ModelSpec) -> int:
     padding_idx).
     """
     shape = spec.shape
-    if shape is None or shape.rotary != "none" or shape.alibi:
-        return 0
-    if shape.norm == "rmsnorm_t5":
+    if shape is None or not shape.learns_positions:
         return 0
     padded = spec.family in ("roberta", "xlm-roberta")
     return max(1, shape.positions - 2) if padded else shape.positions

@@ -177,14 +177,17 @@ class ModelSpec(JsonValue):
 
     @property
     def reads_in_chunks(self) -> bool:
-        """Return whether the model can read a prompt piece by piece: a decoder with a
-        cache.
+        """Return whether the model can read a prompt piece by piece.
+
+        A decoder with a cache can. The scan of a Mamba mixer starts with an empty state
+        in transformers, so it reads whole prompts.
         """
         shape = self.shape
         return (
             self.head == "causal_lm"
             and shape is not None
             and shape.attention == "causal"
+            and not shape.state_dim
         )
 
     @property

@@ -289,6 +289,26 @@ def _experts() -> None:
             num_experts_per_tok=4,
             sliding_window=128,
         )
+    for name, title, count, step in (
+        ("llama-4-scout", "Llama 4 Scout, its text model, 108 B, 16 experts", 16, 1),
+        ("llama-4-maverick", "Llama 4 Maverick, its text model, 401 B, 128 experts",
+         128, 2),
+    ):  # fmt: skip
+        _decoder(
+            name,
+            title,
+            "llama4_text",
+            (5120, 8192, 48, 40, 8, 202048, 10485760 if step == 1 else 1048576),
+            num_local_experts=count,
+            interleave_moe_layer_step=step,
+            use_qk_norm=step == 1,
+        )
+    _decoder(
+        "jamba-v0.1",
+        "Jamba v0.1, 51.6 B, 16 experts, Mamba",
+        "jamba",
+        (4096, 14336, 32, 32, 8, 65536, 262144),
+    )
     _decoder(
         "qwen1.5-moe-a2.7b",
         "Qwen1.5 MoE A2.7B, 14.3 B, 60 experts",

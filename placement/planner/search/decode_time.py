@@ -80,7 +80,7 @@ def _taken_ratio(spec: ModelSpec, sequences: int) -> float:
     shape = spec.shape
     if shape is None or not shape.experts:
         return 1.0
-    return float(1 - (1 - shape.experts_per_token / shape.experts) ** sequences)
+    return float(1 - (1 - shape.experts_run / shape.experts) ** sequences)
 
 
 def rank_seconds(

@@ -130,7 +130,7 @@ def product_sizes(spec: ModelSpec) -> ProductSizes:
     if not shape.experts:
         return ProductSizes(width)
     routed = used = 0.0
-    crowd = shape.experts / shape.experts_per_token
+    crowd = shape.experts / shape.experts_run
     for layer in spec.layers:
         routes = any(one.component == "router" for one in layer.parts)
         for one in layer.parts:

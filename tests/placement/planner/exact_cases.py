@@ -1,8 +1,20 @@
 """Small configurations of every family with sizes drawn from a seed, for test_exact."""
 
 import random
+from collections import Counter
 
 KINDS_OF_NORMAL = ("silu", "gelu", "relu")
+
+
+def products(spec):
+    """Count the linear layers of the blocks, by name and sizes."""
+    found: Counter[str] = Counter()
+    for layer in spec.layers:
+        if layer.kind not in ("embedding", "head"):
+            for part in layer.parts:
+                for one in part.linears:
+                    found[f"{one.name} {one.outputs}x{one.inputs}"] += one.copies
+    return dict(sorted(found.items()))
 
 
 def heads(draw):
@@ -148,6 +160,39 @@ def qwen_moe(draw):
     )
 
 
+def llama4(draw):
+    layers = draw.randrange(2, 6)
+    return llama_like(
+        draw,
+        head_dim=8,
+        num_hidden_layers=layers,
+        intermediate_size_mlp=draw.randrange(16, 90),
+        attention_bias=draw.random() < 0.5,
+        num_local_experts=draw.choice([4, 6]),
+        interleave_moe_layer_step=draw.choice([1, 2, 3]),
+        moe_layers=draw.choice([None, [0], [1, layers - 1]]),
+        no_rope_layers=draw.choice([[], [1, 0, 1, 1, 0][:layers]]),
+    )
+
+
+def jamba(draw):
+    period = draw.choice([2, 3])
+    return llama_like(
+        draw,
+        **experts(draw),
+        num_hidden_layers=draw.randrange(2, 6),
+        attn_layer_period=period,
+        attn_layer_offset=draw.randrange(period),
+        expert_layer_period=period,
+        expert_layer_offset=draw.randrange(period),
+        mamba_dt_rank=draw.choice(["auto", 5]),
+        mamba_d_state=draw.choice([4, 6]),
+        mamba_expand=draw.choice([1, 2]),
+        mamba_conv_bias=draw.random() < 0.5,
+        mamba_proj_bias=draw.random() < 0.5,
+    )
+
+
 def distilbert(draw):
     config = encoder_like(draw, "DistilBert")
     hidden = config.pop("hidden_size")
@@ -232,12 +277,14 @@ FAMILIES = {
     "gpt2": gpt_like,
     "gpt_neox": gpt_neox,
     "gptj": lambda draw: gpt_like(draw, rotary_dim=4),
+    "jamba": jamba,
     "llama": lambda draw: llama_like(
         draw,
         attention_bias=draw.random() < 0.5,
         mlp_bias=draw.random() < 0.5,
         head_dim=draw.choice([None, 8]),
     ),
+    "llama4_text": llama4,
     "mistral": lambda draw: llama_like(draw, head_dim=draw.choice([None, 8])),
     "gpt_oss": lambda draw: llama_like(
         draw,

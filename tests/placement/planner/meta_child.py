@@ -7,10 +7,10 @@ layers.
 
 import json
 import sys
-from collections import Counter
 
 from placement.planner.sandbox.meta_model import spec_of_module
 from placement.planner.sandbox.transformers_build import built
+from tests.placement.planner.exact_cases import products
 
 
 def counted(case):
@@ -34,16 +34,6 @@ def counted(case):
     if lora:
         answer["lora"] = adapted(module, lora)
     return answer
-
-
-def products(spec):
-    found: Counter[str] = Counter()
-    for layer in spec.layers:
-        if layer.kind not in ("embedding", "head"):
-            for part in layer.parts:
-                for one in part.linears:
-                    found[f"{one.name} {one.outputs}x{one.inputs}"] += one.copies
-    return dict(sorted(found.items()))
 
 
 def adapted(module, lora):

@@ -21,7 +21,7 @@ from placement.planner.model.adaptation import (
 from placement.planner.model.families.config_json import FAMILIES, parse_config
 from placement.planner.model.well_known import WELL_KNOWN
 from tests.placement.planner import exact_cases
-from tests.placement.planner.meta_child import products
+from tests.placement.planner.exact_cases import products
 
 pytestmark = pytest.mark.pure
 

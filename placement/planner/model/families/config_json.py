@@ -28,12 +28,17 @@ from placement.planner.model.families.encoders import (
     vit,
     xlm_roberta,
 )
+from placement.planner.model.families.hybrids import jamba
 from placement.planner.model.families.llama import LLAMA_FAMILIES, read_llama
 from placement.planner.model.families.mixture_of_experts import EXPERT_FAMILIES
 from placement.planner.model.quantization_config import read_quantization
 from placement.planner.model.quantized_weights import quantized
 from placement.planner.model.spec import DTYPE_BYTES, ModelSpec, check
-from placement.planner.values.errors import UnknownFamily, UnknownHead
+from placement.planner.values.errors import (
+    SpecInvalid,
+    UnknownFamily,
+    UnknownHead,
+)
 from telemetry.protocol.sentences import sentence
 
 Reader = Callable[[ConfigFields, float], ModelSpec]
@@ -46,6 +51,7 @@ FAMILIES: dict[str, Reader] = {
     "gpt2": gpt2,
     "gpt_neox": gpt_neox,
     "gptj": gptj,
+    "jamba": jamba,
     "mt5": mt5,
     "opt": opt,
     "phi": phi,
@@ -59,6 +65,10 @@ FAMILIES: dict[str, Reader] = {
         for name, family in (LLAMA_FAMILIES | EXPERT_FAMILIES).items()
     },
 }
+TEXT_MODELS = {"llama4": "llama4_text"}
+"""Families of text and images, and the family of their text model, whose config.json
+they have in `text_config`.
+"""
 TORCH_DTYPES = {
     "float32": "fp32",
     "float16": "fp16",
@@ -78,6 +88,11 @@ def parse_config(
     bounded.
     """
     check_size(config)
+    whole = config
+    notes: tuple[str, ...] = ()
+    given = config.get("model_type")
+    if isinstance(given, str) and given in TEXT_MODELS:
+        config, notes = _text_model(config)
     fields = ConfigFields(config)
     family = fields.word("model_type")
     reader = FAMILIES.get(family)
@@ -97,9 +112,9 @@ def parse_config(
     label = name or fields.word("_name_or_path", "name_or_path") or family
     spec = reader(fields, DTYPE_BYTES[dtype])
     fields.finish()
-    notes: tuple[str, ...] = ()
+    notes += spec.notes
     if not fields.wholes and source == "config.json":
-        notes = (
+        notes += (
             sentence(
                 "The config.json has no size, so every size is the default of "
                 "{family}: {count} parameters.",
@@ -118,11 +133,38 @@ def parse_config(
         tied_groups=spec.tied_groups,
         notes=notes,
     )
-    scheme = read_quantization(config)
+    scheme = read_quantization(whole)
     if scheme is not None:
         made = quantized(made, scheme)
     check(made)
     return made
+
+
+def _text_model(
+    config: Mapping[str, Any],
+) -> tuple[Mapping[str, Any], tuple[str, ...]]:
+    """Return (the config of the text model inside a config.json, the note about it).
+
+    Dtype and name are those of the whole model if the text model has none. Raises
+    SpecInvalid.
+    """
+    inner = config.get("text_config")
+    if inner is None:
+        inner = {}
+    if not isinstance(inner, Mapping):
+        raise SpecInvalid({"text_config": sentence("must be a JSON object")})
+    names = ("dtype", "torch_dtype", "_name_or_path")
+    outer = {
+        name: config[name]
+        for name in names
+        if inner.get(name) is None and name in config
+    }
+    family = {"model_type": TEXT_MODELS[config["model_type"]]}
+    note = sentence(
+        "Only the text model is counted, as AutoModelForCausalLM loads it. The image "
+        "encoder is not."
+    )
+    return {**inner, **outer, **family}, (note,)
 
 
 _ENCODERS = (

@@ -73,9 +73,7 @@ def read_llama(fields: ConfigFields, width: float, family: LlamaFamily) -> Model
         fields,
         family,
         biases=qkv_bias,
-        sliding_window=window,
-        sliding_blocks=sliding,
-        **extra,
+        **{"sliding_window": window, "sliding_blocks": sliding, **extra},
     )
     tensors = Tensors(
         qkv_bias=qkv_bias,
@@ -114,9 +112,8 @@ def _shape(fields: ConfigFields, family: LlamaFamily, **extra: Any) -> Transform
         heads=heads,
         kv_heads=kv_heads,
         head_dim=head_dim,
-        intermediate=fields.whole(
-            "intermediate_size", default=family.intermediate, high=2**21
-        ),
+        intermediate=extra.pop("intermediate", 0)
+        or fields.whole("intermediate_size", default=family.intermediate, high=2**21),
         vocab=vocab(fields, family.vocab),
         positions=positions(
             fields, "max_position_embeddings", default=family.positions

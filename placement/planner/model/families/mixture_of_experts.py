@@ -1,4 +1,5 @@
-"""Readers for decoders with experts: Mixtral, Qwen MoE, OLMoE, DeepSeek, gpt-oss.
+"""Readers for decoders with experts: Mixtral, Qwen MoE, OLMoE, DeepSeek, gpt-oss,
+Llama 4.
 
 Each token uses a few experts. All of them are in memory. Since transformers 5 the
 experts of a block are two tensors, (experts, 2 x inner, hidden) and (experts, hidden,
@@ -9,14 +10,18 @@ from collections.abc import Callable
 from typing import Any
 
 from placement.planner.model.config_reader import ConfigFields
-from placement.planner.model.families.config_fields import MAX_BLOCKS, blocks
+from placement.planner.model.families.config_fields import (
+    MAX_BLOCKS,
+    MAX_POSITIONS,
+    blocks,
+)
 from placement.planner.model.families.llama import LlamaFamily
 from telemetry.protocol.sentences import sentence
 
 MAX_EXPERTS = 4096
 
 
-def _experts(
+def read_experts(
     *names: str, default: int, chosen: int
 ) -> Callable[[ConfigFields], dict[str, Any]]:
     """Return a reader of the number of experts, of which each token uses a few.
@@ -48,15 +53,18 @@ def _sparse(fields: ConfigFields, count: int) -> list[int]:
     listed.
     """
     step = fields.whole("decoder_sparse_step", default=1, high=MAX_BLOCKS)
-    given = fields.peek("mlp_only_layers")
-    listed = given if isinstance(given, list) else []
-    fields.require(
-        "mlp_only_layers",
-        given is None
-        or (isinstance(given, list) and all(type(i) is int for i in given)),
-        sentence("must be a list of block numbers"),
-    )
+    listed = _block_numbers(fields, "mlp_only_layers") or []
     return [i for i in range(count) if i in listed or (i + 1) % step]
+
+
+def _block_numbers(fields: ConfigFields, name: str) -> list[int] | None:
+    """Return a list of block numbers; None if config.json has none."""
+    given = fields.peek(name)
+    is_list = isinstance(given, list) and all(type(i) is int for i in given)
+    fields.require(
+        name, given is None or is_list, sentence("must be a list of block numbers")
+    )
+    return given if is_list else None
 
 
 def _qwen(
@@ -68,7 +76,7 @@ def _qwen(
         inner: width of an expert.
         shared: width of the MLP that every token uses; 0: no such MLP.
     """
-    routed = _experts(
+    routed = read_experts(
         "num_experts", "num_local_experts", default=experts, chosen=chosen
     )
 
@@ -133,11 +141,59 @@ def _deepseek(
     return read
 
 
+def _llama4(fields: ConfigFields) -> dict[str, Any]:
+    """Return the fields of Llama 4's text model.
+
+    Every n-th block has experts. Three blocks of four attend inside chunks of tokens.
+    """
+    count = blocks(fields, "num_hidden_layers", default=48)
+    step = fields.whole("interleave_moe_layer_step", default=1, high=MAX_BLOCKS)
+    listed = _block_numbers(fields, "moe_layers")
+    routed = range(step - 1, count, step) if listed is None else listed
+    chunk = fields.whole("attention_chunk_size", default=8192, high=MAX_POSITIONS)
+    if fields.is_null("attention_chunk_size"):
+        chunk = 0
+    chunked = _rotated(fields, count) if chunk else 0
+    inner = fields.whole("intermediate_size", default=8192, high=2**21)
+    return {
+        **read_experts("num_local_experts", default=16, chosen=1)(fields),
+        "plain_blocks": set(range(count)).difference(routed),
+        "intermediate": fields.whole(
+            "intermediate_size_mlp", default=16384, high=2**21
+        ),
+        "expert_intermediate": inner,
+        "shared_intermediate": inner,
+        "qk_unit": fields.flag("use_qk_norm", default=True),
+        "sliding_window": chunk if chunked else 0,
+        "sliding_blocks": chunked,
+    }
+
+
+def _rotated(fields: ConfigFields, count: int) -> int:
+    """Return the number of Llama 4's blocks with rotary positions, which attend inside
+    chunks.
+    """
+    rotated = fields.peek("no_rope_layers")
+    every = fields.whole("no_rope_layer_interval", default=4, high=MAX_BLOCKS)
+    if not rotated:
+        return count - count // every
+    fields.require(
+        "no_rope_layers",
+        isinstance(rotated, list)
+        and len(rotated) >= count
+        and all(type(one) is int for one in rotated),
+        sentence("must be a list with a 0 or a 1 for each block"),
+    )
+    if "no_rope_layers" in fields.problems:
+        return 0
+    return sum(map(bool, rotated[:count]))
+
+
 EXPERT_FAMILIES: dict[str, LlamaFamily] = {
     "deepseek_v2": LlamaFamily(
         vocab=102400,
         read=_deepseek(
-            _experts("n_routed_experts", default=64, chosen=1),
+            read_experts("n_routed_experts", default=64, chosen=1),
             shared=2,
             inner=1407,
             dense=0,
@@ -153,7 +209,9 @@ EXPERT_FAMILIES: dict[str, LlamaFamily] = {
         heads=128,
         positions=4096,
         read=_deepseek(
-            _experts("n_routed_experts", "num_local_experts", default=256, chosen=8),
+            read_experts(
+                "n_routed_experts", "num_local_experts", default=256, chosen=8
+            ),
             shared=1,
             inner=2048,
             dense=3,
@@ -179,14 +237,27 @@ EXPERT_FAMILIES: dict[str, LlamaFamily] = {
             "clamped_gate": True,
             "softmax_fp32": False,
         },
-        read=_experts("num_local_experts", "num_experts", default=128, chosen=4),
+        read=read_experts("num_local_experts", "num_experts", default=128, chosen=4),
+    ),
+    # The text model of Llama 4: one expert for a token beside a shared one, in all
+    # blocks (Scout) or in every other one (Maverick).
+    "llama4_text": LlamaFamily(
+        vocab=202048,
+        hidden=5120,
+        blocks=48,
+        heads=40,
+        kv_heads=8,
+        head_dim=128,
+        positions=131072,
+        shape={"rotary": "complex", "every_expert": True, "softmax_fp32": False},
+        read=_llama4,
     ),
     # Mistral with experts.
     "mixtral": LlamaFamily(
         intermediate=14336,
         kv_heads=8,
         positions=131072,
-        read=_experts("num_local_experts", "num_experts", default=8, chosen=2),
+        read=read_experts("num_local_experts", "num_experts", default=8, chosen=2),
     ),
     # Many small experts, norms on queries and keys as a whole.
     "olmoe": LlamaFamily(
@@ -197,7 +268,7 @@ EXPERT_FAMILIES: dict[str, LlamaFamily] = {
         heads=16,
         positions=4096,
         shape={"qk_norm": True, "qk_norm_whole": True},
-        read=_experts("num_experts", "num_local_experts", default=64, chosen=8),
+        read=read_experts("num_experts", "num_local_experts", default=64, chosen=8),
     ),
     # Qwen 1.5 and 2 MoE: experts, and a gated MLP that every token uses.
     "qwen2_moe": LlamaFamily(

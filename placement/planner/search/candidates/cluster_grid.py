@@ -647,6 +647,7 @@ class _GridSearch:
             for context in CONTEXT_DEGREES:
                 if context > 1 and (
                     self.shape is None
+                    or self.shape.state_dim
                     or search_context.fixed_length
                     or length // context < LEAST_CONTEXT_TOKENS
                 ):
@@ -855,7 +856,7 @@ class _GridSearch:
             * grid.runs
             * self._tokens(grid)
             / (grid.tensor * grid.context)
-            * self.shape.experts_per_token
+            * self.shape.experts_run
             * self._width
             * (grid.expert - 1)
             / grid.expert

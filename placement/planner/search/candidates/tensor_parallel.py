@@ -55,6 +55,11 @@ def tensor(context: SearchContext) -> list[Plan] | RejectedStrategy:
     if widest < 2:
         return refusal(TENSOR.key, NO_FAST_LINKS)
     degrees = tensor_degrees(context.spec, widest)
+    if shape.state_dim:
+        return refusal(
+            TENSOR.key,
+            sentence("The plans of transformers do not cut the mixers of Mamba."),
+        )
     if not degrees:
         return refusal(
             TENSOR.key,
@@ -85,7 +90,8 @@ def tensor(context: SearchContext) -> list[Plan] | RejectedStrategy:
 def tensor_degrees(spec: ModelSpec, widest: int) -> list[int]:
     """Return numbers of Gpus, from 2 up, over which a layer can be cut."""
     shape = spec.shape
-    if shape is None:
+    if shape is None or shape.state_dim:
+        # The tensor-parallel plans of transformers leave Mamba mixers whole.
         return []
     return [
         degree

@@ -247,7 +247,9 @@ def test_all_bad_fields_are_reported_at_once():
     assert set(caught.value.fields) >= {"hidden_size", "vocab_size"}
 
 
-@pytest.mark.parametrize("config", [[], "gpt2", None, 3, {}, {"model_type": 7}])
+@pytest.mark.parametrize(
+    "config", [[], "gpt2", None, 3, {}, {"model_type": 7}, {"model_type": []}]
+)
 def test_what_is_no_config_is_refused(config):
     with pytest.raises(SpecInvalid):
         parse_config(config)
