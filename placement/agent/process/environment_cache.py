@@ -93,7 +93,7 @@ def requirement_contents(path: Path) -> tuple[bytes, ...]:
     Raises:
         OSError: the file cannot be read, is no regular file, or is too large.
     """
-    waiting, found = [path], {}
+    waiting, found = [path], dict[Path, bytes]()
     while waiting and len(found) <= MOST_FILES:
         here = waiting.pop()
         if here in found:

@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from placement.agent.process.environment_cache import LOCK_FILE
+from placement.protocol.launchers import REQUIREMENTS
 
 CONDA_ROOTS = (
     "miniconda3",
@@ -42,8 +43,6 @@ MOST_LIST_BYTES = 2**20
 OWN_SIGNS = ("pyvenv.cfg", "conda-meta")
 """Files that mark a folder as a virtual environment or a conda environment."""
 PROJECT_SIGNS = (LOCK_FILE, "pyproject.toml")
-REQUIREMENTS = (".txt", ".in")
-"""Endings of a requirements file's name."""
 
 
 class NotBuilt(FileNotFoundError):

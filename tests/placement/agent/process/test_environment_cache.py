@@ -23,38 +23,44 @@ from placement.agent.storage import folder_size
 MAKES = 'mkdir -p "$0/bin" && echo made $USER'
 
 
-@pytest.fixture
-def build(tmp_path, monkeypatch):
-    """Build by a command of the shell, whose $0 is the environment."""
-    source, cache, log = (
-        tmp_path / "needs.txt",
-        tmp_path / "a b/cache",
-        tmp_path / "log",
-    )
-    source.write_text("torch\n")
+class Builder:
+    """Builds by a command of the shell, whose $0 is the environment."""
 
-    def run(script, key="key", **changes):
+    def __init__(self, folder, monkeypatch):
+        self.folder, self.monkeypatch = folder, monkeypatch
+        self.source = folder / "needs.txt"
+        self.source.write_text("torch\n")
+        self.cache, self.log = folder / "a b/cache", folder / "log"
+        self.held: list[int] = []
+
+    def __call__(self, script, key="key", most_bytes=0):
         step = ("/bin/sh", "-c", script, "{venv}")
-        contents = requirement_contents(source)
-        made = EnvironmentBuild(key, source, (step,), contents)
-        monkeypatch.setattr(environment_cache, "_build_of", lambda *_: made)
+        contents = requirement_contents(self.source)
+        made = EnvironmentBuild(key, self.source, (step,), contents)
+        self.monkeypatch.setattr(environment_cache, "_build_of", lambda *_: made)
         before = open_files()
-        with log.open("ab") as file:
+        with self.log.open("ab") as file:
             try:
-                env = {"USER": "ada", "HOME": str(tmp_path)}
                 return built_programs(
-                    source, cache, env=env, log=file.fileno(), **changes
+                    self.source,
+                    self.cache,
+                    env={"USER": "ada", "HOME": str(self.folder)},
+                    most_bytes=most_bytes,
+                    log=file.fileno(),
                 )
             finally:
-                run.held += sorted(open_files() - before - {file.fileno()})
+                self.held += sorted(open_files() - before - {file.fileno()})
 
-    def leave():
-        while run.held:
-            os.close(run.held.pop())
+    def leave(self):
+        while self.held:
+            os.close(self.held.pop())
 
-    run.held, run.leave, run.cache, run.log, run.source = [], leave, cache, log, source
-    yield run
-    leave()
+
+@pytest.fixture
+def build(tmp_path, monkeypatch):
+    builder = Builder(tmp_path, monkeypatch)
+    yield builder
+    builder.leave()
 
 
 def open_files():
