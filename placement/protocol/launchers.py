@@ -42,6 +42,8 @@ FILES = {
 MOST_FILES_BYTES = 2**20
 MOST_FOLDER_CHARACTERS = 300
 CONDA_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,99}")
+REQUIREMENTS = (".txt", ".in")
+"""Endings of the name of a requirements file."""
 MEETING_SECONDS = 600
 """Seconds for which the ranks of the first node wait for those of the others."""
 
@@ -241,7 +243,8 @@ def environment_problem(name: str, *, images: bool = False) -> str:
             return sentence("cannot be an image here: only workspaces run in one")
         if image_problem(image) or image.engine is ContainerEngine.PODMAN:
             return image_problem(image)
-    if name and not name.startswith("/") and not CONDA_NAME.fullmatch(name):
+    is_conda_name = CONDA_NAME.fullmatch(name) and not name.endswith(REQUIREMENTS)
+    if name and not name.startswith("/") and not is_conda_name:
         return sentence(
             "must be an absolute path on the node, the name of a conda environment, "
             "or empty"

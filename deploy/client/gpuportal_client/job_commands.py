@@ -20,6 +20,7 @@ PATIENCE_SECONDS = 1800
 LONGEST_WAIT_SECONDS = 15
 LAUNCHERS = ("none", "python", "torchrun", "accelerate", "deepspeed")
 USUAL_HEADS = ("#!/usr/bin/env python", "#!/usr/bin/env python3")
+REQUIREMENTS = (".txt", ".in")
 LIVE = ("queued", "starting", "running", "moving", "stopping")
 
 
@@ -45,7 +46,7 @@ def what_runs(args):
             "script": text,
             "arguments": args.arguments,
             "launcher": "" if launcher == "none" else launcher,
-            "environment_folder": args.env,
+            "environment_folder": environment(args.env),
         }
     if args.env or args.launcher is not None:
         raise Refused("--env and --launcher are for a script", 2)
@@ -57,6 +58,15 @@ def what_runs(args):
         "recipe": args.recipe,
         "recipe_settings": dict(args.set),
     }
+
+
+def environment(name):
+    """Return how the portal names an environment: a path that is here gets absolute.
+
+    The home is often the same on the node. A conda environment's name stays.
+    """
+    is_path = "/" in name or name.startswith(".") or name.endswith(REQUIREMENTS)
+    return str(Path(name).absolute()) if is_path and Path(name).exists() else name
 
 
 def setting(text):
@@ -330,7 +340,7 @@ def declare(word):
             "default": "",
             "metavar": "ENVIRONMENT",
             "help": "folder of a venv, conda environment or uv project on the node, "
-            "or a conda environment's name",
+            "a requirements file there, or a conda environment's name",
         },
         after={
             "type": int,

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from placement.agent.process import private_mounts, process_tree, unix_user
-from placement.agent.process.named_environment import program_folder
+from placement.agent.process.environment_cache import built_programs
+from placement.agent.process.named_environment import NotBuilt, program_folder
 from placement.agent.process.program_lookup import checked_argv, search_path
 from placement.agent.process.unix_user import UnixIdentity
 from placement.agent.slurm import slurm_leader
@@ -50,6 +51,8 @@ class JobStart:
     shim_pid: int
     launcher: str = ""
     environment_folder: str = ""
+    environments: Path | None = None
+    """The folder of the environments that are built for its owner. None: none are."""
     resume: Path | None = None
     """The checkpoint to load, read as the Job's user."""
     resume_job: int = 0
@@ -70,7 +73,7 @@ class JobStart:
             unix_user.become(self.identity)
             process_tree.die_with_parent(self.shim_pid)
             image = image_of(self.environment_folder)
-            folder = "" if image else program_folder(self.environment_folder)
+            folder = "" if image else self._program_folder()
             argv = checked_argv(argv, programs(Launcher(self.launcher)), folder)
             self._check_reach(argv)
             if self.resume is not None and not self._take_over(self.resume):
@@ -100,6 +103,20 @@ class JobStart:
             kept=(Path(sys.prefix), OURS) if own else (),
         )
         folder_tree.close_all(handles)
+
+    def _program_folder(self) -> str:
+        """Return the folder of the environment's programs. It may be built first."""
+        try:
+            return program_folder(self.environment_folder)
+        except NotBuilt as missing:
+            if self.environments is None:
+                raise
+            return built_programs(
+                missing.source,
+                self.environments,
+                env=self.env,
+                most_bytes=self.limits.disk_bytes,
+            )
 
     def _check_reach(self, argv: list[str]) -> None:
         if self.identity is None:

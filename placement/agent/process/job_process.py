@@ -6,6 +6,7 @@ written here: no token, no broker, no key, no setting.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
 import os
@@ -19,9 +20,11 @@ from typing import NoReturn
 
 from placement.agent.job_folder import RESULTS
 from placement.agent.process import rank_rendezvous
+from placement.agent.process.environment_cache import CACHE
 from placement.agent.process.job_exec import SCRIPT, JobStart, write_log
 from placement.agent.process.program_lookup import SYSTEM_PATH, free_port
 from placement.agent.process.unix_user import UnixIdentity
+from placement.agent.storage import folder_tree
 from placement.agent.storage.results_reader import NotThere, open_inside
 from placement.planner.launch.recipes import recipe_command
 from placement.protocol.commands import Order
@@ -50,6 +53,8 @@ and Python's multiprocessing adds 32 to the path of this folder:
 BY_TORCHRUN = (Launcher.TORCHRUN, Launcher.ACCELERATE)
 SITE_CACHE = "GPUPORTAL_HF_HOME"
 """Variable with the Hugging Face cache of the site, which all users may read."""
+ENVIRONMENTS = "environments"
+"""The folder of the node for environments of people without a home."""
 LISTENER = 3
 """The descriptor of the socket through which served models are called."""
 
@@ -217,6 +222,7 @@ def become_job(
             shim_pid=shim_pid,
             launcher=order.launcher,
             environment_folder=order.environment_folder,
+            environments=_environments(order, work, identity),
             resume=resume,
             resume_job=order.resume_job,
             private_tmp=work.parent / PRIVATE_TMP if unit else None,
@@ -230,6 +236,36 @@ def become_job(
     except BaseException:
         write_log("gpuportal: the job cannot start\n" + traceback.format_exc())
     os._exit(CANNOT_START)
+
+
+def _environments(
+    order: Order, work: Path, identity: UnixIdentity | None
+) -> Path | None:
+    """Return the folder of the environments that the node builds for a Job's owner.
+
+    It is in the owner's home, or, for a person without a home, beside the node's jobs.
+    None for a recipe, which brings its own programs, and in Slurm, where the node that
+    starts the Job is not the one that runs it.
+
+    Raises:
+        OSError: the folder cannot be made.
+    """
+    if order.recipe is not None or order.slurm is not None:
+        return None
+    if not order.environment_folder.startswith("/"):
+        return None
+    if identity is not None and identity.home.is_dir():
+        return identity.home / CACHE
+    people = work.parents[2] / ENVIRONMENTS
+    with contextlib.suppress(FileExistsError):
+        people.mkdir(0o711)
+        people.chmod(0o711)  # whatever the umask says
+    login = hashlib.sha256(order.user.encode()).hexdigest()[:24]
+    # An id rather than a login: the folder stays with the user who owns its files.
+    own = people / (f"uid-{identity.uid}" if identity else login)
+    with contextlib.suppress(FileExistsError):
+        folder_tree.close_all(folder_tree.make_owned(own, identity))
+    return own
 
 
 def _enter(unit: Sequence[str], begin: JobStart, *, mark: str) -> NoReturn:

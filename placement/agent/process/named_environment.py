@@ -6,6 +6,9 @@ A name is one of these:
 - the folder of a uv project, or of any project whose environment is ``.venv``
 - the name of a conda environment
 
+A requirements file and a uv project without ``.venv`` name what environment_cache.py
+builds.
+
 Conda's places: docs.conda.io "Managing environments", and the list
 ``~/.conda/environments.txt`` that conda keeps. uv's: docs.astral.sh/uv "Projects".
 """
@@ -17,6 +20,9 @@ import pwd
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+
+from placement.agent.process.environment_cache import LOCK_FILE
+from placement.protocol.launchers import REQUIREMENTS
 
 CONDA_ROOTS = (
     "miniconda3",
@@ -36,7 +42,15 @@ CONDA_LIST = Path(".conda", "environments.txt")
 MOST_LIST_BYTES = 2**20
 OWN_SIGNS = ("pyvenv.cfg", "conda-meta")
 """Files that mark a folder as a virtual environment or a conda environment."""
-PROJECT_SIGNS = ("uv.lock", "pyproject.toml")
+PROJECT_SIGNS = (LOCK_FILE, "pyproject.toml")
+
+
+class NotBuilt(FileNotFoundError):
+    """There is no environment, but the node can build one from ``source``."""
+
+    def __init__(self, why: str, source: Path) -> None:
+        super().__init__(why)
+        self.source = source
 
 
 def program_folder(name: str) -> str:
@@ -45,6 +59,8 @@ def program_folder(name: str) -> str:
     Call it as the Job's user: perhaps no other user can see it.
 
     Raises:
+        NotBuilt: the name is of a requirements file, or of a uv project without an
+            environment.
         OSError: there is no such environment. The text says how to make it.
     """
     if not name:
@@ -59,10 +75,13 @@ def program_folder(name: str) -> str:
     if _is_folder(project):
         return str(project)
     if any((folder / sign).is_file() for sign in PROJECT_SIGNS):
-        raise FileNotFoundError(
+        why = (
             f"the project {folder} has no environment yet. Make it on this node: "
             f"cd {folder} && uv sync"
         )
+        if (folder / LOCK_FILE).is_file():
+            raise NotBuilt(why, folder)
+        raise FileNotFoundError(why)
     return str(inner if _is_folder(inner) else folder)
 
 
@@ -75,7 +94,10 @@ def _is_folder(path: Path) -> bool:
 
 
 def _check_folder(folder: Path) -> None:
-    """Raise OSError with the reason if a path is no folder that the user can enter."""
+    """Raise OSError with the reason if a path is no folder that the user can enter.
+
+    Raises NotBuilt for a requirements file.
+    """
     try:
         there = stat.S_ISDIR(folder.stat().st_mode)
         if there and not os.access(folder, os.X_OK):
@@ -91,11 +113,14 @@ def _check_folder(folder: Path) -> None:
             f"python3 -m venv {folder}"
         ) from None
     if not there:
-        raise NotADirectoryError(
+        why = (
             f"{folder} is a file: name the folder of the environment. For "
             "requirements: python3 -m venv FOLDER && FOLDER/bin/pip install -r "
             f"{folder}"
         )
+        if folder.suffix in REQUIREMENTS and folder.is_file():
+            raise NotBuilt(why, folder)
+        raise NotADirectoryError(why)
 
 
 def _conda_environment(name: str) -> Path:

@@ -294,7 +294,7 @@ def test_an_answer_without_an_expected_field_is_one_line(gp, monkeypatch):
         refused(gp("series"), 3, "is not as expected")
 
 
-def test_a_sweep_and_the_facts_of_a_job(gp, lab):
+def test_a_sweep_and_the_facts_of_a_job(gp, lab, tmp_path, monkeypatch, settings):
     run = ("run", "--recipe", "burn-in", "--reservation", lab.now.pk)
     assert ok(gp(*run, "--sweep", "seconds=30,60")) == "array 1: 2 jobs\n"
     assert RequestKey.objects.count() == 1, "it can be sent again"
@@ -312,6 +312,15 @@ def test_a_sweep_and_the_facts_of_a_job(gp, lab):
     refused(gp(*run, "--sweep", "seconds=30", "--gaps"), 2, "--reservation NUMBER")
     own = ("run", "nofile.py", "--reservation", lab.now.pk)
     refused(gp(*own), 2, "there is no file nofile.py")
+    settings.ALLOW_UNISOLATED_SCRIPTS = True
+    monkeypatch.chdir(tmp_path)
+    for name in ("train.py", "needs.txt"):
+        (tmp_path / name).write_text("pass\n")
+    own = ("run", "train.py", "--reservation", lab.now.pk, "--env")
+    for named, told in (("needs.txt", f"{tmp_path}/needs.txt"), ("torch", "torch")):
+        assert gp(*own, named).status == 0
+        assert Job.objects.latest("pk").environment_folder == told
+    refused(gp(*own, "none.txt"), 2, "must be an absolute path on the node")
 
 
 def test_an_export_is_a_job_of_its_recipe(gp, lab, settings):

@@ -78,7 +78,18 @@ def test_deepspeeds_configuration_is_handed_on_unless_the_arguments_name_one():
 
 @pytest.mark.parametrize(
     "folder",
-    ["a/bin", "../a", "~/a", "-n", "..", "a b", "/a:/b", "/a\nb", "/" + "a" * 300],
+    [
+        "a/bin",
+        "../a",
+        "~/a",
+        "-n",
+        "..",
+        "a b",
+        "/a:/b",
+        "/a\nb",
+        "/" + "a" * 300,
+        "a.txt",
+    ],
 )
 def test_what_cannot_stand_on_a_path_is_no_folder_of_an_order(folder):
     assert environment_problem(folder)

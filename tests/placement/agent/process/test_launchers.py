@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.placement.nodes import ended, script_order, start
+from placement.agent.local_runner import ask
+from tests.placement.nodes import ended, log_text, script_order, start, until
 
 BIN = str(Path(sys.executable).parent)
 """The programs of an environment with torch, as a student names it."""
@@ -171,6 +172,22 @@ def test_what_is_missing_or_open_to_everybody_is_said_in_one_line(
         assert ended(begun)["exit_code"] == 126
         (line,) = begun.log.read_text().splitlines()
         assert line.startswith("gpuportal: ") and words in line
+
+
+def test_a_stop_ends_the_build_of_an_environment(node, serve, tmp_path):
+    needs = tmp_path / "needs.txt"
+    needs.write_text("--no-index\nnever\n")
+    folder = launched(
+        node, serve("print('never')"), "python", environment_folder=str(needs)
+    )
+    until(lambda: "builds the environment" in log_text(folder), pause_seconds=0.02)
+    assert ask(folder, {"reason": "enough", "lost": False, "grace_seconds": 60})
+    status = ended(folder)
+    assert (status["stopped"], status["reason"]) == (True, "enough")
+    last = folder.log.read_text().splitlines()[-1]
+    assert last.endswith("the job was stopped while its environment was built"), last
+    (own,) = (node.node_dir / "environments").iterdir()
+    assert [path.name for path in own.iterdir()] == ["lock"]
 
 
 def test_files_that_are_not_those_ordered_are_never_written(node, serve):

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from placement.agent.process import named_environment
-from placement.agent.process.named_environment import program_folder
+from placement.agent.process.named_environment import NotBuilt, program_folder
 from placement.agent.process.program_lookup import checked_argv
 
 
@@ -88,10 +88,18 @@ def test_the_reason_says_which_command_helps(tmp_path):
         program_folder(f"{tmp_path}/none")
     requirements = tmp_path / "requirements.txt"
     requirements.write_text("torch\n")
-    with pytest.raises(NotADirectoryError, match=f"install -r {requirements}"):
+    with pytest.raises(NotBuilt, match=f"install -r {requirements}") as missing:
         program_folder(str(requirements))
+    assert missing.value.source == requirements
+    other = requirements.rename(tmp_path / "script.sh")
+    with pytest.raises(NotADirectoryError, match=f"{other} is a file"):
+        program_folder(str(other))
     (tmp_path / "pyproject.toml").touch()
-    with pytest.raises(FileNotFoundError, match=f"cd {tmp_path} && uv sync"):
+    with pytest.raises(FileNotFoundError, match=f"cd {tmp_path} && uv sync") as missing:
+        program_folder(str(tmp_path))
+    assert not isinstance(missing.value, NotBuilt)
+    (tmp_path / "uv.lock").touch()
+    with pytest.raises(NotBuilt, match=f"cd {tmp_path} && uv sync"):
         program_folder(str(tmp_path))
     (tmp_path / "loop").symlink_to("loop")
     with pytest.raises(FileNotFoundError):

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import zipfile
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -94,6 +95,48 @@ def test_a_student_without_an_account_gets_an_id_of_its_own(node, serve):
         found.append(uid)
     assert len(set(found)) == 2
     assert min(map(int, found)) >= 2**30
+
+
+def made_wheel(folder):
+    """Write the smallest package that pip installs. Return its file."""
+    place = folder / "tiny_need-1.0-py3-none-any.whl"
+    named = "tiny_need-1.0.dist-info"
+    with zipfile.ZipFile(place, "w") as wheel:
+        wheel.writestr("tiny_need.py", "WORD = 'installed'\n")
+        wheel.writestr(
+            f"{named}/METADATA",
+            "Metadata-Version: 2.1\nName: tiny-need\nVersion: 1.0\n",
+        )
+        wheel.writestr(
+            f"{named}/WHEEL",
+            "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        )
+        wheel.writestr(f"{named}/RECORD", "")
+    place.chmod(0o644)
+    return place
+
+
+def test_two_jobs_build_the_environment_of_a_requirements_file_once(node, serve):
+    """As their own user, in a folder of that user, with the output in the log."""
+    place = node.node_dir.parent / "my project"
+    place.mkdir()
+    made_wheel(place)
+    needs = place / "my needs.txt"
+    needs.write_text("--no-index\n--find-links .\ntiny-need\n")
+    web = serve("import os, tiny_need\nprint(tiny_need.WORD, os.getuid())\n")
+    limits = replace(nodes.make_order().limits, processes=200)
+    how = {"launcher": "python", "environment_folder": str(needs), "limits": limits}
+    both = [run(node, web, job=number, **how) for number in (1, 2)]
+    assert [ended(folder)["exit_code"] for folder in both] == [0, 0], [
+        folder.log.read_text() for folder in both
+    ]
+    logs = [folder.log.read_text() for folder in both]
+    assert all(log.endswith(f"installed {UID}\n") for log in logs)
+    assert sum("Successfully installed tiny-need-1.0" in log for log in logs) == 1
+    own = node.node_dir / "environments" / f"uid-{UID}"
+    (folder,) = own.glob("*/whole")
+    assert {own.stat().st_uid, folder.stat().st_uid} == {UID}
+    assert own.stat().st_mode & 0o777 == 0o700
 
 
 def test_root_cannot_be_had_back(node, serve):

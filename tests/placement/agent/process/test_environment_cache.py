@@ -1,0 +1,211 @@
+"""Environments that are built once: their key, their cache, and builds that fail."""
+
+import fcntl
+import os
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+
+from placement.agent.process import environment_cache
+from placement.agent.process.environment_cache import (
+    MOST_REQUIREMENTS_BYTES,
+    EnvironmentBuild,
+    built_programs,
+    environment_key,
+    project_contents,
+    remove_oldest,
+    requirement_contents,
+)
+from placement.agent.storage import folder_size
+
+MAKES = 'mkdir -p "$0/bin" && echo made $USER'
+
+
+class Builder:
+    """Builds by a command of the shell, whose $0 is the environment."""
+
+    def __init__(self, folder, monkeypatch):
+        self.folder, self.monkeypatch = folder, monkeypatch
+        self.source = folder / "needs.txt"
+        self.source.write_text("torch\n")
+        self.cache, self.log = folder / "a b/cache", folder / "log"
+        self.held: list[int] = []
+
+    def __call__(self, script, key="key", most_bytes=0):
+        step = ("/bin/sh", "-c", script, "{venv}")
+        contents = requirement_contents(self.source)
+        made = EnvironmentBuild(key, self.source, (step,), contents)
+        self.monkeypatch.setattr(environment_cache, "_build_of", lambda *_: made)
+        before = open_files()
+        with self.log.open("ab") as file:
+            try:
+                return built_programs(
+                    self.source,
+                    self.cache,
+                    env={"USER": "ada", "HOME": str(self.folder)},
+                    most_bytes=most_bytes,
+                    log=file.fileno(),
+                )
+            finally:
+                self.held += sorted(open_files() - before - {file.fileno()})
+
+    def leave(self):
+        while self.held:
+            os.close(self.held.pop())
+
+
+@pytest.fixture
+def build(tmp_path, monkeypatch):
+    builder = Builder(tmp_path, monkeypatch)
+    yield builder
+    builder.leave()
+
+
+def open_files():
+    """Return the descriptors of this process that exec keeps."""
+    return {
+        int(path.name)
+        for path in Path("/proc/self/fd").iterdir()
+        if int(path.name) >= environment_cache.FIRST_HELD and path.exists()
+    }
+
+
+def entries(cache):
+    return sorted(path.name for path in cache.iterdir() if path.name != "lock")
+
+
+def test_the_key_follows_the_content_and_what_it_includes(tmp_path):
+    base, needs = tmp_path / "base.txt", tmp_path / "needs.txt"
+    base.write_text("torch==2.0\n")
+    needs.write_text("-r base.txt\n--requirement=needs.txt\n-c none.txt\nnumpy\n")
+    first = requirement_contents(needs)
+    base.write_text("torch==2.1\n")
+    assert requirement_contents(needs) != first
+    twin = tmp_path / "other" / "needs.txt"
+    twin.parent.mkdir()
+    for text, same in (("numpy\n# ./a\n", True), ("./wheels/a.whl\n", False)):
+        needs.write_text(text)
+        twin.write_text(text)
+        assert (requirement_contents(needs) == requirement_contents(twin)) is same
+    link = tmp_path / "link.txt"
+    link.symlink_to(needs)
+    assert requirement_contents(link) == requirement_contents(needs)
+    assert environment_key(b"ab", b"c") != environment_key(b"a", b"bc")
+
+
+def test_a_project_is_its_lock_its_python_and_its_folder(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"uv\.lock"):
+        project_contents(tmp_path)
+    (tmp_path / "uv.lock").write_text("version = 1\n")
+    plain = project_contents(tmp_path)
+    (tmp_path / ".python-version").write_text("3.12\n")
+    assert project_contents(tmp_path) != plain
+
+
+def test_what_is_no_requirements_file_is_refused_at_once(tmp_path):
+    needs = tmp_path / "needs.txt"
+    os.mkfifo(needs)
+    with pytest.raises(OSError, match="is not a regular file"):
+        requirement_contents(needs)
+    needs.unlink()
+    needs.symlink_to("/dev/zero")
+    with pytest.raises(OSError, match="is not a regular file"):
+        requirement_contents(needs)
+    needs.unlink()
+    with needs.open("wb") as file:
+        file.truncate(MOST_REQUIREMENTS_BYTES + 1)
+    with pytest.raises(OSError, match="has more than 1 MiB"):
+        requirement_contents(needs)
+    needs.write_text("".join(f"-r {number}.txt\n" for number in range(30)))
+    for number in range(30):
+        (tmp_path / f"{number}.txt").touch()
+    with pytest.raises(OSError, match="includes more than 20 files"):
+        requirement_contents(needs)
+
+
+def test_it_is_built_once_with_the_jobs_own_variables(build):
+    inner = build(MAKES + '; env | grep -c "^HOME=\\|^PATH=/usr"; env')
+    assert Path(inner).is_dir() and build("exit 9") == inner
+    assert os.get_inheritable(build.held[0])
+    log = build.log.read_text()
+    assert "made ada\n2\n" in log and "exit 9" not in log
+    assert "PYTEST_CURRENT_TEST" not in log
+    assert log.count("gpuportal: builds the environment of") == 1
+
+
+def test_a_failed_build_says_why_and_leaves_nothing(build, tmp_path, monkeypatch):
+    monkeypatch.setattr(folder_size, "LOOK_SECONDS", 0.05)
+    broken = f"{MAKES}; printf 'ERROR: no torch\\nhint'; exit 3"
+    words = "uv ended with exit code 3: ERROR: no torch$"
+    with pytest.raises(OSError, match=words):
+        build(broken)
+    with pytest.raises(OSError, match="ended with signal 9: made ada"):
+        build(f"{MAKES}; kill -9 $$")
+    with pytest.raises(OSError, match="may hold 1 MiB"):
+        build(
+            f'{MAKES}; head -c 3000000 /dev/zero > "$0/big"; exec sleep 60',
+            most_bytes=2**20,
+        )
+    with pytest.raises(OSError, match="it was changed during the build"):
+        build(f"{MAKES}; echo more >> {build.source}")
+    assert entries(build.cache) == [] and not build.held
+    # A program that it leaves in the background does not hold it up.
+    assert build(f"{MAKES}; sleep 60 & echo $! > '{tmp_path}/stray'")
+    os.kill(int((tmp_path / "stray").read_text()), signal.SIGKILL)
+
+
+def test_a_full_disk_says_so(build):
+    with pytest.raises(OSError, match="No space left on device"):
+        build("cp /etc/passwd /dev/full")
+    assert entries(build.cache) == []
+
+
+def test_what_a_killed_build_left_is_not_used_and_goes(build):
+    (build.cache / "key-left/venv/bin").mkdir(parents=True)
+    inner = build(MAKES)
+    assert entries(build.cache) == [Path(inner).parents[1].name] != ["key-left"]
+
+
+def test_a_stop_ends_the_build_and_removes_it(build):
+    script = f"{MAKES}; kill -TERM {os.getpid()}; exec sleep 60"
+    with pytest.raises(OSError, match="the job was stopped while its environment"):
+        build(script)
+    assert entries(build.cache) == []
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_a_second_job_waits_and_builds_nothing(build):
+    build.cache.mkdir(parents=True)
+    lock = os.open(build.cache / "lock", os.O_RDWR | os.O_CREAT)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+
+    def first_job():
+        while "waits for another job" not in build.log.read_text():
+            threading.Event().wait(0.02)
+        (build.cache / "key-first/venv/bin").mkdir(parents=True)
+        (build.cache / "key-first/whole").touch()
+        os.close(lock)
+
+    build.log.touch()
+    thread = threading.Thread(target=first_job)
+    thread.start()
+    assert build("exit 9") == str(build.cache / "key-first/venv/bin")
+    thread.join()
+
+
+def test_the_oldest_unused_environments_go(build):
+    folders = []
+    for number in range(4):
+        folders.append(Path(build(MAKES, key=f"key{number}")).parents[1])
+        os.utime(folders[-1] / "whole", (number, number))
+    held = build.held.pop(0)  # the oldest one is in use
+    build.leave()
+    remove_oldest(build.cache, kept=folders[3], most=2)
+    assert [folder.exists() for folder in folders] == [True, False, False, True]
+    remove_oldest(build.cache, kept=folders[3], most_bytes=1)
+    assert folders[0].exists()
+    os.close(held)
+    remove_oldest(build.cache, kept=folders[3], most_bytes=1)
+    assert [folder.exists() for folder in folders] == [False, False, False, True]
