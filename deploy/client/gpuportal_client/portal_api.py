@@ -63,7 +63,7 @@ class Portal:
     def whole(self, path, rows, **query):
         """Return the answer with the rows of all its pages, from first to last."""
         answer = page = self.ask("GET", path, **query)
-        while cursor := page.get("next"):
+        while cursor := "next" in page and page["next"]:
             page = self.ask("GET", path, **{**query, "cursor": cursor})
             answer[rows] += page[rows]
         return {**answer, "next": None} if "next" in answer else answer
