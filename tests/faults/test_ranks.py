@@ -146,7 +146,11 @@ def test_odd_names_odd_words_and_a_log_of_bytes(running_portal):
     assert not {"\0", "\x07", "\x9b"} & set(shown)
     assert "\x1b]" not in shown and "\x1b[2J" not in shown
     assert "last line" in running_portal.job(number)["last_lines"][-1]
-    (row,) = running_portal.ask("GET", f"jobs/{number}/numbers")["rows"]
+    (row,) = until(
+        # The portal's tick may read the log just now.
+        lambda: running_portal.ask("GET", f"jobs/{number}/numbers")["rows"],
+        what="the numbers of the log",
+    )
     assert row["loss"] == 0.5
     found = running_portal.ask(
         "GET", f"jobs?{urllib.parse.urlencode({'state': 'done'})}"
