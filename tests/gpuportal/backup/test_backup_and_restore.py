@@ -31,8 +31,8 @@ from gpuportal.backup.backup_refusals import (
 )
 from gpuportal.backup.backup_version import portal_version
 from tests.factories import make_user
+from tests.gpuportal.deploy.test_operations_page import BLOCKS
 from tests.gpuportal.running import ROOT, environ_for, manage
-from tests.gpuportal.test_operations_page import BLOCKS
 from tests.releases.databases import empty_database, upgraded_database
 
 RELEASE = "0.1.0"

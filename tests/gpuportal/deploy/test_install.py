@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from tests.gpuportal.test_operations_page import BLOCKS
+from tests.gpuportal.deploy.test_operations_page import BLOCKS
 from tests.house.walk import ROOT
 
 pytestmark = pytest.mark.pure
