@@ -59,6 +59,8 @@ UNSEEN_FOLDER = (
     "this host and the nodes of Slurm see under the same path. The admin finds more in "
     "docs/slurm.md#run"
 )
+BEGIN_SECONDS = 600.0
+"""For which Slurm may show a job as running that has not begun."""
 MOST_SUBMISSIONS = 3
 """A controller that dies may forget a job that it has just accepted."""
 
@@ -77,7 +79,8 @@ class SlurmLeader:
         self.last_reason = self.last_refusal = ""
         self.seen: SlurmState | None = None
         self.submissions = 0
-        self.forgotten = False
+        self.forgotten = self.stuck = False
+        self.runs_since = 0.0
 
     def run(self) -> int:
         """Submit the job, follow it to its end, and return its exit status."""
@@ -115,12 +118,15 @@ class SlurmLeader:
         while not self.asked_to_stop:
             try:
                 self.seen = slurm_client.find(self.name, self.user)
+                if self.stuck and self.seen is not None and self.seen.state in ENDED:
+                    self.seen = None
                 # Slurm may have run it, and forgotten it since.
                 if self.seen is None and self._exit_status() is None:
                     left = self._left_seconds()
                     words = (str(self.folder), str(self.work), left)
                     slurm_client.ask(submit_command(self.order, *words))
                     self.submissions += 1
+                self.stuck, self.runs_since = False, 0.0
                 self._heard()
                 return True
             except SlurmUnavailable as error:
@@ -133,13 +139,16 @@ class SlurmLeader:
         return False
 
     def _submit_again(self) -> bool:
-        """Submit a job again that Slurm forgot before it began. False: it began, or is
-        not wanted any more."""
-        begun = (self.folder / BEGUN_FOLDER).exists()
-        if not self.forgotten or begun or self.submissions >= MOST_SUBMISSIONS:
+        """Submit a job again that Slurm did not begin. False: it began, or is not wanted
+        any more."""
+        lost = self.forgotten or self.stuck
+        if not lost or self._has_begun() or self.submissions >= MOST_SUBMISSIONS:
             return False
         self._say("Slurm has lost the job before it began. It is submitted again")
         return self._submit()
+
+    def _has_begun(self) -> bool:
+        return (self.folder / BEGUN_FOLDER).exists()
 
     def _over(self) -> bool:
         """Return whether Slurm has ended the job. Ask for its end if it is due."""
@@ -148,6 +157,8 @@ class SlurmLeader:
             if self.asked_to_stop and not self.told_to_stop and found is not None:
                 self._stop(found)
                 self.told_to_stop = True
+            elif found is not None:
+                self._check_beginning(found)
         except SlurmUnavailable as error:
             self._say_silent(error)
             return False
@@ -165,6 +176,25 @@ class SlurmLeader:
             self.last_reason = found.reason
             self._say(f"waits in Slurm: {reason_text(found.reason)}")
         return found.state in ENDED
+
+    def _check_beginning(self, found: SlurmState) -> None:
+        """Cancel a job that Slurm shows as running, and that does not begin.
+
+        Slurm 22.05 keeps such a job until its time limit, after slurmctld and slurmd
+        were killed while it started.
+        """
+        if found.state != "RUNNING" or self._has_begun():
+            self.runs_since = 0.0
+            return
+        now = time.monotonic()
+        self.runs_since = self.runs_since or now
+        if now - self.runs_since > BEGIN_SECONDS and not self.stuck:
+            slurm_client.cancel(self.name, self.user)
+            self.stuck = True
+            self._say(
+                f"Slurm shows the job as running on {self._node()}, but it has not "
+                f"begun for {BEGIN_SECONDS / 60:.0f} minutes. It is cancelled"
+            )
 
     def _stop(self, found: SlurmState) -> None:
         if found.state == "PENDING":

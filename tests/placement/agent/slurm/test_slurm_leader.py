@@ -179,6 +179,26 @@ def test_a_job_that_was_lost_before_it_began_is_submitted_again(slurm, tmp_path,
     assert not (tmp_path / FOLDER / LOST_FILE).exists()
 
 
+@pytest.mark.parametrize(("begun", "submitted"), [(False, 2), (True, 1)])
+def test_a_job_that_slurm_shows_as_running_and_does_not_begin_is_submitted_again(
+    slurm, tmp_path, capfd, monkeypatch, begun, submitted
+):
+    monkeypatch.setattr(slurm_leader, "BEGIN_SECONDS", 0.0)
+    (tmp_path / FOLDER).mkdir()
+    if begun:
+        (tmp_path / FOLDER / "begun").mkdir()
+    away = SlurmUnavailable("the controller of Slurm does not answer")
+    runs, ended = state("RUNNING"), state("COMPLETED")
+    slurm.states = [None, runs, runs, away, *([runs] if begun else [])]
+    slurm.states += [ended] if begun else [runs, state("CANCELLED"), state("CANCELLED")]
+    slurm.states += [runs, ended]
+    code, said = follow(tmp_path, capfd)
+    assert (code, slurm.submitted) == (0, submitted)
+    assert (
+        len(slurm.cancelled) == said.count("but it has not begun for") == submitted - 1
+    )
+
+
 @pytest.mark.parametrize(("begun", "submitted"), [(False, 3), (True, 1)])
 def test_a_job_that_stays_lost_is_not_submitted_for_ever(
     slurm, tmp_path, capfd, begun, submitted
