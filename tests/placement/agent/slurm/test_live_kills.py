@@ -86,7 +86,7 @@ class Killer:
                 self.cluster.run(
                     "scontrol", "update", f"JobId={number}", "StartTime=now"
                 )
-        return "begun" in self.portal.log_of(job)
+        return "begun\n" in self.portal.log_of(job)
 
     def wait_for_nodes(self) -> None:
         """Wait until both nodes have registered, and the board shows it."""
