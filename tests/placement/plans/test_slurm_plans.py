@@ -5,11 +5,13 @@ from dataclasses import replace
 import pytest
 from django.utils import timezone
 
+from placement.backfill.service import queue_for_gaps
 from placement.jobs import service as jobs
 from placement.jobs.tick import job_tick
 from placement.models import Job
 from placement.planner.model.well_known import well_known_spec
 from placement.planner.search.memory_savings import PlanLimits
+from placement.planner.values.errors import LaunchInvalid
 from placement.planner.values.plan import Plan
 from placement.planner.values.workload import Workload
 from placement.plans.available_gpus import offered, site_cards
@@ -17,7 +19,7 @@ from placement.plans.service import earliest_start, make_plans
 from placement.rules.job_refusals import PlanElsewhere
 from reservations.rules.lifecycle import State
 from reservations.rules.window import unix
-from telemetry.models import Gpu
+from telemetry.models import Gpu, SlurmCluster
 from telemetry.rules.slurm_use import SlurmUse
 from telemetry.slurm.cluster_view import SlurmGpuView, SlurmNodeView
 from telemetry.slurm.service import record_view
@@ -79,6 +81,10 @@ def test_gpus_of_slurm_are_offered_where_their_card_is_known(
     show(busy, *FREE[1:], cpus=None)
     assert not any(one.bookable for one in offers(alice).values())
 
+    show()
+    SlurmCluster.objects.update(failing_since=timezone.now())
+    assert {one.reason for one in offers(alice).values()} == {"Slurm does not answer"}
+
     # A type that is no card, a name for it, and a portal that starts no jobs there.
     show(*(replace(gpu, kind="a100") for gpu in FREE))
     assert offers(alice) == {}
@@ -87,6 +93,15 @@ def test_gpus_of_slurm_are_offered_where_their_card_is_known(
     assert offers(alice)["gp1:0"].name == "NVIDIA A100-SXM4-80GB"
     settings.SLURM_AGENT = ""
     assert offers(alice) == {}
+
+
+@pytest.mark.parametrize("wants", [{}, {"gpu_class": "h200 (Slurm lab)"}])
+def test_a_job_for_gaps_hears_that_slurm_has_none(cards, alice, wants) -> None:
+    job = {"name": "try", "kind": "recipe", "recipe": "burn-in"}
+    Gpu.objects.exclude(node__name="gp1").update(retired=True)
+    with pytest.raises(LaunchInvalid) as refused:
+        queue_for_gaps(user=alice, job=job, now=timezone.now(), **wants)
+    assert "no job runs in gaps there" in refused.value.fields["gpus"]
 
 
 def plan_for(user, strategy: str) -> Plan:
