@@ -139,16 +139,9 @@ def test_a_plan_is_run_by_the_agent_also_on_other_cards(
     number = len(kept.plan["shards"])
     now = timezone.now()
     made = make_reservation(alice, cards, start=now, state=State.ACTIVE)
-    job = jobs.launch(
-        user=alice,
-        reservation_id=made.pk,
-        name="try",
-        kind="script",
-        script="#!/bin/sh\necho on\n",
-        launcher="torchrun",
-        plan_id=kept.pk,
-        now=now,
-    )
+    words = {"user": alice, "reservation_id": made.pk, "name": "try"}
+    words |= {"kind": "script", "script": "#!/bin/sh\n", "launcher": "torchrun"}
+    job = jobs.launch(**words, plan_id=kept.pk, now=now)
     job_tick.tick(now)
     (order,) = orders("slurm-lab")
     assert (order.job, order.slurm.node, len(order.gpu_uuids)) == (
@@ -162,23 +155,12 @@ def test_a_plan_is_run_by_the_agent_also_on_other_cards(
     # Slurm chose other cards for a reservation of fewer GPUs. Their number counts.
     half = len(cards) // 2
     made.allocations.exclude(gpu__in=cards[half:]).update(live=False)
-    if number <= half:
-        words = {"user": alice, "reservation_id": made.pk, "kind": "script"}
-        words |= {"script": "#!/bin/sh\n", "launcher": "torchrun", "name": "on"}
-        jobs.launch(**words, plan_id=kept.pk, now=now)
-        job_tick.tick(now)
-        (order,) = orders("slurm-lab")
-        assert len(order.gpu_uuids) == number
-        assert set(order.gpu_uuids) <= {gpu.uuid for gpu in cards[half:]}
+    assert number <= half
+    jobs.launch(**words, plan_id=kept.pk, now=now)
+    job_tick.tick(now)
+    (order,) = orders("slurm-lab")
+    assert len(order.gpu_uuids) == number
+    assert set(order.gpu_uuids) <= {gpu.uuid for gpu in cards[half:]}
     made.allocations.exclude(gpu=cards[-1]).update(live=False)
     with pytest.raises(PlanElsewhere):
-        jobs.launch(
-            user=alice,
-            reservation_id=made.pk,
-            name="try",
-            kind="script",
-            script="#!/bin/sh\n",
-            launcher="torchrun",
-            plan_id=kept.pk,
-            now=now,
-        )
+        jobs.launch(**words, plan_id=kept.pk, now=now)
