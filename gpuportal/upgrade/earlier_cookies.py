@@ -119,11 +119,12 @@ def _cookies(session: Session, values: dict[str, str]) -> Any:
         httponly=bool(site.SESSION_COOKIE_HTTPONLY),
         samesite=site.SESSION_COOKIE_SAMESITE,
     )
-    if EARLIER_CSRF in values:
+    token = values.get(EARLIER_CSRF, "")
+    if token.isascii() and token.isalnum():
         # So that a form which is open during the upgrade can be sent.
         answer.set_cookie(
             site.CSRF_COOKIE_NAME,
-            values[EARLIER_CSRF],
+            token,
             max_age=site.CSRF_COOKIE_AGE,
             path=site.CSRF_COOKIE_PATH,
             secure=bool(site.CSRF_COOKIE_SECURE),

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
+from django.conf import settings
 from django.db import transaction
 
 from placement.backfill import gap_claims
@@ -37,7 +38,8 @@ from reservations.rules.lifecycle import State
 from reservations.store import locks
 from reservations.store.booking_facts import site_policy
 from reservations.store.gpu_rows import barred_pools, calendar_gpus
-from telemetry.models import Gpu
+from telemetry.models import Gpu, Node
+from telemetry.models.nodes import GpuQuerySet
 from telemetry.protocol.coded_error import CodedError
 from telemetry.protocol.sentences import sentence
 from telemetry.protocol.units import GIB_BYTES, format_duration
@@ -148,16 +150,26 @@ def _check(row: Backfill, launch: Mapping[str, Any], plan: StoredPlan | None) ->
         wrong["plan"] = sentence(
             "is for several nodes, but a gap has GPUs of one node only"
         )
-    elif not wrong and not _is_possible(row):
-        wrong["gpus"] = sentence(
-            "no node that you may book has {words}", words=wants_of(row).words()
-        )
+    elif not wrong and not _is_possible(row, Gpu.objects.bookable()):
+        of_slurm = Gpu.objects.filter(node__engine=Node.Engine.SLURM, retired=False)
+        words = wants_of(row).words()
+        if settings.SLURM_BOOK and _is_possible(row, of_slurm):
+            wrong["gpus"] = sentence(
+                "only nodes of Slurm have {words}, and no job runs in gaps there. Book "
+                "a time instead",
+                words=words,
+            )
+        else:
+            wrong["gpus"] = sentence(
+                "no node that you may book has {words}", words=words
+            )
     if wrong:
         raise LaunchInvalid(wrong)
 
 
-def _is_possible(row: Backfill) -> bool:
-    gpus = calendar_gpus(Gpu.objects.bookable().order_by("pk"))
+def _is_possible(row: Backfill, rows: GpuQuerySet) -> bool:
+    """Return whether a node with some of these Gpus could hold a Job in gaps."""
+    gpus = calendar_gpus(rows.order_by("pk"))
     uuids = dict(Gpu.objects.values_list("pk", "uuid"))
     path = locks.read(row.membership, ()).path
     barred = barred_pools(gpus, {account.pk for account in path})

@@ -20,6 +20,7 @@ from placement.models import PlacementPolicy
 from placement.planner.values.errors import BadInput, WorkloadInvalid
 from placement.planner.values.gpu_availability import GpuOffer, peak_flops_of
 from placement.plans.gpu_health import WELL, GpuUsability, health_of
+from reservations.engines.queries import cluster_is_silent
 from reservations.models import Allocation, Reservation, SitePolicy, User
 from reservations.rules.engine_names import UNIX_USER
 from reservations.rules.window import Window, grid_ceil, window_from
@@ -318,9 +319,11 @@ def _slurm_reasons(
     if user is not None and not UNIX_USER.fullmatch(user.unix_user):
         no_user = sentence("it belongs to Slurm, and you have no Unix user there")
         return dict.fromkeys(pks, no_user)
+    if cluster_is_silent():
+        return dict.fromkeys(pks, sentence("Slurm does not answer"))
     found = calendar_gpus(Gpu.objects.filter(pk__in=pks).order_by("pk"))
     busy = {span.gpu_pk for span in engine_busy(found, {}, window.start, window.end)}
-    taken = sentence("Slurm has it for something else in this time")
+    taken = sentence("Slurm does not give it out in this time")
     return {pk: taken if pk in busy else "" for pk in pks}
 
 

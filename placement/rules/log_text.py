@@ -14,6 +14,8 @@ from collections.abc import Sequence
 LONGEST_LINE = 64 * 1024
 MOST_NUMBERS_A_LINE = 16
 LONGEST_NUMBER_LINE = 2000
+ANY_CASE = re.IGNORECASE | re.ASCII
+"""Without ASCII, "inf" also matches "ınf" with a dotless i, which is no number."""
 
 # ECMA-48. Kept: SGR (colours), tab, line feed, carriage return. Dropped: every other
 # control sequence (cursor, titles, links, device queries), lone escapes, other control
@@ -38,7 +40,7 @@ _PAIR = re.compile(
     r"(-?(?:[0-9]{1,19}(?:\.[0-9]{0,19})?|\.[0-9]{1,19})(?:[eE][+-]?[0-9]{1,3})?"
     r"|[-+]?(?:nan|inf(?:inity)?)\b)"
     r"(?:/[0-9]{1,19})?(?=[\s,;|)\]]|$)",
-    re.IGNORECASE,
+    ANY_CASE,
 )
 _ERROR = re.compile(
     r"(?:[A-Za-z_]\w{0,60}\.){0,9}[A-Z]\w{0,60}(?:Error|Exception)(?::.*)?"

@@ -32,6 +32,7 @@ import re
 from dataclasses import dataclass, field
 
 from placement.rules.log_text import (
+    ANY_CASE,
     COLOUR,
     LONGEST_NUMBER_LINE,
     MOST_NUMBERS_A_LINE,
@@ -40,11 +41,14 @@ from placement.rules.log_text import (
 )
 
 MOST_COUNT = 1e15
+"""The largest step."""
+MOST_VALUE = 1e300
+"""A larger number counts as infinite. Charts subtract numbers."""
 _NUMBER = r"-?(?:[0-9]{1,19}(?:\.[0-9]{0,19})?|\.[0-9]{1,19})(?:[eE][+-]?[0-9]{1,3})?"
 _NOT_FINITE = r"[-+]?(?:nan|inf(?:inity)?)\b"
 _DICT = re.compile(
     rf"'([A-Za-z_][A-Za-z0-9_./]{{0,30}})': '?({_NUMBER}|{_NOT_FINITE})'?(?=[,}}])",
-    re.IGNORECASE,
+    ANY_CASE,
 )
 _BAR = re.compile(
     r"(?:[0-9]{1,3}%\|[^|]{0,400}\| ?)([0-9]{1,15})/([0-9]{1,15}) \[([^\]]{0,600})"
@@ -53,15 +57,15 @@ _KERAS = re.compile(r"^ ?([0-9]{1,15})/([0-9]{1,15}) (?:\[[=>.]{0,80}\]|[━╸ 
 _EPOCH = re.compile(
     r"\b(?:epoch[ :=#]{0,4}|train: (?=[0-9]{1,15} \[))"
     r"[\[(]?([0-9]{1,15})(?: ?(?:/|of) ?([0-9]{1,15}))?",
-    re.IGNORECASE,
+    ANY_CASE,
 )
 _STEP = re.compile(
     r"\b(?:steps?|iter|iteration|update)[ :=#]{0,12}[\[(]?([0-9]{1,15})\b(?![.%])",
-    re.IGNORECASE,
+    ANY_CASE,
 )
 _BATCH = re.compile(
     r"\b(?:step|iter|iteration|batch)[ :=#]{0,3}[\[(]?([0-9]{1,15})\b(?![.%])",
-    re.IGNORECASE,
+    ANY_CASE,
 )
 """A step inside an epoch."""
 _EPOCH_AND_BATCH = re.compile(
@@ -85,23 +89,23 @@ _PAIR = re.compile(
     rf"(?<![A-Za-z0-9_./-]){QUALIFIER}([A-Za-z_][A-Za-z0-9_./@]{{0,30}})"
     rf"(?:[ \t]{{0,2}}[=:][ \t]{{0,6}}|[ \t]{{1,6}})({_NUMBER}|{_NOT_FINITE})"
     r"%?(?=[\s,;|)\]}]|\.?$)",
-    re.IGNORECASE,
+    ANY_CASE,
 )
 _OF_A_PART = re.compile(
     r"(?:train(?:ing)?|val(?:id(?:ation)?)?|dev|eval(?:uation)?|test|avg|average)"
     r"(?![a-z])",
-    re.IGNORECASE,
+    ANY_CASE,
 )
 """Words with which a line about a whole epoch begins."""
 _METRIC = re.compile(
     r"loss|acc|perplexity|ppl|f1|bleu|rouge|auc|error|mae|mse|rmse|map|iou|rew|lr"
     r"|learning_rate|grad_norm|score|precision|recall|dice|psnr|ssim|fid|elbo|wer|cer"
     r"|entropy|return|^(?:train|val|valid|validation|dev|test|r2|nll|kl|l1|l2)$",
-    re.IGNORECASE,
+    ANY_CASE,
 )
 """Names of the metrics with a curve. Other words before a number may be anything."""
 _STEPS_OF_TABLES = ("total_timesteps", "timesteps", "iterations", "epoch")
-_WHOLE = re.compile(rf"{_NUMBER}|{_NOT_FINITE}", re.IGNORECASE)
+_WHOLE = re.compile(rf"{_NUMBER}|{_NOT_FINITE}", ANY_CASE)
 _TABLE_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_./@-]{0,30}")
 
 
@@ -136,7 +140,7 @@ class TrainingOutput:
         >>> TrainingOutput().read("epoch 1/2 loss 2.3")
         {'step': 1.0, 'loss': 2.3}
         """
-        if len(line) > LONGEST_NUMBER_LINE:
+        if not line or len(line) > LONGEST_NUMBER_LINE:
             return None
         found: dict[str, float] | None = pairs_of(line)
         if not found or "step" not in found or len(found) < 2:
@@ -145,12 +149,14 @@ class TrainingOutput:
 
     def _drawn(self, found: dict[str, float]) -> dict[str, float] | None:
         """Return the finite numbers of a row. Remember the others."""
-        row = {name: value for name, value in found.items() if math.isfinite(value)}
-        if len(row) < len(found) and "step" in row:
-            for name in found.keys() - row.keys():
-                if len(self.not_finite) < MOST_NUMBERS_A_LINE:
-                    self.not_finite.setdefault(name, row["step"])
-        return row if "step" in row and len(row) > 1 else None
+        step = found.get("step", math.nan)
+        if not 0 <= step <= MOST_COUNT:
+            return None
+        row = {name: value for name, value in found.items() if abs(value) < MOST_VALUE}
+        for name in found.keys() - row.keys():
+            if len(self.not_finite) < MOST_NUMBERS_A_LINE:
+                self.not_finite.setdefault(name, step)
+        return row if len(row) > 1 else None
 
     def _of_library(self, line: str) -> dict[str, float] | None:
         if "{'" in line:

@@ -51,8 +51,8 @@ LOOK_SECONDS = 0.5
 CHUNK_BYTES = 65_536
 MOST_REASON_CHARACTERS = 300
 WHOLE, VENV = "whole", "venv"
-INCLUDE = re.compile(rb"^\s*(?:-r|-c|--requirement|--constraint)[\s=]*(\S+)", re.M)
-LOCAL = re.compile(rb"^\s*(?:[-.]|[^#\n]*[/\\])", re.M)
+INCLUDE = re.compile(rb"^[ \t]*(?:-r|-c|--requirement|--constraint)[\s=]*(\S+)", re.M)
+LOCAL = re.compile(rb"^[ \t]*+(?:[-.]|[^#\n]*[/\\])", re.M)
 """A line of a requirements file that may depend on the folder of the file."""
 FIRST_HELD = 100
 """The least descriptor of the lock that a Job keeps. Shell scripts use 3 to 9."""

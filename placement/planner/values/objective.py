@@ -25,9 +25,9 @@ from telemetry.protocol.sentences import sentence
 Objective = Literal["soonest", "fastest", "fewest", "least_disturbance", "cheapest"]
 OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
 OBJECTIVE_WORDS: dict[str, str] = {
-    "": "recommended",
+    "": sentence("recommended"),
     "soonest": sentence("soonest start"),
-    "fastest": "fastest",
+    "fastest": sentence("fastest"),
     "fewest": sentence("fewest GPUs"),
     "least_disturbance": sentence("least disturbance of others"),
     "cheapest": sentence("cheapest in quota"),

@@ -7,6 +7,8 @@ import { gettext } from "../words.js";
 
 const MOST_POINTS = 1000;
 const MOST_KEYS = 8;
+const MOST_STEP = 1e15; // as in training_output.py
+const MOST_VALUE = 1e300; // the difference of two values is finite
 const GIB = 2 ** 30;
 const WHOLE_MINUTES = [1, 2, 5, 10, 15, 30, 60, 120, 180, 360, 720, 1440, 2880, 10080].map((minutes) => 60 * minutes);
 const PAIR = /(?:\b(train(?:ing)?|val(?:id(?:ation)?)?|dev|evaluation|eval|test|avg|average|mean|lm|grad|learning)\.?[ \t](?!step|epoch|iter))?([A-Za-z_][A-Za-z0-9_./]{0,30})[=:] ?(-?(?:[0-9]{1,19}(?:\.[0-9]{0,19})?|\.[0-9]{1,19})(?:e[+-]?[0-9]{1,3})?)(?:\/[0-9]{1,19})?(?=[\s,;|)\]]|$)/gi;
@@ -64,8 +66,9 @@ export class Charts {
 
   /** Adds the numbers of one line. A second line with the same step replaces them. */
   add({ step, ...values }) {
+    if (!(step >= 0 && step <= MOST_STEP)) return;
     for (const [key, value] of Object.entries(values)) {
-      if (!Number.isFinite(value) || NO_CURVE.has(key)) continue;
+      if (!(Math.abs(value) < MOST_VALUE) || NO_CURVE.has(key)) continue;
       if (!this.curves.has(key)) {
         if (this.curves.size >= MOST_KEYS) continue;
         this.curves.set(key, { xs: [], ys: [], plot: null });

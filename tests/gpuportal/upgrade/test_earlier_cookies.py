@@ -75,6 +75,9 @@ def test_a_page_is_answered_and_the_browser_gets_the_names_of_today(key):
     assert cookies[NEW].value == key and cookies[NEW]["httponly"]
     assert cookies[NEW]["path"] == "/" and cookies[NEW]["samesite"] == "Lax"
     assert cookies[NEW]["expires"]
+    # A token that Django does not make is replaced, such as one with a line break.
+    status, cookies = ask("/mine/", rf'sessionid={key}; csrftoken="t\012x"')
+    assert status == 200 and cookies[NEW_CSRF].value.isalnum()
     status, cookies = ask("/mine/", f"sessionid={key}; {NEW}={key}")
     assert status == 200 and NEW not in cookies
 
@@ -117,7 +120,8 @@ def test_a_form_that_was_open_during_the_upgrade_is_sent_and_sign_out_ends_it(ke
 
 
 @pytest.mark.parametrize(
-    "case", ["workspaces", "begun after the upgrade", "ended", "unknown", "long ago"]
+    "case",
+    ["workspaces", "begun after the upgrade", "ended", "unknown", "NUL", "long ago"],
 )
 def test_no_other_session_is_taken_from_the_earlier_name(key, settings, case):
     if case == "workspaces":
@@ -129,7 +133,7 @@ def test_no_other_session_is_taken_from_the_earlier_name(key, settings, case):
     if case == "long ago":
         upgraded(-timedelta(days=15))
         Session.objects.update(expire_date=timezone.now() + timedelta(seconds=60))
-    shown = "x" * 32 if case == "unknown" else key
+    shown = {"unknown": "x" * 32, "NUL": r'"\000"'}.get(case, key)
     status, cookies = ask("/mine/", f"sessionid={shown}; csrftoken=t")
     assert status == 302
     assert not {NEW, NEW_CSRF} & cookies.keys()

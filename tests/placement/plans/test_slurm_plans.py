@@ -5,11 +5,13 @@ from dataclasses import replace
 import pytest
 from django.utils import timezone
 
+from placement.backfill.service import queue_for_gaps
 from placement.jobs import service as jobs
 from placement.jobs.tick import job_tick
 from placement.models import Job
 from placement.planner.model.well_known import well_known_spec
 from placement.planner.search.memory_savings import PlanLimits
+from placement.planner.values.errors import LaunchInvalid
 from placement.planner.values.plan import Plan
 from placement.planner.values.workload import Workload
 from placement.plans.available_gpus import offered, site_cards
@@ -17,7 +19,7 @@ from placement.plans.service import earliest_start, make_plans
 from placement.rules.job_refusals import PlanElsewhere
 from reservations.rules.lifecycle import State
 from reservations.rules.window import unix
-from telemetry.models import Gpu
+from telemetry.models import Gpu, SlurmCluster
 from telemetry.rules.slurm_use import SlurmUse
 from telemetry.slurm.cluster_view import SlurmGpuView, SlurmNodeView
 from telemetry.slurm.service import record_view
@@ -79,6 +81,10 @@ def test_gpus_of_slurm_are_offered_where_their_card_is_known(
     show(busy, *FREE[1:], cpus=None)
     assert not any(one.bookable for one in offers(alice).values())
 
+    show()
+    SlurmCluster.objects.update(failing_since=timezone.now())
+    assert {one.reason for one in offers(alice).values()} == {"Slurm does not answer"}
+
     # A type that is no card, a name for it, and a portal that starts no jobs there.
     show(*(replace(gpu, kind="a100") for gpu in FREE))
     assert offers(alice) == {}
@@ -87,6 +93,15 @@ def test_gpus_of_slurm_are_offered_where_their_card_is_known(
     assert offers(alice)["gp1:0"].name == "NVIDIA A100-SXM4-80GB"
     settings.SLURM_AGENT = ""
     assert offers(alice) == {}
+
+
+@pytest.mark.parametrize("wants", [{}, {"gpu_class": "h200 (Slurm lab)"}])
+def test_a_job_for_gaps_hears_that_slurm_has_none(cards, alice, wants) -> None:
+    job = {"name": "try", "kind": "recipe", "recipe": "burn-in"}
+    Gpu.objects.exclude(node__name="gp1").update(retired=True)
+    with pytest.raises(LaunchInvalid) as refused:
+        queue_for_gaps(user=alice, job=job, now=timezone.now(), **wants)
+    assert "no job runs in gaps there" in refused.value.fields["gpus"]
 
 
 def plan_for(user, strategy: str) -> Plan:
@@ -124,16 +139,9 @@ def test_a_plan_is_run_by_the_agent_also_on_other_cards(
     number = len(kept.plan["shards"])
     now = timezone.now()
     made = make_reservation(alice, cards, start=now, state=State.ACTIVE)
-    job = jobs.launch(
-        user=alice,
-        reservation_id=made.pk,
-        name="try",
-        kind="script",
-        script="#!/bin/sh\necho on\n",
-        launcher="torchrun",
-        plan_id=kept.pk,
-        now=now,
-    )
+    words = {"user": alice, "reservation_id": made.pk, "name": "try"}
+    words |= {"kind": "script", "script": "#!/bin/sh\n", "launcher": "torchrun"}
+    job = jobs.launch(**words, plan_id=kept.pk, now=now)
     job_tick.tick(now)
     (order,) = orders("slurm-lab")
     assert (order.job, order.slurm.node, len(order.gpu_uuids)) == (
@@ -147,23 +155,12 @@ def test_a_plan_is_run_by_the_agent_also_on_other_cards(
     # Slurm chose other cards for a reservation of fewer GPUs. Their number counts.
     half = len(cards) // 2
     made.allocations.exclude(gpu__in=cards[half:]).update(live=False)
-    if number <= half:
-        words = {"user": alice, "reservation_id": made.pk, "kind": "script"}
-        words |= {"script": "#!/bin/sh\n", "launcher": "torchrun", "name": "on"}
-        jobs.launch(**words, plan_id=kept.pk, now=now)
-        job_tick.tick(now)
-        (order,) = orders("slurm-lab")
-        assert len(order.gpu_uuids) == number
-        assert set(order.gpu_uuids) <= {gpu.uuid for gpu in cards[half:]}
+    assert number <= half
+    jobs.launch(**words, plan_id=kept.pk, now=now)
+    job_tick.tick(now)
+    (order,) = orders("slurm-lab")
+    assert len(order.gpu_uuids) == number
+    assert set(order.gpu_uuids) <= {gpu.uuid for gpu in cards[half:]}
     made.allocations.exclude(gpu=cards[-1]).update(live=False)
     with pytest.raises(PlanElsewhere):
-        jobs.launch(
-            user=alice,
-            reservation_id=made.pk,
-            name="try",
-            kind="script",
-            script="#!/bin/sh\n",
-            launcher="torchrun",
-            plan_id=kept.pk,
-            now=now,
-        )
+        jobs.launch(**words, plan_id=kept.pk, now=now)

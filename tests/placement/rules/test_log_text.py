@@ -103,6 +103,7 @@ def test_hostile_text_takes_linear_time(text):
         ("step=10", None),
         ("step=1x loss=2", None),
         ("mystep=1 loss=2", None),
+        ("step=1 loss=\u0131nf", None),
         ("[1, 2]", None),
         ("", None),
         ("{" * 5000, None),

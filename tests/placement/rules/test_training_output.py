@@ -3,7 +3,7 @@
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from placement.rules.training_output import TrainingOutput
@@ -268,6 +268,18 @@ def test_the_trainers_dictionaries_say_nan_too():
         "loss 2.3",
         "epoch 1 loss nan",
         "epoch 1/2 loss " + "9" * 2000,
+        *(
+            "step=-5 loss=2",
+            "step=1e16 loss=2",
+            "step=1 loss=-1e300",
+            "step 1 lr 1e999",
+        ),
+        # The dotless i: a search that ignores case takes it for an i.
+        *(
+            "step=1 loss=\u0131nf",
+            "epoch 1 loss \u0130nf",
+            "{'lr': \u0131nf, 'epoch': 1}",
+        ),
     ],
 )
 def test_other_lines_are_no_point_of_a_curve(line):
@@ -290,6 +302,7 @@ def test_hostile_lines_take_no_time(line):
 
 
 @given(st.lists(st.text(max_size=120), max_size=5))
+@example(["step=-1 loss=1"])
 def test_any_output_is_read_without_a_fault(lines):
     output = TrainingOutput()
     for line in lines:

@@ -4,6 +4,7 @@ import fcntl
 import os
 import signal
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -123,6 +124,15 @@ def test_what_is_no_requirements_file_is_refused_at_once(tmp_path):
         (tmp_path / f"{number}.txt").touch()
     with pytest.raises(OSError, match="includes more than 20 files"):
         requirement_contents(needs)
+
+
+@pytest.mark.parametrize("text", [b"\n", b" ", b"\n  "])
+def test_a_hostile_requirements_file_takes_no_time(tmp_path, text):
+    needs = tmp_path / "needs.txt"
+    needs.write_bytes(text * (MOST_REQUIREMENTS_BYTES // len(text)))
+    began = time.process_time()
+    assert len(requirement_contents(needs)) == 1
+    assert time.process_time() - began < 1.0
 
 
 def test_it_is_built_once_with_the_jobs_own_variables(build):

@@ -8,8 +8,10 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
-from django.utils import timezone
+from django.template.loader import render_to_string
+from django.utils import timezone, translation
 
+from placement.jobs.forms import PlanForm
 from placement.models import RegisteredModel, StoredPlan
 from placement.planner.search.memory_savings import PlanLimits
 from placement.plans.views import plan_page, plan_request
@@ -67,6 +69,14 @@ def page_of(client, query: str = "") -> str:
 
 def choice_of(html: str, number: int = 0) -> str:
     return re.findall(r'name="choose" value="([^"]+)"', html)[number]
+
+
+def test_the_names_of_objectives_are_translated():
+    choice = {"field": PlanForm()["wish"], "label": ""}
+    with translation.override("de"):
+        html = render_to_string("placement/plans/_plan_select.html", choice)
+    shown = re.findall(r"<option[^>]*>([^<]*)</option>", html)
+    assert {"empfohlen", "am schnellsten", "frühester Start"} <= set(shown)
 
 
 @pytest.mark.once
