@@ -42,8 +42,9 @@ RESULTS = "results"
 """The folder in a Job's own folder whose files are uploaded when it has ended."""
 ENDS = frozenset({"exited", "refused", "lost"})
 """Events after which nothing of an attempt runs."""
-LAST_LINES = 20
-LAST_LINES_BYTES = 4096
+LAST_LINES = 60
+"""With the report of torchrun about a failed rank, which follows the cause."""
+LAST_LINES_BYTES = 8192
 
 
 class NodeView(Protocol):
@@ -189,7 +190,7 @@ class JobFolder:
             return 0
 
     def last_lines(self) -> list[str]:
-        """Return the log's last lines, at most 20 and 4 KiB."""
+        """Return the log's last lines, at most 60 and 8 KiB."""
         try:
             with self.log.open("rb") as file:
                 file.seek(max(0, self.log_bytes() - LAST_LINES_BYTES))

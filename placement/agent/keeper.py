@@ -39,7 +39,7 @@ from placement.agent.job_folder import ENDS, JobFolder, NodeView, job_folders
 from placement.agent.local_runner import LocalRunner
 from placement.agent.process.enforcement import Enforcer
 from placement.agent.slurm import slurm_job
-from placement.agent.storage import disk_quota, folder_tree
+from placement.agent.storage import disk_quota, folder_tree, person_home
 from placement.agent.storage.checkpoint_transfer import CheckpointTransfer
 from placement.agent.storage.live_log import LogPump
 from placement.agent.storage.log_upload import Uploader
@@ -367,6 +367,7 @@ class JobKeeper:
             # Under a name that is no Job's, so that a partial folder is not started.
             folder = self.kept.pop(name).folder.path
             folder.rename(folder.with_name(f"{REMOVED}{secrets.token_hex(6)}-{name}"))
+        person_home.remove_unused(self.node.node_dir, now - KEEP_SECONDS)
         for path in self.runner.jobs.glob(f"{REMOVED}*"):
             try:
                 folder_tree.remove(path)

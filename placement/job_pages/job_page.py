@@ -3,7 +3,7 @@
 import re
 import signal
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import datetime, timedelta
 from math import ceil, floor
 
 from django.http import FileResponse, Http404, HttpRequest, HttpResponse, JsonResponse
@@ -34,6 +34,8 @@ from telemetry.web.recognition import shown, shown_values
 from telemetry.web.translation import translated
 
 LAST_LINES = 12
+LOG_UPLOAD_DAYS = 7
+"""How long a node keeps the log of a Job that has ended."""
 MOST_RANGE_BYTES = 1024 * 1024
 CHART_POINTS = 600
 FAILED = frozenset({Job.State.FAILED, Job.State.LOST})
@@ -85,7 +87,7 @@ def job_show(request: HttpRequest, pk: int) -> HttpResponse:
             "part": part,
             "log_size": size,
             "only_lines": ended and not size and bool(lines),
-            "empty_words": _empty_log_text(ended, lines),
+            "empty_words": _stored_log(job, part, lines)["empty_words"],
             "settings": sorted(job.recipe_settings.items()),
             "usage": job_usage(job, now=timezone.now()),
             "usage_so_far": not ended,
@@ -204,12 +206,40 @@ def _grace_seconds() -> int:
     return int(policy.stop_grace_seconds)
 
 
-def _empty_log_text(ended: bool, lines: list[str]) -> str:
-    if not ended:
-        return gettext("Nothing printed yet. Lines appear here as the job writes them.")
-    if lines:
-        return gettext("The log was not stored. These are its last lines.")
-    return gettext("This job printed nothing.")
+def _stored_log(job: Job, part: int, lines: list[str]) -> dict[str, object]:
+    """Return how much of a log is stored, and what its panel says without a log.
+
+    A node reports the end of a Job before it has uploaded the log. It tries for
+    LOG_UPLOAD_DAYS.
+
+    Args:
+        part: of a Job over several nodes.
+        lines: the last lines of the Job, if there are any.
+    """
+    rows = [row for row in job.parts.all() if row.number == part]
+    written = rows[0].log_bytes if rows else job.log_bytes
+    size = log_store.size(job, part=part)
+    is_awaited = (
+        job.ended_at is not None
+        and bool(written or lines)
+        and not size
+        and not log_store.note(job)
+        and timezone.now() - job.ended_at < timedelta(days=LOG_UPLOAD_DAYS)
+    )
+    if job.state in Job.State.live():
+        words = gettext(
+            "Nothing printed yet. Lines appear here as the job writes them."
+        )
+    elif is_awaited:
+        words = gettext(
+            "The node has not uploaded the log yet. It appears here once it is "
+            "uploaded."
+        )
+    elif lines:
+        words = gettext("The log was not stored. These are its last lines.")
+    else:
+        words = gettext("This job printed nothing.")
+    return {"bytes": size, "is_awaited": is_awaited, "empty_words": words}
 
 
 def failure_of(job: Job) -> dict[str, str] | None:
@@ -270,8 +300,12 @@ def job_state(request: HttpRequest, pk: int) -> JsonResponse:
         "failure": failure_of(job),
         **_moving(job),
     }
+    live = job.state in Job.State.live()
+    lines = (
+        [] if live else log_store.last_lines(job, LAST_LINES, part=_failed_part(job))
+    )
+    answer["log"] = _stored_log(job, _part(request, job.parts.all()), lines)
     if job.state in FAILED:
-        lines = log_store.last_lines(job, LAST_LINES, part=_failed_part(job))
         answer["last_lines"] = lines
     return JsonResponse(shown_values(answer, TOLD))
 

@@ -20,7 +20,7 @@ from telemetry.protocol.codec import Malformed, read, to_plain
 
 MOST_TEXT = 400
 MOST_DETAIL = 200
-MOST_LINES = 20
+MOST_LINES = 60
 MOST_LINE = 500
 MOST_RUNNING = 1000
 MOST_ENDED = 50

@@ -14,12 +14,15 @@ next build removes it.
 
 from __future__ import annotations
 
+import codecs
 import contextlib
+import errno
 import fcntl
 import hashlib
 import os
 import re
 import select
+import shlex
 import shutil
 import signal
 import stat
@@ -30,13 +33,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from placement.agent.process.program_lookup import SYSTEM_PATH
+from placement.agent.process import process_tree
+from placement.agent.process.program_lookup import SYSTEM_PATH, check_closed
 from placement.agent.storage import folder_tree
 from placement.agent.storage.folder_size import (
     FoldersTooDeep,
     FolderWatch,
     size_bytes,
 )
+from telemetry.proc_stat import descendants
 
 CACHE = Path(".cache", "gpuportal", "environments")
 """The folder of the environments in the home of a person who has one."""
@@ -50,10 +55,28 @@ LOCK_FILE = "uv.lock"
 LOOK_SECONDS = 0.5
 CHUNK_BYTES = 65_536
 MOST_REASON_CHARACTERS = 300
+END_OF_OUTPUT = b"[end of output]"
 WHOLE, VENV = "whole", "venv"
-INCLUDE = re.compile(rb"^[ \t]*(?:-r|-c|--requirement|--constraint)[\s=]*(\S+)", re.M)
-LOCAL = re.compile(rb"^[ \t]*+(?:[-.]|[^#\n]*[/\\])", re.M)
+ENTRY = re.compile(r"[0-9a-f]{24}-[a-z0-9_]{8}")
+"""The name of an environment's folder. Nothing else in the cache is ever removed: it
+may be a link to a folder that its owner uses for other files, too.
+"""
+INCLUDE = re.compile(r"\s*+(?:-r|-c|--requirement|--constraint)[\s=]*(\S.*)")
+LOCAL = re.compile(r"\s*+(?:[-.]|[^#]*[/\\])")
 """A line of a requirements file that may depend on the folder of the file."""
+VARIABLE = re.compile(r"\$\{([A-Z0-9_]+)\}")
+"""An environment variable that pip replaces in a requirements file."""
+CODING = re.compile(rb"\s*#.*?coding[:=]\s*([-\w.]+)")
+MARKS = (
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF32_LE, "utf-32-le"),
+    (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+)
+"""Byte order marks. Redirection in Windows PowerShell writes UTF-16 with one."""
+SECRET = re.compile(rb"(?<=://)(?!git@)[^\s/'\"]+@")
+"""User and password, or a token, in an address."""
 FIRST_HELD = 100
 """The least descriptor of the lock that a Job keeps. Shell scripts use 3 to 9."""
 
@@ -85,15 +108,19 @@ def environment_key(*parts: bytes) -> str:
     return digest.hexdigest()[:24]
 
 
-def requirement_contents(path: Path) -> tuple[bytes, ...]:
-    """Return the content of a requirements file and of the files that it includes.
+def requirement_contents(path: Path, env: Mapping[str, str]) -> tuple[bytes, ...]:
+    """Return what determines the environment of a requirements file.
 
-    The folder follows them if a line may depend on it, such as ``./my-package``.
+    That is its content, that of the files that it includes, and the values of the
+    variables in them. The folder follows if a line may depend on it, such as
+    ``./my-package``.
 
     Raises:
-        OSError: the file cannot be read, is no regular file, or is too large.
+        OSError: the file cannot be read, is no regular file, is too large, is not in
+            the encoding that it declares (default: UTF-8), or any user may write it.
     """
     waiting, found = [path], dict[Path, bytes]()
+    variables, is_local = set[str](), False
     while waiting and len(found) <= MOST_FILES:
         here = waiting.pop()
         if here in found:
@@ -104,15 +131,56 @@ def requirement_contents(path: Path) -> tuple[bytes, ...]:
             if here == path:
                 raise
             continue  # pip names the missing file and the line
-        for word in INCLUDE.findall(found[here]):
-            if b"://" not in word and b"\0" not in word:
-                waiting.append(here.parent / os.fsdecode(word))
+        check_closed(here)
+        text = _text(here, found[here])
+        variables |= set(VARIABLE.findall(text))
+        for line in text.replace("\\\n", "").splitlines():
+            is_local = is_local or LOCAL.match(line) is not None
+            word = _included(line, env)
+            if word and "://" not in word and "\0" not in word:
+                waiting.append(here.parent / word)
     if waiting:
         raise OSError(f"{path} includes more than {MOST_FILES} files")
-    contents = tuple(found.values())
-    if any(LOCAL.search(content) for content in contents):
-        return (*contents, os.fsencode(path.parent))
-    return contents
+    values = [f"{name}={env[name]}" for name in sorted(variables) if name in env]
+    folder = [os.fsencode(path.parent)] if is_local else []
+    return (*found.values(), *(value.encode() for value in values), *folder)
+
+
+def _included(line: str, env: Mapping[str, str]) -> str:
+    """Return the file that a line of a requirements file includes; "": none."""
+    found = INCLUDE.match(line)
+    if found is None:
+        return ""
+    with contextlib.suppress(ValueError):  # pip names the missing quotation mark
+        words = shlex.split(found[1], comments=True)
+        if words:
+            return VARIABLE.sub(lambda name: env.get(name[1], name[0]), words[0])
+    return ""
+
+
+def _text(path: Path, content: bytes) -> str:
+    """Return the text of a requirements file, decoded as pip does.
+
+    Raises:
+        OSError: it is in another encoding.
+    """
+    mark, encoding = next(
+        (known for known in MARKS if content.startswith(known[0])), (b"", "utf-8")
+    )
+    content = content[len(mark) :]
+    if not mark:
+        head = content.split(b"\n", 2)[:2]
+        declared = [found[1].decode() for line in head if (found := CODING.match(line))]
+        encoding = declared[0] if declared else encoding
+    try:
+        return content.decode(encoding).replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise OSError(
+            f"line {line} of {path} is not in {encoding}. Save the file as UTF-8"
+        ) from None
+    except LookupError:
+        raise OSError(f"{path} names an unknown encoding, {encoding}") from None
 
 
 def project_contents(project: Path) -> tuple[bytes, ...]:
@@ -150,7 +218,7 @@ def built_programs(
         OSError: it cannot be built. The text is the reason.
     """
     wanted = _build_of(source, env)
-    cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _make_cache(cache)
     folder = _used(wanted.key, cache)
     if folder is None:
         with _stop_signal(), _locked(cache, log):
@@ -166,6 +234,24 @@ def built_programs(
     return str(folder / VENV / "bin")
 
 
+def _make_cache(cache: Path) -> None:
+    """Make the folder of the environments.
+
+    Raises:
+        OSError: it cannot be written, or other users may write it or a folder above.
+    """
+    try:
+        cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not os.access(cache, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        raise OSError(
+            f"environments are kept in {cache}, which cannot be written: "
+            f"{error.strerror}"
+        ) from error
+    check_closed(cache)
+
+
 def remove_oldest(
     cache: Path, *, kept: Path, most: int = MOST_ENVIRONMENTS, most_bytes: int = 0
 ) -> None:
@@ -174,7 +260,7 @@ def remove_oldest(
     Those that a running Job uses remain. Call it under the lock of the cache.
     """
     ages = {folder: _last_use(folder) for folder in _entries(cache)}
-    sizes = {folder: size_bytes(folder) for folder in ages}
+    sizes = {folder: _size_bytes(folder) for folder in ages}
     for folder in sorted(ages, key=ages.__getitem__):
         fits = sum(sizes.values()) <= (most_bytes or MOST_BYTES)
         if len(sizes) <= most and fits:
@@ -185,9 +271,18 @@ def remove_oldest(
         del sizes[folder]
 
 
+def _size_bytes(folder: Path) -> int:
+    """Return the size of an environment. All that there may be, if it is too deep."""
+    try:
+        return size_bytes(folder)
+    except FoldersTooDeep:
+        return MOST_BYTES + 1
+
+
 def _build_of(source: Path, env: Mapping[str, str]) -> EnvironmentBuild:
     """Return what to build. Raises OSError, also if a program for it is missing."""
     if source.is_dir():
+        check_closed(source)
         homes = f"{env['HOME']}/.local/bin:{env['HOME']}/.cargo/bin"
         uv = shutil.which("uv", path=f"{homes}:{SYSTEM_PATH}")
         if uv is None:
@@ -215,7 +310,7 @@ def _build_of(source: Path, env: Mapping[str, str]) -> EnvironmentBuild:
             f"{python} cannot make environments: the system's package python3-venv is "
             "not installed on this node"
         )
-    contents = requirement_contents(source)
+    contents = requirement_contents(source, env)
     key = environment_key(b"pip", python.encode(), probe.stdout, *contents)
     pip = ("-m", "pip", "install", "--no-input", "--disable-pip-version-check")
     steps = (
@@ -235,8 +330,8 @@ def _build(
     """Build an environment completely, or remove what there is of it."""
     source, is_project = wanted.source, wanted.source.is_dir()
     _say(log, f"builds the environment of {source}. Later jobs use it again")
-    for folder in cache.iterdir():
-        if folder.is_dir() and not (folder / WHOLE).exists():
+    for folder in _folders(cache):
+        if not (folder / WHOLE).exists():
             _remove(folder)
     entry = Path(tempfile.mkdtemp(prefix=f"{wanted.key}-", dir=cache))
     venv = str(entry / VENV)
@@ -249,8 +344,12 @@ def _build(
         size = size_bytes(entry)
         if size > most_bytes:
             raise OSError(f"it takes {size} bytes, and may take {most_bytes}")
-        again = project_contents if is_project else requirement_contents
-        if again(source) != wanted.contents:
+        again = (
+            project_contents(source)
+            if is_project
+            else requirement_contents(source, env)
+        )
+        if again != wanted.contents:
             raise OSError("it was changed during the build")
         (entry / WHOLE).write_text(f"{source}\n")
     except FoldersTooDeep:
@@ -282,7 +381,7 @@ def _run(
     Raises:
         OSError: it failed, with its exit code and its last line, or it takes too much.
     """
-    last = _LastLine()
+    output = _BuildOutput(log)
     with (
         FolderWatch((most[0],), most[1]) as watch,
         subprocess.Popen(
@@ -305,75 +404,112 @@ def _run(
                 )
                 text = os.read(pipe, CHUNK_BYTES) if ready else b""
                 if text:
-                    _write_all(log, text)
-                    last.add(text)
+                    output.add(text)
                 elif ready or ended:
                     break
                 if watch.why:
                     raise OSError(watch.why)
             code = process.wait()
         finally:
-            process.kill()
+            output.close()
+            if process.poll() is None:
+                # Its compilers, too: they would write on while it is removed.
+                process_tree.end_all(
+                    [process.pid, *(one.pid for one in descendants(process.pid))]
+                )
     if code:
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
         tool = next((name for name in ("pip", "venv") if name in words), "uv")
-        raise OSError(f"{tool} ended with {how}: {last.text()}")
+        raise OSError(f"{tool} ended with {how}: {output.reason()}")
 
 
-class _LastLine:
-    """The line of an output that says why it failed: its last error, else its last."""
+class _BuildOutput:
+    """Copies the output of a build to the log, line by line, without passwords.
 
-    def __init__(self) -> None:
-        self.line = self.error = self.rest = b""
+    ``reason`` is the line that says why the build failed.
+    """
+
+    def __init__(self, log: int) -> None:
+        self.log = log
+        self.line = self.error = self.cause = self.rest = b""
 
     def add(self, text: bytes) -> None:
         *lines, rest = (self.rest + text).split(b"\n")
-        self.rest = rest[-CHUNK_BYTES:]
+        if len(rest) > CHUNK_BYTES:
+            lines, rest = [*lines, rest], b""
+        self.rest = rest
         for line in lines:
-            self._take(line)
+            self._take(line + b"\n")
+
+    def close(self) -> None:
+        """Copy the last line, which may have no end."""
+        if self.rest:
+            self._take(self.rest)
+            self.rest = b""
 
     def _take(self, line: bytes) -> None:
-        self.line = line.strip() or self.line
-        if line.lower().lstrip().startswith(b"error"):
-            self.error = line.strip()
+        line = SECRET.sub(b"****@", line)
+        _write_all(self.log, line)
+        line = line.strip()
+        if line == END_OF_OUTPUT:  # of the package's own setup, which pip quotes
+            self.cause = self.line
+        if line.lower().startswith(b"error"):
+            self.error = line
+        self.line = line or self.line
 
-    def text(self) -> str:
-        self._take(self.rest)
-        line = (self.error or self.line).decode(errors="replace")
-        return line[:MOST_REASON_CHARACTERS] or "no output"
+    def reason(self) -> str:
+        """Return the last error with the line that caused it, else the last line."""
+        line = self.error or self.line
+        if line.endswith(b":") and line != self.line:
+            self.cause = self.cause or self.line
+        words = [word.decode(errors="replace") for word in (line, self.cause) if word]
+        return ": ".join(words).replace("::", ":")[:MOST_REASON_CHARACTERS] or (
+            "no output"
+        )
 
 
 def _used(key: str, cache: Path) -> Path | None:
     """Return the whole environment of a key, which this process now holds."""
-    for folder in sorted(cache.glob(f"{key}-*")):
+    for folder in sorted(_folders(cache)):
+        if not folder.name.startswith(f"{key}-"):
+            continue
         path = folder / WHOLE
-        with contextlib.suppress(FileNotFoundError):
-            handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        # Removed meanwhile, or replaced by its owner: it is built again.
+        with contextlib.suppress(OSError), _opened(path) as handle:
             fcntl.flock(handle, fcntl.LOCK_SH)
-            if path.exists() and os.path.samestat(os.fstat(handle), path.stat()):
+            if os.path.samestat(os.fstat(handle), path.stat()):
                 fcntl.fcntl(handle, fcntl.F_DUPFD, FIRST_HELD)  # exec keeps it
-                os.close(handle)
                 return folder
-            os.close(handle)  # removed between the two steps
     return None
 
 
 def _is_unused(folder: Path) -> bool:
     """Return whether no Job holds an environment, and keep others from taking it."""
-    handle = os.open(folder / WHOLE, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
+    with contextlib.suppress(OSError), _opened(folder / WHOLE) as handle:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         (folder / WHOLE).unlink()
-    except BlockingIOError:
-        return False
+        return True
+    return False
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    """Open a file for a lock. On a shared home a lock needs a file to write to."""
+    handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        yield handle
     finally:
         os.close(handle)
-    return True
+
+
+def _folders(cache: Path) -> list[Path]:
+    """Return the folders of environments, also of those that are not whole."""
+    return [path for path in cache.iterdir() if ENTRY.fullmatch(path.name)]
 
 
 def _entries(cache: Path) -> Iterator[Path]:
     """Return the whole environments of a cache."""
-    return (path.parent for path in cache.glob(f"*/{WHOLE}"))
+    return (folder for folder in _folders(cache) if (folder / WHOLE).exists())
 
 
 def _last_use(folder: Path) -> float:
@@ -401,7 +537,10 @@ def _content(path: Path) -> bytes:
 def _locked(cache: Path, log: int) -> Iterator[None]:
     """Hold the lock of a person's cache. Wait for another Job that holds it."""
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-    handle = os.open(cache / "lock", flags, 0o600)
+    try:
+        handle = os.open(cache / "lock", flags, 0o600)
+    except OSError as error:
+        raise OSError(f"{cache}/lock cannot be used: {error.strerror}") from error
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

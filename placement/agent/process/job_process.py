@@ -6,7 +6,6 @@ written here: no token, no broker, no key, no setting.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import math
 import os
@@ -24,7 +23,7 @@ from placement.agent.process.environment_cache import CACHE
 from placement.agent.process.job_exec import SCRIPT, JobStart, write_log
 from placement.agent.process.program_lookup import SYSTEM_PATH, free_port
 from placement.agent.process.unix_user import UnixIdentity
-from placement.agent.storage import folder_tree
+from placement.agent.storage.person_home import ENVIRONMENTS, person_folder
 from placement.agent.storage.results_reader import NotThere, open_inside
 from placement.planner.launch.recipes import recipe_command
 from placement.protocol.commands import Order
@@ -53,8 +52,6 @@ and Python's multiprocessing adds 32 to the path of this folder:
 BY_TORCHRUN = (Launcher.TORCHRUN, Launcher.ACCELERATE)
 SITE_CACHE = "GPUPORTAL_HF_HOME"
 """Variable with the Hugging Face cache of the site, which all users may read."""
-ENVIRONMENTS = "environments"
-"""The folder of the node for environments of people without a home."""
 LISTENER = 3
 """The descriptor of the socket through which served models are called."""
 
@@ -112,13 +109,15 @@ def environment(
     files: Collection[str] = (),
     web_url: str = "",
     tmp: Path | None = None,
+    home: Path | None = None,
 ) -> dict[str, str]:
     """Return the whole environment of the Job.
 
     Args:
+        home: of a person who has none on the node. None: the Job's own folder.
         tmp: the folder of its temporary files. None: it has a private /tmp.
     """
-    home = identity.home if identity and identity.home.is_dir() else work
+    home = identity.home if identity and identity.home.is_dir() else home or work
     name = identity.name if identity else ""
     run_name, _, run_value = run_entry(order.nonce).partition("=")
     facts = {
@@ -256,16 +255,7 @@ def _environments(
         return None
     if identity is not None and identity.home.is_dir():
         return identity.home / CACHE
-    people = work.parents[2] / ENVIRONMENTS
-    with contextlib.suppress(FileExistsError):
-        people.mkdir(0o711)
-        people.chmod(0o711)  # whatever the umask says
-    login = hashlib.sha256(order.user.encode()).hexdigest()[:24]
-    # An id rather than a login: the folder stays with the user who owns its files.
-    own = people / (f"uid-{identity.uid}" if identity else login)
-    with contextlib.suppress(FileExistsError):
-        folder_tree.close_all(folder_tree.make_owned(own, identity))
-    return own
+    return person_folder(work.parents[2], ENVIRONMENTS, order, identity)
 
 
 def _enter(unit: Sequence[str], begin: JobStart, *, mark: str) -> NoReturn:

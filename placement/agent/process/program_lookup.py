@@ -45,7 +45,7 @@ def checked_argv(
     within = environment_folder if environment_folder and needed else path
     program = argv[0] if "/" in argv[0] else _program_path(argv[0], within)
     if environment_folder and program.startswith(f"{environment_folder}/"):
-        _check_closed(Path(program))
+        _check_mode(Path(program))
     return [program, *argv[1:]]
 
 
@@ -66,11 +66,16 @@ def _program_path(name: str, path: str) -> str:
 def _check_folder(folder: Path) -> None:
     if not folder.is_dir() or not os.access(folder, os.X_OK):
         raise FileNotFoundError(f"the environment folder {folder} cannot be entered")
-    for place in (real := folder.resolve(), *real.parents):
-        _check_closed(place)
+    check_closed(folder)
 
 
-def _check_closed(place: Path) -> None:
+def check_closed(path: Path) -> None:
+    """Raise OSError if everybody may write to a file, a folder, or a folder above."""
+    for place in (real := path.resolve(), *real.parents):
+        _check_mode(place)
+
+
+def _check_mode(place: Path) -> None:
     mode = place.stat().st_mode
     sticky = stat.S_ISDIR(mode) and mode & stat.S_ISVTX
     if mode & stat.S_IWOTH and not sticky:

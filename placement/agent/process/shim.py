@@ -51,6 +51,7 @@ from placement.agent.slurm import slurm_job
 from placement.agent.slurm.job_script import early_seconds
 from placement.agent.storage import disk_space, folder_tree
 from placement.agent.storage.folder_size import FolderWatch
+from placement.agent.storage.person_home import held_home
 from placement.planner.launch.recipes import SERVE, SERVE_TEXT, WORKSPACE
 from placement.planner.values.errors import LaunchInvalid
 from placement.protocol.commands import Order, parse_order
@@ -76,6 +77,8 @@ class Shim:
         self.tmp = folder.path / job_process.PRIVATE_TMP
         self.size = FolderWatch((folder.work, self.tmp), order.limits.disk_bytes)
         self.unit: list[str] = []
+        self.home: Path | None = None
+        self.held = contextlib.ExitStack()
         self.ending: JobEnding | None = None
         self.warned_seconds: int | None = None
         # An order to stop may have come before this process.
@@ -102,6 +105,9 @@ class Shim:
             )
             argv = self._prepare(identity)
             log = self._open_log()
+            self.home = self.held.enter_context(
+                held_home(self.folder.path.parents[1], self.order, identity)
+            )
         except (OrderRefused, LaunchInvalid) as refusal:
             self._write_end("refused", reason=str(refusal))
             return
@@ -123,6 +129,7 @@ class Shim:
             if self.unit:
                 systemd_unit.kill(self.order.job, self.order.attempt, self.order.key)
             slurm_job.cancel(self.order, self.folder)
+            self.held.close()
 
     def _prepare(self, identity: UnixIdentity | None) -> list[str]:
         """Create the Job's own folder with its files. Return argv."""
@@ -169,6 +176,8 @@ class Shim:
         copy = LogCopy(log)
         gate = self._fork(argv, identity, copy)
         sim_dir = os.environ.get("GPUPORTAL_SIM_DIR")
+        if self.home is not None:
+            self.size.folders = (*self.size.folders, self.home)
         claim = claimed(
             self.order,
             sim_dir=Path(sim_dir) if sim_dir else None,
@@ -221,6 +230,7 @@ class Shim:
             files=self.files,
             web_url=os.environ["GPUPORTAL_WEB_URL"],
             tmp=None if self.unit else self.tmp,
+            home=self.home,
         )
         pid = os.fork()
         if pid == 0:

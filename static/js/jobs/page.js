@@ -26,6 +26,8 @@ const GAP_MS = 2000;
 const READ_ON_MS = 1000;
 // After the Job's end its results arrive and its plan is compared.
 const SETTLES_MS = 600_000;
+// Between two requests for a log that the node has not uploaded yet.
+const LOG_ARRIVES_MS = 2000;
 const page = pageData("job-page");
 const at = (id) => document.getElementById(id);
 let job = page.job;
@@ -100,9 +102,23 @@ function show(fresh) {
 
 // One request after the other, so that an older answer never comes last.
 const refresh = oneAtATime(async () => {
-  const fresh = await json(page.urls.state);
-  if (fresh) show(fresh);
+  const fresh = await json(`${page.urls.state}?part=${page.log_part}`);
+  if (!fresh) return;
+  show(fresh);
+  await showStored(fresh.log);
 });
+const refreshLater = settled(refresh, LOG_ARRIVES_MS);
+
+/** Shows a log that arrives after the Job's end, or says why there is none. */
+async function showStored({ bytes: size, is_awaited, empty_words }) {
+  setText(rows.nodes.empty, empty_words);
+  if (is_awaited) refreshLater();
+  if (!job.ended_at || !size || log.end) return;
+  page.log_size = size;
+  at("log-last")?.remove();
+  await firstTail();
+  readOn();
+}
 
 at("job-stop")?.addEventListener("click", async () => {
   const sure = await ask({ title: gettext("Stop “{name}”?", { name: job.name }), text: gettext("It gets SIGTERM, and SIGKILL after {seconds} s. Output so far is kept.{more}", { seconds: page.grace_seconds, more: page.in_gaps ? gettext(" It is not started again.") : "" }), yes: gettext("Stop the job"), no: gettext("Keep running") });

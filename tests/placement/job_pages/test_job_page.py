@@ -13,7 +13,7 @@ from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-from placement.job_pages.job_page import failure_of
+from placement.job_pages.job_page import LOG_UPLOAD_DAYS, failure_of
 from placement.jobs.nodes import log_store, result_files, run_curves
 from placement.models import Job, JobEvent, PlanOutcome, ResultFile
 from placement.plans import plan_outcome
@@ -159,8 +159,17 @@ def test_a_failed_job_says_exit_code_and_last_lines_first(student, reservation):
     html = text_of(student, f"/jobs/{job.pk}/")
     assert html.index("Exit code 3") < html.index("boom") < html.index('id="log"')
     assert html.count("exit code 3") == 1, "only the event and the title say it"
-    assert "The log was not stored." in html
-    assert student.get(f"/jobs/{job.pk}/state").json()["last_lines"] == ["one", "boom"]
+    assert "The node has not uploaded the log yet." in html
+    state = student.get(f"/jobs/{job.pk}/state").json()
+    assert state["last_lines"] == ["one", "boom"]
+    assert (state["log"]["bytes"], state["log"]["is_awaited"]) == (0, True)
+    log_store.append(job, attempt=1, offset=0, data=b"whole\n")
+    log = student.get(f"/jobs/{job.pk}/state?part=0").json()["log"]
+    assert (log["bytes"], log["is_awaited"]) == (6, False)
+    log_store.path_of(job).unlink()
+    job.ended_at -= timedelta(days=LOG_UPLOAD_DAYS)  # then the node removes it
+    job.save()
+    assert "The log was not stored." in text_of(student, f"/jobs/{job.pk}/")
     assert student.get(f"/jobs/{job.pk}/log.txt").content == b"one\nboom"
 
 

@@ -7,6 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from placement.agent.job_folder import JobFolder
+from placement.protocol.events import MOST_LINES
 from placement.rules.log_text import LONGEST_LINE, clean, error_of, numbers_of
 
 SGR = re.compile(r"\x1b\[[0-9;:]*m")
@@ -148,3 +150,17 @@ def test_any_line_is_read_without_a_fault(line):
 )
 def test_the_exception_that_ended_a_program(text, error):
     assert error_of(text.split("\n")) == error
+
+
+def test_the_report_of_torchrun_does_not_hide_the_cause(tmp_path):
+    folder = JobFolder.at(tmp_path / "7-1")
+    folder.path.mkdir()
+    report = [
+        *(["  File 'torch/distributed/run.py', line 7, in main", "    run(args)"] * 10),
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ",
+        *(["-" * 60, "  exitcode  : 1 (pid: 15027)"] * 8),
+    ]
+    lines = ["ModuleNotFoundError: No module named 'datautils'", *report]
+    folder.log.write_text("\n".join(["epoch 1"] * 99 + lines))
+    told = folder.last_lines()[-MOST_LINES:]
+    assert error_of(told) == "ModuleNotFoundError: No module named 'datautils'"

@@ -20,7 +20,11 @@ from placement.agent.process.environment_cache import (
     requirement_contents,
 )
 from placement.agent.storage import folder_size
+from telemetry.proc_stat import read_stat
+from tests.placement.nodes import until
 
+KEY = environment_key(b"key")
+LEFT = f"{KEY}-leftleft"
 MAKES = 'mkdir -p "$0/bin" && echo made $USER'
 
 
@@ -34,9 +38,9 @@ class Builder:
         self.cache, self.log = folder / "a b/cache", folder / "log"
         self.held: list[int] = []
 
-    def __call__(self, script, key="key", most_bytes=0):
+    def __call__(self, script, key=KEY, most_bytes=0):
         step = ("/bin/sh", "-c", script, "{venv}")
-        contents = requirement_contents(self.source)
+        contents = requirement_contents(self.source, {})
         made = EnvironmentBuild(key, self.source, (step,), contents)
         self.monkeypatch.setattr(environment_cache, "_build_of", lambda *_: made)
         before = open_files()
@@ -81,19 +85,64 @@ def test_the_key_follows_the_content_and_what_it_includes(tmp_path):
     base, needs = tmp_path / "base.txt", tmp_path / "needs.txt"
     base.write_text("torch==2.0\n")
     needs.write_text("-r base.txt\n--requirement=needs.txt\n-c none.txt\nnumpy\n")
-    first = requirement_contents(needs)
+    first = requirement_contents(needs, {})
     base.write_text("torch==2.1\n")
-    assert requirement_contents(needs) != first
+    assert requirement_contents(needs, {}) != first
     twin = tmp_path / "other" / "needs.txt"
     twin.parent.mkdir()
     for text, same in (("numpy\n# ./a\n", True), ("./wheels/a.whl\n", False)):
         needs.write_text(text)
         twin.write_text(text)
-        assert (requirement_contents(needs) == requirement_contents(twin)) is same
+        assert (
+            requirement_contents(needs, {}) == requirement_contents(twin, {})
+        ) is same
     link = tmp_path / "link.txt"
     link.symlink_to(needs)
-    assert requirement_contents(link) == requirement_contents(needs)
+    assert requirement_contents(link, {}) == requirement_contents(needs, {})
     assert environment_key(b"ab", b"c") != environment_key(b"a", b"bc")
+
+
+def test_a_file_from_windows_is_read_as_pip_reads_it(tmp_path):
+    needs, base = tmp_path / "needs.txt", tmp_path / "my base.txt"
+    base.write_text("torch==2.0\n")
+    needs.write_text('numpy\r\n-r \\\n"my base.txt"\r\n', encoding="utf-16", newline="")
+    assert needs.read_bytes()[:2] == b"\xff\xfe"
+    first = requirement_contents(needs, {})
+    base.write_text("torch==2.1\n")
+    assert requirement_contents(needs, {}) != first
+    needs.write_bytes("numpy\n# für\n".encode("cp1252"))
+    with pytest.raises(OSError, match=r"line 2 of .* not in utf-8\. Save the file as"):
+        requirement_contents(needs, {})
+    needs.write_bytes("# coding: cp1252\nnumpy # für\n".encode("cp1252"))
+    assert len(requirement_contents(needs, {})) == 1
+    needs.write_text("# coding: none-such\n")
+    with pytest.raises(OSError, match="unknown encoding, none-such"):
+        requirement_contents(needs, {})
+
+
+def test_the_variables_of_a_file_count(tmp_path):
+    needs, base = tmp_path / "needs.txt", tmp_path / "base.txt"
+    base.write_text("torch\n")
+    needs.write_text("-r ${WHERE}/base.txt\nnumpy==${NUMPY}\n")
+    env = {"WHERE": str(tmp_path), "NUMPY": "2.0", "OTHER": "1"}
+    first = requirement_contents(needs, env)
+    assert b"torch\n" in first
+    assert requirement_contents(needs, env | {"OTHER": "2"}) == first
+    assert requirement_contents(needs, env | {"NUMPY": "2.1"}) != first
+
+
+def test_what_everybody_may_write_is_not_installed(build, tmp_path):
+    base = tmp_path / "base.txt"
+    base.touch()
+    base.chmod(0o666)
+    build.source.write_text("-r base.txt\n")
+    with pytest.raises(OSError, match=f"everybody may write {base}"):
+        requirement_contents(build.source, {})
+    build.source.write_text("")
+    build.cache.mkdir(parents=True)
+    build.cache.parent.chmod(0o777)
+    with pytest.raises(OSError, match=r"everybody may write .*a b: it is not used"):
+        build("exit 9")
 
 
 def test_a_project_is_its_lock_its_python_and_its_folder(tmp_path):
@@ -109,21 +158,21 @@ def test_what_is_no_requirements_file_is_refused_at_once(tmp_path):
     needs = tmp_path / "needs.txt"
     os.mkfifo(needs)
     with pytest.raises(OSError, match="is not a regular file"):
-        requirement_contents(needs)
+        requirement_contents(needs, {})
     needs.unlink()
     needs.symlink_to("/dev/zero")
     with pytest.raises(OSError, match="is not a regular file"):
-        requirement_contents(needs)
+        requirement_contents(needs, {})
     needs.unlink()
     with needs.open("wb") as file:
         file.truncate(MOST_REQUIREMENTS_BYTES + 1)
     with pytest.raises(OSError, match="has more than 1 MiB"):
-        requirement_contents(needs)
+        requirement_contents(needs, {})
     needs.write_text("".join(f"-r {number}.txt\n" for number in range(30)))
     for number in range(30):
         (tmp_path / f"{number}.txt").touch()
     with pytest.raises(OSError, match="includes more than 20 files"):
-        requirement_contents(needs)
+        requirement_contents(needs, {})
 
 
 @pytest.mark.parametrize("text", [b"\n", b" ", b"\n  "])
@@ -131,7 +180,7 @@ def test_a_hostile_requirements_file_takes_no_time(tmp_path, text):
     needs = tmp_path / "needs.txt"
     needs.write_bytes(text * (MOST_REQUIREMENTS_BYTES // len(text)))
     began = time.process_time()
-    assert len(requirement_contents(needs)) == 1
+    assert len(requirement_contents(needs, {})) == 1
     assert time.process_time() - began < 1.0
 
 
@@ -166,6 +215,63 @@ def test_a_failed_build_says_why_and_leaves_nothing(build, tmp_path, monkeypatch
     os.kill(int((tmp_path / "stray").read_text()), signal.SIGKILL)
 
 
+def test_passwords_are_neither_in_the_log_nor_in_the_reason(build):
+    script = (
+        "echo Looking in https://ada:s3cret@a.example/simple; "
+        "printf 'git+ssh://git@b.example/x '; sleep 0.1; "
+        "printf 'https://ada:s3'; sleep 0.1; echo cret@a.example/; "
+        "echo 'ERROR: 401 for https://s3cret@a.example/'; exit 1"
+    )
+    with pytest.raises(OSError, match=r"401 for https://\*\*\*\*@a\.example/") as why:
+        build(script)
+    log = build.log.read_text()
+    assert "s3cret" not in log + str(why.value)
+    assert "Looking in https://****@a.example/simple\n" in log
+    assert "git+ssh://git@b.example/x https://****@a.example/\n" in log
+
+
+def test_the_reason_has_the_error_of_the_packages_own_setup(build):
+    with pytest.raises(OSError, match=r"generation-failed: RuntimeError: no CUDA$"):
+        build(
+            "echo '  error: subprocess-exited-with-error'; "
+            "echo '      RuntimeError: no CUDA'; echo '      [end of output]'; "
+            "echo 'error: metadata-generation-failed'; echo hint; exit 1"
+        )
+    with pytest.raises(OSError, match=r"ERROR: Exception: KeyError: 3$"):
+        build("echo ERROR: Exception:; echo Traceback; echo KeyError: 3; exit 2")
+
+
+def test_other_folders_in_the_cache_stay(build):
+    """It may be a link to a large disk, where its owner keeps more."""
+    other = build.folder / "scratch"
+    for name in ("data", f"{KEY}-mine-too", "runs"):
+        (other / name).mkdir(parents=True)
+    (other / "runs/whole").touch()
+    build.cache.parent.mkdir(parents=True)
+    build.cache.symlink_to(other)
+    folder = Path(build(MAKES)).parents[1]
+    remove_oldest(build.cache, kept=folder, most=0)
+    assert len(entries(other)) == 4
+
+
+def test_a_cache_that_cannot_be_written_says_so(build):
+    build.cache.parent.touch()
+    with pytest.raises(OSError, match=r"kept in .*cannot be written: Not a directory"):
+        build(MAKES)
+    build.cache.parent.unlink()
+    (build.cache / "lock").mkdir(parents=True)
+    with pytest.raises(OSError, match="lock cannot be used: Is a directory"):
+        build(MAKES)
+
+
+def test_a_mark_that_is_no_file_is_not_used(build):
+    (build.cache / LEFT / "whole").mkdir(parents=True)
+    folder = Path(build(MAKES)).parents[1]
+    assert folder.name != LEFT
+    remove_oldest(build.cache, kept=folder, most=0)
+    assert len(entries(build.cache)) == 2
+
+
 def test_a_full_disk_says_so(build):
     with pytest.raises(OSError, match="No space left on device"):
         build("cp /etc/passwd /dev/full")
@@ -173,16 +279,21 @@ def test_a_full_disk_says_so(build):
 
 
 def test_what_a_killed_build_left_is_not_used_and_goes(build):
-    (build.cache / "key-left/venv/bin").mkdir(parents=True)
+    (build.cache / LEFT / "venv/bin").mkdir(parents=True)
     inner = build(MAKES)
-    assert entries(build.cache) == [Path(inner).parents[1].name] != ["key-left"]
+    assert entries(build.cache) == [Path(inner).parents[1].name] != [LEFT]
 
 
 def test_a_stop_ends_the_build_and_removes_it(build):
-    script = f"{MAKES}; kill -TERM {os.getpid()}; exec sleep 60"
+    script = (
+        f"{MAKES}; trap '' TERM; sleep 60 & echo $! > '{build.folder}/stray'; "
+        f"kill -TERM {os.getpid()}; wait"
+    )
     with pytest.raises(OSError, match="the job was stopped while its environment"):
         build(script)
     assert entries(build.cache) == []
+    stray = int((build.folder / "stray").read_text())
+    until(lambda: (found := read_stat(stray)) is None or found.dead)
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
@@ -194,21 +305,23 @@ def test_a_second_job_waits_and_builds_nothing(build):
     def first_job():
         while "waits for another job" not in build.log.read_text():
             threading.Event().wait(0.02)
-        (build.cache / "key-first/venv/bin").mkdir(parents=True)
-        (build.cache / "key-first/whole").touch()
+        (build.cache / LEFT / "venv/bin").mkdir(parents=True)
+        (build.cache / LEFT / "whole").touch()
         os.close(lock)
 
     build.log.touch()
     thread = threading.Thread(target=first_job)
     thread.start()
-    assert build("exit 9") == str(build.cache / "key-first/venv/bin")
+    assert build("exit 9") == str(build.cache / LEFT / "venv/bin")
     thread.join()
 
 
 def test_the_oldest_unused_environments_go(build):
     folders = []
     for number in range(4):
-        folders.append(Path(build(MAKES, key=f"key{number}")).parents[1])
+        folders.append(
+            Path(build(MAKES, key=environment_key(b"%d" % number))).parents[1]
+        )
         os.utime(folders[-1] / "whole", (number, number))
     held = build.held.pop(0)  # the oldest one is in use
     build.leave()

@@ -69,13 +69,23 @@ def run(node, web, uid=UID, env=None, **changes):
 
 
 def test_a_script_runs_as_the_students_own_user(node, serve):
-    folder = run(node, serve("id -u; id -g; id -G; echo $HOME; stat -c '%u %a' .\n"))
+    web = serve(
+        "id -u; id -g; id -G; echo $HOME; stat -c '%u %a' . $HOME\n"
+        "cat ~/.cache/model; mkdir -p ~/.cache; echo kept > ~/.cache/model\n"
+    )
+    folder = run(node, web)
     ended(folder)
-    uid, gid, groups, home, work = folder.log.read_text().splitlines()
+    uid, gid, groups, home, *modes, last = folder.log.read_text().splitlines()
     assert uid == gid == str(UID)
     assert set(groups.split()) == {str(UID), "777"}
-    assert home == str(folder.work)
-    assert work == f"{UID} 700"
+    assert home == str(node.node_dir / "homes" / f"uid-{UID}")
+    assert modes == [f"{UID} 700"] * 2 and "No such file" in last
+    # The next job of the person has the same home, within the limit of its own folder.
+    web = serve("cat ~/.cache/model; head -c 3000000 /dev/urandom > ~/large; sleep 30")
+    limits = replace(nodes.make_order().limits, disk_bytes=2**21)
+    folder = run(node, web, job=8, limits=limits)
+    assert "its folder holds 2.9 MiB, and may hold 2 MiB" in ended(folder)["reason"]
+    assert folder.log.read_text().startswith("kept\n")
 
 
 def test_a_student_without_an_account_gets_an_id_of_its_own(node, serve):
@@ -90,7 +100,7 @@ def test_a_student_without_an_account_gets_an_id_of_its_own(node, serve):
         assert ended(folder)["exit_code"] == 0, folder.log.read_text()
         uid, groups, told, work = folder.log.read_text().splitlines()
         assert uid == groups == str(unix_user.own_identity(login).uid)
-        assert told == f"{login} {folder.work}"
+        assert told == f"{login} {node.node_dir}/homes/uid-{uid}"
         assert work == f"{uid} 700"
         found.append(uid)
     assert len(set(found)) == 2
