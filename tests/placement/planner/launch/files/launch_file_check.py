@@ -3,6 +3,8 @@
 stdin: {"files": {...}, "family": {...}}; stdout: each library's result.
 """
 
+import atexit
+import gc
 import io
 import json
 import os
@@ -214,6 +216,9 @@ CHECKS = {
 
 def main() -> None:
     """Answer each request with the result or the error."""
+    # Imported objects stay, so collections would free nothing.
+    gc.disable()
+    atexit.register(gc.freeze)
     answers = []
     said, sys.stdout = sys.stdout, io.StringIO()  # the libraries chat
     for question in json.load(sys.stdin):
