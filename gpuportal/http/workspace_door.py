@@ -170,7 +170,8 @@ class WorkspaceDoor:
             request, host=host, scheme=origin.scheme, websocket=answer.is_websocket
         )
         if answer.is_websocket:
-            await self._carry(visit, target, _socket_work(request, headers, answer))
+            work = _socket_work(request, headers, answer, target.access)
+            await self._carry(visit, target, work)
             return
         async with visit.seats:
             await self._carry(visit, target, _exchange_work(request, headers, answer))
@@ -324,10 +325,13 @@ def _exchange_work(
 
 
 def _socket_work(
-    request: WorkspaceRequest, headers: list[Header], answer: _Answer
+    request: WorkspaceRequest,
+    headers: list[Header],
+    answer: _Answer,
+    access: AccessTarget,
 ) -> Callable[[ByteStream], Any]:
     async def work(stream: ByteStream) -> None:
-        socket = WorkspaceSocket(stream, answer.receive, answer.send)
+        socket = WorkspaceSocket(access, stream, answer.receive, answer.send)
         wanted = answer.scope.get("subprotocols") or []
         await socket.open(request.target, headers, wanted)
         answer.begun = True

@@ -15,6 +15,8 @@ from websockets.uri import parse_uri
 from gpuportal.http.bodies import Receive
 from gpuportal.http.concurrent_work import until_first_ends
 from gpuportal.http.workspace_headers import Header
+from placement.access.access_target import AccessTarget
+from placement.access.message_turns import FREE_BYTES, message_turn
 from placement.protocol.byte_stream import ByteStream
 from placement.protocol.stream_refusal import StreamRefused
 from telemetry.protocol.request_refusal import RequestRefused
@@ -22,6 +24,8 @@ from telemetry.protocol.sentences import sentence
 
 MOST_MESSAGE_BYTES = 32 * 2**20
 """Of one message of the program, such as the picture that a cell shows."""
+PARSED_BYTES = 4 * 1024
+"""What is parsed before other connections get a turn: at most 2048 empty frames."""
 HANDSHAKE_SECONDS = 90.0
 STALL_SECONDS = 60.0
 NORMAL, RESTART = 1000, 1012
@@ -33,11 +37,17 @@ PASSED_CODES = frozenset((1000, 1001, 1002, 1003, 1007, 1008, 1009, 1010, 1011, 
 class WorkspaceSocket:
     """One websocket of a browser, and its other half to the program."""
 
-    def __init__(self, stream: ByteStream, receive: Receive, send: Any) -> None:
+    def __init__(
+        self, target: AccessTarget, stream: ByteStream, receive: Receive, send: Any
+    ) -> None:
+        self.target = target
         self.stream, self.receive, self.send = stream, receive, send
         self._writing = asyncio.Lock()
-        self._parts: list[bytes] = []
+        self._message = bytearray()
+        """The frames of the program's message that have arrived."""
         self._text = False
+        self._unparsed_bytes = 0
+        """At most so many bytes of the next frame have arrived."""
 
     async def open(
         self, target: bytes, headers: Sequence[Header], subprotocols: Sequence[str]
@@ -118,16 +128,45 @@ class WorkspaceSocket:
             await self._flush()
 
     async def _from_program(self) -> None:
-        while True:
-            piece = await self.stream.read()
-            if piece is None:
-                await self.send({"type": "websocket.close", "code": RESTART})
-                return
-            self.there.receive_data(piece.data)
-            for event in self.there.events_received():
+        more = True
+        while more:
+            more = await self._pass_piece()
+            if more and self._kept_bytes > FREE_BYTES:
+                async with message_turn(self.target):
+                    while more and self._kept_bytes > FREE_BYTES:
+                        more = await self._pass_piece()
+
+    @property
+    def _kept_bytes(self) -> int:
+        """Most bytes of the program's messages that are in memory now."""
+        return len(self._message) + self._unparsed_bytes
+
+    async def _pass_piece(self) -> bool:
+        """Read from the program, and pass on what is complete. Return whether there can
+        be more.
+        """
+        piece = await self.stream.read()
+        if piece is None:
+            await self.send({"type": "websocket.close", "code": RESTART})
+            return False
+        for start in range(0, len(piece.data), PARSED_BYTES):
+            part = piece.data[start : start + PARSED_BYTES]
+            self.there.receive_data(part)
+            events = self.there.events_received()
+            # The frame that is not complete began in this part, or earlier.
+            self._unparsed_bytes = len(part) + (0 if events else self._unparsed_bytes)
+            for event in events:
                 if await self._pass_event(event):
-                    return
-            await self._flush()
+                    return False
+            if events:
+                await asyncio.sleep(0)
+        await self._flush()
+        if self.there.state is not State.OPEN and self.there.close_sent:
+            # The program broke the protocol, or its message is too long.
+            code = self.there.close_sent.code
+            await self.send({"type": "websocket.close", "code": code})
+            return False
+        return True
 
     async def _pass_event(self, event: Any) -> bool:
         """Pass a frame of the program to the browser. Return whether it was the
@@ -141,18 +180,17 @@ class WorkspaceSocket:
             await self.send({"type": "websocket.close", "code": known})
             return True
         if event.opcode in (Opcode.TEXT, Opcode.BINARY):
-            self._parts, self._text = [], event.opcode is Opcode.TEXT
+            self._text = event.opcode is Opcode.TEXT
         elif event.opcode is not Opcode.CONT:
             return False  # the library answers pings
-        self._parts.append(bytes(event.data))
+        self._message += event.data
         if event.fin:
-            data = b"".join(self._parts)
-            self._parts = []
+            data, self._message = self._message, bytearray()
             if self._text:
                 words = data.decode(errors="replace")
                 await self.send({"type": "websocket.send", "text": words})
             else:
-                await self.send({"type": "websocket.send", "bytes": data})
+                await self.send({"type": "websocket.send", "bytes": bytes(data)})
         return False
 
     async def _flush(self) -> None:

@@ -5,10 +5,15 @@
 (docs/access.md). A browser that still has only the earlier names gets today's
 names with the same values, if the session is one that 0.1.0 began.
 
+Another host of the same domain can set the earlier names, too, as it could under 0.1.0.
+It can sign in a browser that has no session. It cannot replace a session: a browser
+that has today's name keeps it, and one that shows an earlier name twice gets nothing.
+
 This never happens on a portal that offers workspaces, nor later than a session's length
 after the upgrade. Remove this module with the first release that cannot upgrade 0.1.0.
 """
 
+from collections import Counter
 from datetime import datetime, timedelta
 from functools import cache
 from typing import Any
@@ -39,8 +44,8 @@ class EarlierCookies:
         """Look the session up only if the browser has only the earlier name."""
         values = _values(scope) if _renamed() else {}
         found = None
-        if EARLIER_SESSION in values and settings.SESSION_COOKIE_NAME not in values:
-            key = values[EARLIER_SESSION]
+        key = values.get(EARLIER_SESSION)
+        if key and settings.SESSION_COOKIE_NAME not in values:
             found = await database_sync_to_async(earlier_session)(key, timezone.now())
         if found is None:
             await self.application(scope, receive, send)
@@ -102,9 +107,19 @@ def _renamed() -> bool:
 
 
 def _values(scope: dict[str, Any]) -> dict[str, str]:
+    """Return the cookies, without earlier names that the browser shows twice.
+
+    One of the two can be of another host, and a request does not say which.
+    """
     headers = scope.get("headers", [])
     lines = [value.decode("latin1") for name, value in headers if name == b"cookie"]
-    return parse_cookie("; ".join(lines))
+    text = ";".join(lines)
+    names = Counter(one.partition("=")[0].strip() for one in text.split(";"))
+    values = parse_cookie(text)
+    for name in (EARLIER_SESSION, EARLIER_CSRF):
+        if names[name] > 1:
+            values.pop(name, None)
+    return values
 
 
 def _cookies(session: Session, values: dict[str, str]) -> Any:
@@ -120,7 +135,8 @@ def _cookies(session: Session, values: dict[str, str]) -> Any:
         samesite=site.SESSION_COOKIE_SAMESITE,
     )
     token = values.get(EARLIER_CSRF, "")
-    if token.isascii() and token.isalnum():
+    is_token = token.isascii() and token.isalnum()
+    if is_token and site.CSRF_COOKIE_NAME not in values:
         # So that a form which is open during the upgrade can be sent.
         answer.set_cookie(
             site.CSRF_COOKIE_NAME,

@@ -174,8 +174,8 @@ class _Relay:
     def _pass_up(self, frame: Frame, passing: _Passing) -> None:
         try:
             passing.credit.came_from_node(frame)
-            if passing.ended_by_node and isinstance(frame, DataFrame):
-                raise StreamViolation("data after the end")
+            if passing.ended_by_node and _goes_on(frame):
+                raise StreamViolation("data or a second end after the end")
         except StreamViolation as violation:
             logger.warning("%s broke a stream: %s", self.socket.node, violation)
             frame = CloseFrame(frame.stream, BROKEN)
@@ -188,3 +188,10 @@ class _Relay:
     def _forget_ended(self, frame: CloseFrame, passing: _Passing) -> None:
         if frame.code or (passing.ended_by_node and passing.ended_by_web):
             self.streams.pop(frame.stream, None)
+
+
+def _goes_on(frame: Frame) -> bool:
+    """Return whether it can only come before the end of its sender's direction."""
+    return isinstance(frame, DataFrame) or (
+        isinstance(frame, CloseFrame) and not frame.code
+    )

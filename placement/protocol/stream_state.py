@@ -206,6 +206,37 @@ class CreditCheck:
             raise StreamViolation("the credit is used up, or more than a window")
 
 
+@dataclass(slots=True)
+class _Turn:
+    """A frame that waits for its turn."""
+
+    finish: int
+    """The round in which it is complete."""
+    frame: Frame
+    body: bytearray | None = None
+    """Data that joined it, with those of the frame."""
+
+    def joined(self, frame: Frame) -> bool:
+        """Add the data of the next frame, if both are data. Return whether it did."""
+        here = self.frame
+        if not (isinstance(frame, DataFrame) and isinstance(here, DataFrame)):
+            return False
+        size_bytes = len(here.body if self.body is None else self.body)
+        if here.control or frame.control or size_bytes + len(frame.body) > PIECE_BYTES:
+            return False
+        if self.body is None:
+            self.body = bytearray(here.body)
+        self.body += frame.body
+        self.finish += len(frame.body)
+        return True
+
+    def whole(self) -> Frame:
+        """Return the frame with what joined it."""
+        if self.body is None:
+            return self.frame
+        return DataFrame(self.frame.stream, body=bytes(self.body))
+
+
 class FrameQueue:
     """Frames of many streams that wait for one websocket.
 
@@ -215,13 +246,14 @@ class FrameQueue:
 
     This is fair queueing (A. Demers, S. Keshav and S. Shenker, "Analysis and Simulation
     of a Fair Queueing Algorithm", SIGCOMM 1989): the next frame is the one that would
-    be complete first if all streams sent at once, each at the same rate. The credit of
-    the streams bounds the memory.
+    be complete first if all streams sent at once, each at the same rate.
+
+    Small frames of data become larger ones while they wait, so the credit of the
+    streams bounds the memory.
     """
 
     def __init__(self) -> None:
-        self._frames: dict[str, deque[tuple[int, Frame]]] = {}
-        """Frames of each stream, with the round in which each is complete."""
+        self._frames: dict[str, deque[_Turn]] = {}
         self._heads: list[tuple[int, int, str]] = []
         """A heap with the first frame of each stream."""
         self._finished: dict[str, int] = {}
@@ -232,10 +264,14 @@ class FrameQueue:
 
     def put(self, frame: Frame) -> None:
         """Let a frame wait for its turn."""
+        waiting = self._frames.setdefault(frame.stream, deque())
+        # The first one has its place in the heap.
+        if len(waiting) > 1 and waiting[-1].joined(frame):
+            self._finished[frame.stream] = waiting[-1].finish
+            return
         start = max(self._round, self._finished.get(frame.stream, 0))
         finish = self._finished[frame.stream] = start + _cost_bytes(frame)
-        waiting = self._frames.setdefault(frame.stream, deque())
-        waiting.append((finish, frame))
+        waiting.append(_Turn(finish, frame))
         if len(waiting) == 1:
             heapq.heappush(self._heads, (finish, next(self._number), frame.stream))
 
@@ -246,10 +282,10 @@ class FrameQueue:
         streams = len(self._heads)
         _, _, stream = heapq.heappop(self._heads)
         waiting = self._frames[stream]
-        _, frame = waiting.popleft()
+        frame = waiting.popleft().whole()
         self._round += _cost_bytes(frame) // streams
         if waiting:
-            head = (waiting[0][0], next(self._number), stream)
+            head = (waiting[0].finish, next(self._number), stream)
             heapq.heappush(self._heads, head)
         else:
             del self._frames[stream]

@@ -23,6 +23,9 @@ from telemetry.web.answer_types import UtcInstant
 from telemetry.web.error_answers import message_of
 
 MOST_LINES = 12
+HOST_WORDS = "gpuportal: "
+"""Before a line that the first process of a workspace writes
+(placement/agent/access/workspace_host.py)."""
 CHANGING = frozenset((Job.State.QUEUED, Job.State.STARTING, Job.State.STOPPING))
 ENDED_BADLY = frozenset((Job.State.FAILED, Job.State.LOST))
 
@@ -40,8 +43,11 @@ class WorkspaceRow:
     live: bool
     waits: str
     """Why it does not run yet; "": it runs, or it has ended."""
+    failed: bool
+    failure: str
+    """Why it did not start, in the words of its first process; "": the Job's reason."""
     last_lines: str
-    """The end of its log, if it ended badly."""
+    """The end of its log, if it ended badly and the log says more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +72,11 @@ class WorkspacesPanel:
     """Images that the site allows."""
     refusal: str = ""
     """Why none can start on the Reservation's nodes, for the reader; "": one can."""
+
+    @property
+    def live(self) -> bool:
+        """Return whether one of them waits or runs."""
+        return any(row.live for row in self.rows)
 
     @property
     def most_gpus(self) -> int:
@@ -230,6 +241,8 @@ def isolation_refusal(reservation: Reservation, user: User) -> str:
 def _row(one: Workspace, user: User) -> WorkspaceRow:
     job = one.job
     bad = job.state in ENDED_BADLY
+    lines = job.last_lines[-MOST_LINES:] if bad else []
+    own_words = len(lines) == 1 and lines[0].startswith(HOST_WORDS)
     return WorkspaceRow(
         pk=one.pk,
         job=job,
@@ -239,7 +252,9 @@ def _row(one: Workspace, user: User) -> WorkspaceRow:
         running=job.state == Job.State.RUNNING,
         live=job.state in Job.State.live(),
         waits=waiting_reason(job),
-        last_lines="\n".join(job.last_lines[-MOST_LINES:]) if bad else "",
+        failed=bad and bool(job.reason or lines),
+        failure=lines[0].removeprefix(HOST_WORDS) if own_words else "",
+        last_lines="" if own_words else "\n".join(lines),
     )
 
 

@@ -11,6 +11,7 @@ docs/design/placement.md#streams.
 from __future__ import annotations
 
 import asyncio
+import heapq
 import logging
 import random
 import threading
@@ -86,8 +87,10 @@ class NodeStreams:
         self.node = node
         self.services = services
         self.streams: dict[str, ByteStream] = {}
-        self._used: dict[str, float] = {}
+        self._used: set[str] = set()
         """Streams that were opened, until their orders expire: none opens twice."""
+        self._expiries: list[tuple[float, str]] = []
+        """A heap with the expiry of their orders (Unix time)."""
 
     def run(self, stop: threading.Event) -> None:
         """Serve until `stop` is set. An error is logged and does not end the loop."""
@@ -199,10 +202,12 @@ class NodeStreams:
         check_order(order, node=self.node.name, now=now)
         if order.stream != frame.stream:
             raise OrderRefused("malformed", "the order is for another stream")
-        self._used = {name: at for name, at in self._used.items() if at > now}
+        while self._expiries and self._expiries[0][0] <= now:
+            self._used.discard(heapq.heappop(self._expiries)[1])
         if order.stream in self._used:
             raise OrderRefused("replayed", "this order was received before")
-        self._used[order.stream] = order.expires_at
+        self._used.add(order.stream)
+        heapq.heappush(self._expiries, (order.expires_at, order.stream))
         return order
 
     async def _run_service(

@@ -119,6 +119,30 @@ def test_a_form_that_was_open_during_the_upgrade_is_sent_and_sign_out_ends_it(ke
     assert ask("/logout/", earlier, method="POST", body=b"")[0] == 403
 
 
+def test_a_page_of_another_host_replaces_no_cookie_by_an_earlier_name(key):
+    """It can set cookies of the whole domain, beside those of the portal's host."""
+
+    def given(shown):
+        status, cookies = ask("/mine/", shown)
+        values = [cookies[n].value if n in cookies else "" for n in (NEW, NEW_CSRF)]
+        return status, *values
+
+    for shown in (f"sessionid=x; sessionid={key}", f"sessionid={key};sessionid=x"):
+        assert given(f"{shown}; csrftoken=t") == (302, "", "")
+    for own in (f"{NEW}=", f"{NEW}=ended"):
+        assert given(f"{own}; sessionid={key}") == (302, "", "")
+    twice = "csrftoken=own; csrftoken=tossed"
+    for csrf in (f"csrftoken=tossed; {NEW_CSRF}={'o' * 32}", twice):
+        status, session, secret = given(f"sessionid={key}; {csrf}")
+        assert (status, session) == (200, key) and secret not in ("own", "tossed")
+
+
+def test_no_text_of_an_earlier_name_writes_a_header(key):
+    text = r'"t\015\012Set-Cookie: a=b\073 c"'
+    status, cookies = ask("/mine/", f"sessionid={key}; csrftoken={text}")
+    assert status == 200 and cookies.keys() == {NEW, NEW_CSRF}
+
+
 @pytest.mark.parametrize(
     "case",
     ["workspaces", "begun after the upgrade", "ended", "unknown", "NUL", "long ago"],

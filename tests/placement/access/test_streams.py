@@ -3,6 +3,7 @@
 import asyncio
 import time
 from contextlib import AsyncExitStack
+from unittest import mock
 
 import pytest
 from asgiref.sync import sync_to_async
@@ -12,6 +13,7 @@ from placement.access import stream_relay
 from placement.access.frame_lists import ALIVE, NODE, SEATS
 from placement.access.stream_broker import StreamBroker
 from placement.agent import portal_socket
+from placement.agent.access import node_streams
 from placement.agent.access.node_streams import NodeStreams
 from placement.jobs.nodes import node_socket
 from placement.protocol import signing
@@ -175,6 +177,13 @@ async def refused_at_the_node(here):
     good = OpenFrame(name, made(), signing.sign(made()))
     assert streams._checked_order(good).service == "echo"
     assert code(made()) == "replayed"
+    assert streams._used == {name}
+    # What is remembered ends with the orders.
+    later, other = now + 60, "d" * 32
+    payload = made(stream=other, issued_at=later, expires_at=later + 60)
+    with mock.patch.object(node_streams, "time", mock.Mock(time=lambda: later)):
+        streams._checked_order(OpenFrame(other, payload, signing.sign(payload)))
+    assert streams._used == {other} and len(streams._expiries) == 1
 
 
 @pytest.mark.once
@@ -234,6 +243,12 @@ async def test_a_node_that_breaks_the_protocol_ends_its_own_stream_only(redis_cl
     await third.__aexit__(None, None, None)
     while (await received()).stream != name:
         pass
+    # A node that ends a direction twice is stopped at the portal.
+    fourth, stream, name = await opened(1)
+    await send(CloseFrame(name), CloseFrame(name), *[CloseFrame(name)] * 9)
+    assert (await received()) == CloseFrame(name, "stream-broken")
+    await until(lambda: stream.over)
+    await fourth.__aexit__(None, None, None)
     await node.disconnect()
 
 

@@ -209,6 +209,10 @@ def test_a_node_cannot_fill_the_broker():
         pack({"kind": "data", "stream": "A" * 32}, b"x"),
         pack({"kind": "window", "stream": NAME, "credit": 0}),
         pack({"kind": "window", "stream": NAME, "credit": WINDOW_BYTES + 1}),
+        pack({"kind": "window", "stream": NAME, "credit": -1}),
+        pack({"kind": "window", "stream": NAME, "credit": 2**63}),
+        pack({"kind": "window", "stream": NAME, "credit": 10**400}),
+        pack({"kind": "window", "stream": NAME, "credit": 1.5}),
         pack({"kind": "window", "stream": NAME, "credit": True}),
         pack({"kind": "window", "stream": NAME, "credit": 1}, b"x"),
         pack({"kind": "close", "stream": NAME, "code": "Not Kebab"}),
@@ -233,19 +237,22 @@ def test_what_a_node_gives_as_a_reason_is_one_of_the_known_codes():
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2000)), max_size=40))
 def test_a_queue_keeps_the_order_of_each_stream_and_loses_nothing(actions):
     """An action of size 0 takes a frame, another puts one."""
-    queue, put, taken = FrameQueue(), [], []
+    queue = FrameQueue()
+    put: list[DataFrame] = []
+    taken: list[DataFrame] = []
     for stream, size in actions:
         if size:
-            put.append(DataFrame(str(stream), body=b"%d" % len(put) + bytes(size)))
+            body = b"%d" % len(put) + bytes(size)
+            put.append(DataFrame(str(stream), control=size % 7 == 0, body=body))
             queue.put(put[-1])
         elif frame := queue.take():
             taken.append(frame)
     while frame := queue.take():
         taken.append(frame)
-    assert len(taken) == len(put)
     for stream in "0123":
         theirs = [
-            [one for one in all_ if one.stream == stream] for all_ in (put, taken)
+            _joined([(one.control, one.body) for one in all_ if one.stream == stream])
+            for all_ in (put, taken)
         ]
         assert theirs[0] == theirs[1]
 
@@ -265,10 +272,31 @@ def test_a_key_waits_for_no_window_and_copies_get_equal_shares():
     assert queue.take() is None
 
 
-def test_many_small_frames_are_no_way_to_more_than_a_share():
+def test_small_data_that_wait_become_pieces_and_get_no_more_than_a_share():
+    queue = FrameQueue()
+    for _ in range(WINDOW_BYTES // 64):
+        queue.put(DataFrame("flood", body=bytes(64)))
+    for _ in range(2):
+        queue.put(DataFrame("copy", body=bytes(PIECE_BYTES)))
+    queue.put(CloseFrame("flood"))
+    taken = iter(queue.take, None)
+    sent = [(one.stream, len(getattr(one, "body", b""))) for one in taken]
+    rest_bytes = WINDOW_BYTES - 64 - 2 * PIECE_BYTES
+    assert sent == [
+        ("flood", 64),
+        ("copy", PIECE_BYTES),
+        ("flood", PIECE_BYTES),
+        ("copy", PIECE_BYTES),
+        ("flood", PIECE_BYTES),
+        ("flood", rest_bytes),
+        ("flood", 0),
+    ]
+
+
+def test_many_control_messages_are_no_way_to_more_than_a_share():
     queue = FrameQueue()
     for _ in range(4000):
-        queue.put(DataFrame("flood", body=b"x"))
+        queue.put(DataFrame("flood", control=True, body=b"x"))
     for _ in range(2):
         queue.put(DataFrame("copy", body=bytes(PIECE_BYTES)))
     first = [queue.take().stream for _ in range(4002)]

@@ -57,22 +57,41 @@ def test_one_node_of_two_that_accepts_own_programs_is_enough(client, alice, sett
 
 @pytest.mark.once
 def test_a_failed_workspace_shows_its_last_lines(client, alice, made):
-    job = Job.objects.create(
-        owner=alice,
-        reservation=made,
-        node=made.allocations.first().gpu.node,
-        name="JupyterLab",
-        kind=Job.Kind.WORKSPACE,
-        recipe="workspace",
+    Node.objects.update(isolation=Node.Isolation.ENFORCED)
+    alice.unix_user = "al"
+    alice.save()
+
+    def make(label, **fields):
+        job = Job.objects.create(
+            owner=alice,
+            reservation=made,
+            node=made.allocations.first().gpu.node,
+            name="JupyterLab",
+            kind=Job.Kind.WORKSPACE,
+            recipe="workspace",
+            **fields,
+        )
+        Workspace.objects.create(job=job, app="jupyter-lab", label=label * 24)
+
+    make(
+        "a",
         state=Job.State.FAILED,
         reason="exit code 126",
         last_lines=["gpuportal: jupyter-lab is not installed <here>"],
     )
-    Workspace.objects.create(job=job, app="jupyter-lab", label="a" * 24)
     client.force_login(alice)
-    shown = client.get(f"/reservations/{made.pk}/").content.decode()
-    assert "Exit code 126" in shown
-    assert "jupyter-lab is not installed &lt;here&gt;" in shown
+
+    def shown():
+        return client.get(f"/reservations/{made.pk}/").content.decode()
+
+    # What the first process says is enough, once.
+    assert "<span>jupyter-lab is not installed &lt;here&gt;</span>" in shown()
+    assert "End of the log" not in shown() and "Exit code 126" not in shown()
+    assert "Start another program" not in shown(), "this one does not run"
+    Job.objects.update(last_lines=["Traceback", "gpuportal: it is gone"])
+    assert "Exit code 126" in shown() and "Traceback\ngpuportal: it is gone" in shown()
+    make("b", state=Job.State.RUNNING)
+    assert "Start another program" in shown()
 
 
 @pytest.mark.once
