@@ -87,6 +87,7 @@ def documented_hub() -> SimpleNamespace:
     return hub.GenericOAuthenticator
 
 
+@pytest.mark.once
 @pytest.mark.django_db
 def test_the_documented_lines_sign_a_person_in_to_a_hub(settings):
     # What oauthenticator 17 sends: the secret in the form, PKCE, no nonce.

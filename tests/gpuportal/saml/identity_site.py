@@ -1,6 +1,7 @@
 """A SAML identity provider that signs with xmlsec, and that can be told to lie."""
 
 import base64
+import functools
 import zlib
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -201,6 +202,12 @@ def logout_message(
     )
 
 
+@functools.cache
+def loaded(key: bytes) -> Any:
+    """Return a private key. Its numbers are checked once, which takes long."""
+    return serialization.load_pem_private_key(key, None)
+
+
 def signed_query(
     message: str,
     *,
@@ -217,9 +224,8 @@ def signed_query(
     if state is not None:
         fields["RelayState"] = state.encode()
     query = urlencode(fields | {"SigAlg": method.encode()})
-    private = serialization.load_pem_private_key(key, None)
     digest = {256: hashes.SHA256(), 512: hashes.SHA512()}[bits]
-    signature = private.sign(query.encode(), padding.PKCS1v15(), digest)
+    signature = loaded(key).sign(query.encode(), padding.PKCS1v15(), digest)
     return f"{query}&{urlencode({'Signature': base64.b64encode(signature)})}"
 
 

@@ -12,6 +12,9 @@ from django.utils import timezone
 from lxml import etree
 
 from gpuportal.http.login_limits import clear_logins
+from gpuportal.oidc.kept_answer import ProviderAnswerInvalid
+from gpuportal.saml.logout_messages import read_logout_answer, read_logout_request
+from gpuportal.saml.provider_metadata import metadata_of
 from reservations.accounts.second_factors.sign_in import door_user
 from reservations.models import ApiToken, UsedAssertion, User
 from reservations.web.session_consumer import user_of_session
@@ -116,6 +119,7 @@ def test_a_request_of_the_provider_ends_the_sessions_that_it_names(uni, caplog):
     assert clear_logins(timezone.now() + timedelta(hours=1))["assertions"] == 7
 
 
+@pytest.mark.once
 def test_a_sign_in_that_waits_for_the_second_factor_ends_too(
     uni, settings, monkeypatch
 ):
@@ -225,27 +229,38 @@ LIES: dict[str, tuple[Callable[[], str], str]] = {
     ),
     "too long": (lambda: signed_query(logout_message(), state="x" * 2**15), "too long"),
     "nothing": (lambda: "", "not signed"),
-    "an answer that nobody asked for": (
-        lambda: signed_query(
-            logout_message("LogoutResponse", content=SUCCESS.format("Success")),
-            kind="SAMLResponse",
-        ),
-        "has not asked",
-    ),
 }
 
 
 @pytest.mark.once
-def test_a_message_that_proves_nothing_ends_no_session(uni):
-    ada = signed_in()
+def test_a_message_that_proves_nothing_is_refused(uni):
+    found = metadata_of(uni)
     for lie, (query, why) in LIES.items():
-        refused = ask(query())
+        with pytest.raises(ProviderAnswerInvalid) as refused:
+            read_logout_request(uni, found, query())
+        said = str(refused.value)
+        assert any(one in said for one in why.split("|")), (lie, said)
+        assert "root:" not in said
+    with pytest.raises(ProviderAnswerInvalid):
+        # Of a request, not of an answer, although it is signed.
+        query = signed_query(logout_message(), kind="SAMLResponse")
+        read_logout_answer(uni, found, query, request_id="_l1")
+
+
+@pytest.mark.once
+def test_a_request_works_once_and_a_refused_one_ends_no_session(uni):
+    ada = signed_in()
+    stranger = signed_query(logout_message(), key=OTHER_KEY)
+    unasked = signed_query(
+        logout_message("LogoutResponse", content=SUCCESS.format("Success")),
+        kind="SAMLResponse",
+    )
+    for query, why in ((stranger, "signature of its"), (unasked, "has not asked")):
+        refused = ask(query)
         page = text(refused)
-        assert refused.status_code == 502, lie
-        assert any(one in page for one in why.split("|")), (lie, page)
-        assert "root:" not in page and "Try again" not in page
-        assert ada.is_in, lie
-    assert UsedAssertion.objects.count() == 1
+        assert refused.status_code == 502 and why in page
+        assert "It ended no session here." in page and "Try again" not in page
+    assert ada.is_in and UsedAssertion.objects.count() == 1
     assert Client().post("/login/saml/logout/").status_code == 405
     # A good one still ends it, once.
     good = signed_query(logout_message())
@@ -254,6 +269,7 @@ def test_a_message_that_proves_nothing_ends_no_session(uni):
     assert "used before" in text(ask(good)) and again.is_in
 
 
+@pytest.mark.once
 def test_a_sign_out_leads_to_the_provider_and_back(uni):
     name = "a&b<c"
     ada = signed_in(name_id="a&amp;b&lt;c")
@@ -309,6 +325,7 @@ def test_a_sign_out_leads_to_the_provider_and_back(uni):
         assert "Sign out at Uni Example itself" in text(nothing)
 
 
+@pytest.mark.once
 def test_the_name_need_not_be_what_identifies_a_person(settings, tmp_path):
     with_logout(settings, tmp_path, id_attribute="pairwise-id")
     transient = "urn:oasis:names:tc:SAML:2.0:nameid-format:transient"
