@@ -92,6 +92,8 @@ urlpatterns = [
     # Before the OpenID providers, whose keys are other ones.
     path("login/saml/", saml.start, name="saml-start"),
     path("login/saml/back/", saml.back, name="saml-back"),
+    path("login/saml/end/", saml.end, name="saml-end"),
+    path("login/saml/logout/", saml.logout, name="saml-logout"),
     path("login/saml/metadata/", saml.metadata, name="saml-metadata"),
     path("login/<slug:key>/", oidc.start, name="oidc-start"),
     path("login/<slug:key>/back/", oidc.back, name="oidc-back"),

@@ -334,6 +334,7 @@ IN_CI = (
     (("zsh",), "zsh"),
     (("fish",), "fish"),
     (("slapd", "/usr/sbin/slapd"), "slapd"),
+    (("promtool",), "prometheus"),
 )
 MODULES = {
     "ldap": "requirements-ldap.txt",

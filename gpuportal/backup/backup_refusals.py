@@ -1,5 +1,9 @@
 """The reasons why a backup is not made, not restored, or not accepted."""
 
+import errno
+import os
+import sqlite3
+
 from telemetry.protocol.coded_error import CodedError
 
 
@@ -31,3 +35,13 @@ class SiteNotEmpty(CodedError):
     """A restore would overwrite data."""
 
     code = "site-not-empty"
+
+
+def reason_of(error: OSError | sqlite3.Error) -> str:
+    """Return in words why a file cannot be read or written."""
+    if isinstance(error, sqlite3.Error):
+        code = getattr(error, "sqlite_errorcode", None)
+        return "the disk is full" if code == sqlite3.SQLITE_FULL else str(error)
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "the disk is full"
+    return os.strerror(error.errno) if error.errno else str(error)

@@ -128,10 +128,15 @@ def unpack_sqlite(copy: Path, target: Path) -> None:
 
     Raises:
         BackupDamaged: it cannot be unpacked, or SQLite finds it damaged.
+        OSError: the database cannot be written. Nothing of it is left.
     """
     try:
         with gzip.open(copy) as packed, target.open("xb") as file:
-            shutil.copyfileobj(packed, file)
+            try:
+                shutil.copyfileobj(packed, file)
+            except BaseException:
+                target.unlink()
+                raise
         target.chmod(0o600)
         with closing(sqlite3.connect(target)) as database:
             found = database.execute("PRAGMA quick_check").fetchone()

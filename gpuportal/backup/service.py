@@ -1,7 +1,7 @@
 """Make and restore a backup. ``verification.py`` compares a copy with the original."""
 
-import errno
 import shutil
+import sqlite3
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,6 +25,7 @@ from gpuportal.backup.backup_refusals import (
     BackupNotMade,
     BackupUnusable,
     SiteNotEmpty,
+    reason_of,
 )
 from gpuportal.backup.backup_version import (
     known_migrations,
@@ -95,9 +96,8 @@ def make_backup(
         )
         manifest.write_manifest(partial, made)
         partial.rename(target)
-    except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        why = "the disk is full" if full else error.strerror or str(error)
+    except (OSError, sqlite3.Error) as error:
+        why = reason_of(error)
         raise BackupNotMade(f"{folder}: {why}. Nothing was kept.") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
@@ -170,12 +170,17 @@ def restore_backup(folder: Path, key_file: Path | None) -> list[str]:
                 "The backup has no secrets: it was made without a key."
             )
         secrets = sealed_secrets.read_secrets(folder / SECRETS, key_file)
-    with _fresh(media) as unpacked:
-        media_archive.read_archive(folder / MEDIA, unpacked)
-        _restore_database(made, folder)
-        if media.exists():
-            media.rmdir()
-        unpacked.rename(media)
+    try:
+        with _fresh(media) as unpacked:
+            media_archive.read_archive(folder / MEDIA, unpacked)
+            _restore_database(made, folder)
+            if media.exists():
+                media.rmdir()
+            unpacked.rename(media)
+    except OSError as error:
+        raise BackupUnusable(
+            f"It cannot be restored here: {reason_of(error)}."
+        ) from error
     sealed_secrets.put_secrets(secrets, paths.var_dir() / "secret")
     return verification.differences_from(made, {})
 

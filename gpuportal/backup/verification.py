@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from gpuportal.backup import database_copy, facts, manifest, media_archive
+from gpuportal.backup.backup_refusals import BackupUnusable, reason_of
 from gpuportal.backup.backup_version import known_migrations, refuse_newer
 from gpuportal.backup.manifest import Manifest
 from gpuportal.backup.media_archive import MEDIA
@@ -23,11 +24,21 @@ def verify_backup(folder: Path) -> list[str]:
 
     Raises:
         BackupDamaged: a file is missing, cut short or changed.
-        BackupUnusable: a newer portal made it.
+        BackupUnusable: a newer portal made it, or the scratch folder has no space.
         BackupNotMade: PostgreSQL's server programs are not installed.
     """
     made = manifest.read_manifest(folder)
     refuse_newer(made)
+    try:
+        return _differences_after_restore(made, folder)
+    except OSError as error:
+        raise BackupUnusable(
+            f"It cannot be restored for a check in {tempfile.gettempdir()}: "
+            f"{reason_of(error)}."
+        ) from error
+
+
+def _differences_after_restore(made: Manifest, folder: Path) -> list[str]:
     with tempfile.TemporaryDirectory(prefix="gpuportal-verify-") as place:
         scratch = Path(place)
         scratch.chmod(0o711)

@@ -61,6 +61,8 @@ ISOLATING_HEADERS = {
     "Permissions-Policy": "camera=(), display-capture=(), geolocation=(), "
     "microphone=(), payment=(), usb=()",
     "X-Permitted-Cross-Domain-Policies": "none",
+    # A link in a log or a comment is not looked up before somebody follows it.
+    "X-DNS-Prefetch-Control": "off",
 }
 """Headers that Django does not set: docs/design/security.md#headers."""
 

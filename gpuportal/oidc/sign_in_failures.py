@@ -30,11 +30,13 @@ def answer_or_failure(
     *,
     what: str,
     view: Callable[[], HttpResponseBase],
+    signs_in: bool = True,
 ) -> HttpResponseBase:
     """Return the answer of a view, or the page of its failure.
 
     Args:
         what: the step of the sign-in, whose requests are counted together.
+        signs_in: False: the step is one of a sign-out.
 
     Raises:
         TooFast: the limit of the address is exceeded.
@@ -70,11 +72,25 @@ def answer_or_failure(
                 "You were not signed in. Contact the lab admin if this happens "
                 "again. The reason: {why}.",
                 why=str(error),
+            )
+            if signs_in
+            else sentence(
+                "It ended no session here. Contact the lab admin if this happens "
+                "again. The reason: {why}.",
+                why=str(error),
             ),
             status=502,
+            signs_in=signs_in,
         )
     except SignInRefused as error:
-        return failed(request, provider, error.title, error.why, status=error.status)
+        return failed(
+            request,
+            provider,
+            error.title,
+            error.why,
+            status=error.status,
+            signs_in=signs_in,
+        )
 
 
 def failed(
@@ -84,9 +100,10 @@ def failed(
     why: Sentence,
     *,
     status: int,
+    signs_in: bool = True,
 ) -> HttpResponse:
     """Return the page of a failure, and forget the sign-in."""
-    page = {"provider": provider, "title": title, "why": why}
+    page = {"provider": provider, "title": title, "why": why, "signs_in": signs_in}
     response = render(
         request, "gpuportal/oidc/sign_in_failed.html", page, status=status
     )

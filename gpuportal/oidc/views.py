@@ -47,7 +47,11 @@ def _with_provider(
         if provider is None:
             raise Http404
         return answer_or_failure(
-            request, provider, what=view.__name__, view=partial(view, request, provider)
+            request,
+            provider,
+            what=view.__name__,
+            view=partial(view, request, provider),
+            signs_in=view.__name__ != "end",
         )
 
     return found

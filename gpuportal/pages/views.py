@@ -32,11 +32,12 @@ from gpuportal.pages.forms import (
     TokenForm,
     ZoneForm,
 )
+from gpuportal.saml import ended_session
 from placement.workspace.quick_booking import quick_start
 from reservations.accounts.api_tokens import create_token, revoke_token
+from reservations.accounts.identities.provider_sessions import provider_session
 from reservations.accounts.identities.queries import (
     directory,
-    provider_named,
     sources_with_redirect,
     ways_in,
 )
@@ -72,14 +73,16 @@ class SignIn(LoginView):
     authentication_form = SignInForm
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
-        """Add the providers, and the one to sign out of as well."""
-        left = provider_named(self.request.GET.get("left", ""))
+        """Add the providers, and the one that a person left or may leave as well."""
+        sources = {one.key: one for one in sources_with_redirect()}
+        query = self.request.GET
         return super().get_context_data(
             **kwargs,
             passwords=settings.LOGIN_SETTINGS.passwords,
-            providers=sources_with_redirect(),
+            providers=tuple(sources.values()),
             directory=directory(),
-            left=left,
+            left=sources.get(query.get("left", "")),
+            gone=sources.get(query.get("gone", "")),
         )
 
     def form_valid(self, form: Any) -> HttpResponse:
@@ -110,9 +113,13 @@ class SignOut(LogoutView):
     def post(
         self, request: HttpRequest, *args: Any, **kwargs: Any
     ) -> HttpResponse | TemplateResponse:
-        """End the session."""
+        """End the session. For ten minutes the one at the provider can be ended."""
         self.left = request.session.get(PROVIDER_KEY, "")
-        return super().post(request, *args, **kwargs)
+        held = provider_session(request.session, provider=self.left)
+        response = super().post(request, *args, **kwargs)
+        if held is not None:
+            ended_session.keep(response, held)
+        return response
 
     def get_default_redirect_url(self) -> str:
         """Return the login page."""

@@ -10,12 +10,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
-from urllib.parse import urlsplit
 
 from gpuportal.oidc.kept_answer import ProviderAnswerInvalid
 from gpuportal.saml.encryption_shape import check_encryption
 from gpuportal.saml.provider_metadata import ProviderMetadata
 from gpuportal.saml.signature_shape import check_signatures
+from gpuportal.saml.toolkit_settings import (
+    PERSISTENT,
+    SECURITY,
+    instant,
+    plain,
+    portal_settings,
+    request_data,
+    toolkit_settings,
+)
+from reservations.accounts.identities.provider_sessions import ProviderSession
 from reservations.accounts.identities.rules import SignInRefused
 from reservations.accounts.identities.saml_settings import (
     SamlProvider,
@@ -24,8 +33,6 @@ from reservations.accounts.identities.saml_settings import (
 from telemetry.protocol.sentences import sentence
 
 LONGEST_ANSWER = 2**18
-PERSISTENT = "urn:oasis:names:tc:SAML:2.0:nameid-format:persistent"
-UNSPECIFIED = "urn:oasis:names:tc:SAML:1.1:nameid-format:unspecified"
 BEARER = "urn:oasis:names:tc:SAML:2.0:cm:bearer"
 NAMES = {"saml": "urn:oasis:names:tc:SAML:2.0:assertion"}
 
@@ -38,6 +45,8 @@ class Assertion:
     expires_at: datetime
     claims: Mapping[str, Any]
     """Named as ``read_claims`` reads them. Without groups: the attribute is missing."""
+    session: ProviderSession
+    """By which the provider may end the session that begins now."""
 
 
 def sign_in_request(
@@ -47,7 +56,7 @@ def sign_in_request(
     from onelogin.saml2.auth import OneLogin_Saml2_Auth
 
     auth = OneLogin_Saml2_Auth(
-        _request_data(provider), _toolkit_settings(provider, metadata)
+        request_data(provider.back), toolkit_settings(provider, metadata)
     )
     url = auth.login(return_to=state)
     return str(url), str(auth.get_last_request_id())
@@ -60,7 +69,7 @@ def portal_metadata(provider: SamlProvider) -> str | bytes:
     toolkit = OneLogin_Saml2_Settings(
         {
             "strict": True,
-            "sp": _portal_settings(provider),
+            "sp": portal_settings(provider),
             # The key for encryption is in the metadata only if it is wanted.
             "security": {
                 **SECURITY,
@@ -96,7 +105,7 @@ def read_assertion(
 
     if len(answer) > LONGEST_ANSWER:
         raise ProviderAnswerInvalid("its answer is too long")
-    toolkit = OneLogin_Saml2_Settings(_toolkit_settings(provider, metadata))
+    toolkit = OneLogin_Saml2_Settings(toolkit_settings(provider, metadata))
     encrypted = _is_encrypted(answer)
     if encrypted and not provider.private_key:
         raise ProviderAnswerInvalid(
@@ -106,7 +115,7 @@ def read_assertion(
         response = OneLogin_Saml2_Response(toolkit, answer)
         check_signatures(response.get_xml_document())
         response.is_valid(
-            _request_data(provider), request_id=request_id, raise_exceptions=True
+            request_data(provider.back), request_id=request_id, raise_exceptions=True
         )
         document = response.get_xml_document()
         expires_at = _check(document, provider, request_id)
@@ -121,6 +130,7 @@ def read_assertion(
                 response.get_attributes(),
                 response.get_friendlyname_attributes(),
             ),
+            session=_session(response),
         )
     except SignInRefused:
         raise
@@ -131,6 +141,17 @@ def read_assertion(
                 "its encrypted assertion is not valid"
             ) from error
         raise _refusal(provider, error) from error
+
+
+def _session(response: Any) -> ProviderSession:
+    name_id = response.get_nameid_data()
+    return ProviderSession(
+        name=name_id.get("Value") or "",
+        format=name_id.get("Format") or "",
+        qualifier=name_id.get("NameQualifier") or "",
+        portal_qualifier=name_id.get("SPNameQualifier") or "",
+        index=response.get_session_index() or "",
+    )
 
 
 def _is_encrypted(answer: str) -> bool:
@@ -165,7 +186,7 @@ def _refusal(
             sentence("{provider} did not sign you in", provider=provider.name),
             sentence("Try again, or contact its support."),
         )
-    return ProviderAnswerInvalid(_plain(error))
+    return ProviderAnswerInvalid(plain(error))
 
 
 def _check(document: Any, provider: SamlProvider, request_id: str) -> datetime:
@@ -187,7 +208,7 @@ def _check(document: Any, provider: SamlProvider, request_id: str) -> datetime:
         namespaces=NAMES,
         bearer=BEARER,
     ):
-        until = _instant(one.get("NotOnOrAfter"))
+        until = instant(one.get("NotOnOrAfter"))
         if (
             one.get("Recipient") == provider.back
             and one.get("InResponseTo") == request_id
@@ -243,71 +264,3 @@ def _claims(
     }
     groups = values(provider.groups_claim)
     return claims if groups is None else claims | {"groups": groups}
-
-
-SECURITY: Mapping[str, Any] = {
-    "wantAssertionsSigned": True,
-    "wantNameId": True,
-    "wantAttributeStatement": False,
-    "requestedAuthnContext": False,
-    "rejectDeprecatedAlgorithm": True,
-    "allowRepeatAttributeName": True,
-    "allowSingleLabelDomains": True,
-}
-
-
-def _portal_settings(provider: SamlProvider) -> dict[str, Any]:
-    return {
-        "entityId": provider.entity_id,
-        "assertionConsumerService": {
-            "url": provider.back,
-            "binding": "urn:oasis:names:tc:SAML:2.0:bindings:HTTP-POST",
-        },
-        "NameIDFormat": UNSPECIFIED if provider.id_attribute else PERSISTENT,
-        "x509cert": provider.certificate,
-        "privateKey": provider.private_key,
-    }
-
-
-def _toolkit_settings(
-    provider: SamlProvider, metadata: ProviderMetadata
-) -> dict[str, Any]:
-    return {
-        "strict": True,
-        "sp": _portal_settings(provider),
-        "idp": {
-            "entityId": provider.issuer,
-            "singleSignOnService": {
-                "url": metadata.sign_in_url,
-                "binding": "urn:oasis:names:tc:SAML:2.0:bindings:HTTP-Redirect",
-            },
-            "x509certMulti": {"signing": list(metadata.certificates)},
-        },
-        "security": dict(SECURITY) | {"wantNameId": not provider.id_attribute},
-    }
-
-
-def _request_data(provider: SamlProvider) -> dict[str, Any]:
-    """Return the request as the toolkit reads it, by the address of the settings."""
-    parts = urlsplit(provider.back)
-    return {
-        "https": "on" if parts.scheme == "https" else "off",
-        "http_host": parts.netloc,
-        "script_name": parts.path,
-        "get_data": {},
-        "post_data": {},
-    }
-
-
-def _instant(text: str | None) -> datetime | None:
-    try:
-        found = datetime.fromisoformat(text or "")
-    except ValueError:
-        return None
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
-
-
-def _plain(error: Exception) -> str:
-    """Return a sentence of the toolkit without what the answer wrote into it."""
-    code = str(error).partition(":")[0]
-    return "".join(one for one in code if one.isascii() and one.isprintable())[:120]

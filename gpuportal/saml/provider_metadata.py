@@ -29,13 +29,14 @@ MOST_BYTES = 2**20
 LONGEST_SECONDS = 86400.0
 """How long metadata are used while new ones cannot be read."""
 METADATA_NS = "{urn:oasis:names:tc:SAML:2.0:metadata}"
+REDIRECT = "urn:oasis:names:tc:SAML:2.0:bindings:HTTP-Redirect"
 FOR_EVER = datetime.max.replace(tzinfo=UTC)
 _lookups = ThreadPoolExecutor(max_workers=2, thread_name_prefix="saml")
 
 
 @dataclass(frozen=True)
 class ProviderMetadata:
-    """The part of the metadata that sign-ins need."""
+    """The part of the metadata that sign-ins and sign-outs need."""
 
     sign_in_url: str
     certificates: tuple[str, ...]
@@ -44,6 +45,10 @@ class ProviderMetadata:
     """When the last of them ends."""
     valid_until: datetime = FOR_EVER
     """When the provider no longer vouches for any of this (``validUntil``)."""
+    logout_url: str = ""
+    """Where people sign out of the provider. "": it has no such address."""
+    logout_answer_url: str = ""
+    """Where it takes the answers to its own logout requests."""
 
 
 def metadata_of(provider: SamlProvider) -> ProviderMetadata:
@@ -145,16 +150,38 @@ def _read(provider: SamlProvider, text: bytes) -> ProviderMetadata:
     if not certificates:
         raise ProviderAnswerInvalid("its metadata have no certificate for signatures")
     ends_at = max(map(_end_of, certificates))
-    return ProviderMetadata(url, certificates, ends_at, valid_until)
+    return ProviderMetadata(
+        url, certificates, ends_at, valid_until, *_logout_urls(roles)
+    )
+
+
+def _logout_urls(roles: list[Any]) -> tuple[str, str]:
+    """Return the address of the logout, and the one for answers. "": none.
+
+    People can sign in without one, so a wrong one counts as none.
+    """
+    for role in roles:
+        for one in role.findall(f"{METADATA_NS}SingleLogoutService"):
+            url = one.get("Location", "")
+            urls = url, one.get("ResponseLocation", url)
+            if one.get("Binding") == REDIRECT and all(map(_is_safe, urls)):
+                return urls
+    return "", ""
+
+
+def _is_safe(url: str) -> bool:
+    try:
+        parse(url, loopback_http=True)
+    except WebhookRefused:
+        return False
+    return True
 
 
 def _check_url(url: str) -> None:
-    try:
-        parse(url, loopback_http=True)
-    except WebhookRefused as error:
+    if not _is_safe(url):
         raise ProviderAnswerInvalid(
             "its metadata have no https address for HTTP-Redirect"
-        ) from error
+        )
 
 
 def _end_of(certificate: str) -> datetime:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -9,8 +10,14 @@ from types import SimpleNamespace
 
 import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
+from django.db import connection
 from django.test import Client
+from django.utils import timezone
 
+from gpuportal.backup.backup_refusals import BackupNotMade, BackupUnusable
+from gpuportal.backup.database_copy import unpack_sqlite
+from gpuportal.backup.service import make_backup
+from gpuportal.backup.verification import verify_backup
 from placement.agent.command_handler import OrderDesk
 from placement.agent.keeper import JobKeeper
 from placement.agent.storage.log_upload import Uploader
@@ -25,6 +32,7 @@ from tests.placement import nodes
 from tests.placement.lab import onnx_bytes, signed_in
 from tests.placement.nodes import ended, living, make_order, script_order, until
 
+KEPT_FREE_BYTES = 2**16
 root = pytest.mark.skipif(os.geteuid() != 0, reason="mounting a disk needs root")
 
 
@@ -206,3 +214,29 @@ def test_a_full_storage_of_the_portal_refuses_uploads_and_lets_logs_wait(
     size = told.json()["size"]
     assert put(size).status_code == 200 if told.status_code == 409 else size
     assert log_store.path_of(job).read_bytes() == log
+
+
+@root
+@pytest.mark.django_db(transaction=True)
+def test_a_backup_that_fills_its_disk_or_the_scratch_folder_leaves_nothing(
+    small_disk, tmp_path, settings, monkeypatch
+):
+    settings.MEDIA_ROOT = str(tmp_path / "media")
+    whole = make_backup(tmp_path / "backups", None, timezone.now()).folder
+    (small_disk / "backups").mkdir()
+    everything_else = fill(small_disk)
+    os.truncate(everything_else, everything_else.stat().st_size - KEPT_FREE_BYTES)
+    before = sorted(small_disk.iterdir())
+    with pytest.raises(
+        BackupNotMade, match=r"the disk is full|No space left on device"
+    ):
+        make_backup(small_disk / "backups", None, timezone.now())
+    assert not list((small_disk / "backups").iterdir())
+    if connection.vendor == "sqlite":
+        monkeypatch.setattr(tempfile, "tempdir", str(small_disk))
+        with pytest.raises(BackupUnusable, match="the disk is full"):
+            verify_backup(whole)
+        # A restore that begins again finds no half of a database.
+        with pytest.raises(OSError, match="No space left"):
+            unpack_sqlite(whole / "database.sqlite3.gz", small_disk / "db.sqlite3")
+    assert sorted(small_disk.iterdir()) == before

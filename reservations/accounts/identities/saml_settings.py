@@ -20,6 +20,7 @@ LONGEST_ENTITY = 400
 LEAST_KEY_BITS = 2048
 ATTRIBUTE = re.compile(r"[A-Za-z][A-Za-z0-9:._/-]{0,254}")
 BACK, METADATA = "/login/saml/back/", "/login/saml/metadata/"
+LOGOUT = "/login/saml/logout/"
 OIDS: Mapping[str, str] = {
     "uid": "urn:oid:0.9.2342.19200300.100.1.1",
     "mail": "urn:oid:0.9.2342.19200300.100.1.3",
@@ -53,14 +54,19 @@ class SamlProvider(IdentitySource):
     name_attribute: str = "displayName"
     mail_attribute: str = "mail"
     private_key: str = field(default="", repr=False)
-    """PEM. Opens encrypted assertions. "": none is opened."""
+    """PEM. Opens encrypted assertions and signs logout messages. "": neither."""
     certificate: str = ""
-    """PEM. The provider encrypts for it."""
+    """PEM. The provider encrypts for it, and verifies logout messages with it."""
 
     @property
     def back(self) -> str:
         """The address at which the portal takes assertions."""
         return self.portal + BACK
+
+    @property
+    def logout(self) -> str:
+        """The address at which the portal takes logout messages."""
+        return self.portal + LOGOUT
 
 
 def names_of_attribute(name: str) -> tuple[str, ...]:

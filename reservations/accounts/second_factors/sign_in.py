@@ -3,7 +3,7 @@
 Until then nobody is signed in. The session only remembers whose password was right.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import wraps
 from typing import Any
@@ -32,6 +32,8 @@ PROVED_AT = "second-factor-at"
 """In the session: when the second factor was proved, in Unix seconds."""
 PROVIDER_KEY = "oidc-provider"
 """In the session: the key of the provider that began it."""
+PROVIDER_SESSION = "provider-session"
+"""In the session: the names of the session at that provider, if it may end this one."""
 SIGNED_IN_AT = "signed-in-at"
 """In the session: when it began, in Unix seconds."""
 PENDING_SECONDS = 600
@@ -39,7 +41,13 @@ LONGEST_BACK = 2000
 
 
 def begin_session(
-    request: HttpRequest, user: User, *, backend: str, back: str, provider: str = ""
+    request: HttpRequest,
+    user: User,
+    *,
+    backend: str,
+    back: str,
+    provider: str = "",
+    provider_session: Mapping[str, str] | None = None,
 ) -> HttpResponse:
     """Sign a person in, or ask for their second factor first.
 
@@ -47,10 +55,18 @@ def begin_session(
         back: the page to go to. The login page decides whether it is safe.
         provider: the key of the identity provider that proved who they are; "": they
             typed a password.
+        provider_session: the names of the session at the provider, by which it may end
+            this one.
     """
     asked = not provider or policy().after_providers
     if not asked or not has_factor(user):
-        _enter(request, user, backend=backend, provider=provider)
+        _enter(
+            request,
+            user,
+            backend=backend,
+            provider=provider,
+            provider_session=provider_session,
+        )
         return to_start(back)
     request.session.flush()
     request.session[PENDING] = {
@@ -59,6 +75,7 @@ def begin_session(
         "backend": backend,
         "back": back if len(back) <= LONGEST_BACK else "",
         "provider": provider,
+        "provider_session": provider_session,
         "begun": unix(timezone.now()),
     }
     return redirect("second-factor")
@@ -82,18 +99,34 @@ def pending_user(request: HttpRequest) -> User | None:
 def finish(request: HttpRequest, user: User, now: datetime) -> HttpResponse:
     """Sign in the person who has just proved the second factor."""
     pending = request.session[PENDING]
-    _enter(request, user, backend=pending["backend"], provider=pending["provider"])
+    _enter(
+        request,
+        user,
+        backend=pending["backend"],
+        provider=pending["provider"],
+        # Release 0.1.0 wrote none.
+        provider_session=pending.get("provider_session"),
+    )
     note_proof(request, now)
     return to_start(pending["back"])
 
 
-def _enter(request: HttpRequest, user: User, *, backend: str, provider: str) -> None:
+def _enter(
+    request: HttpRequest,
+    user: User,
+    *,
+    backend: str,
+    provider: str,
+    provider_session: Mapping[str, str] | None,
+) -> None:
     login(request, user, backend=backend)
-    for key in (PENDING, PROVED_AT, PROVIDER_KEY):
+    for key in (PENDING, PROVED_AT, PROVIDER_KEY, PROVIDER_SESSION):
         request.session.pop(key, None)
     request.session[SIGNED_IN_AT] = unix(timezone.now())
     if provider:
         request.session[PROVIDER_KEY] = provider
+    if provider_session:
+        request.session[PROVIDER_SESSION] = dict(provider_session)
 
 
 def signed_in_at(session: SessionBase, user: User) -> datetime:

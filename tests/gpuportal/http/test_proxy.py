@@ -232,6 +232,10 @@ def test_a_stopped_portal_is_a_page_that_tries_again(proxy):
     assert answer.headers["Retry-After"] == "5"
     assert "GPU Portal will be back in a moment" in page
     assert 'http-equiv="refresh" content="5"' in page
+    policy = answer.headers["Content-Security-Policy"].split("; ")
+    assert {"default-src 'none'", "frame-ancestors 'none'"} <= set(policy)
+    assert answer.headers["X-Content-Type-Options"] == "nosniff"
+    assert answer.headers["X-Frame-Options"] == "DENY"
     # Its version number stays private.
     assert answer.headers["Server"] == "nginx"
 

@@ -32,7 +32,7 @@ def rows():
 )
 def test_each_header_is_as_the_table_says(alice, address):
     known = rows()
-    assert len(known) == 15
+    assert len(known) == 16
     answer = signed_in(alice).get(address, headers={"x-forwarded-proto": "https"})
     for name, values in known.items():
         if values:

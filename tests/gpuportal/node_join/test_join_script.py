@@ -6,22 +6,37 @@ import pty
 import shutil
 import signal
 import socket
+import socketserver
+import ssl
 import subprocess
 import sys
 import tempfile
 import termios
 import threading
 import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 import redis
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+)
+from cryptography.x509.oid import NameOID
 from django.utils import timezone
 
 from gpuportal.node_join import service
 from placement.protocol import signing
 from placement.protocol.join_messages import TokenParts
 from telemetry.models import Node, NodeJoin
+from telemetry.web import bounded_call
 from tests import brokers
 from tests.factories import make_user
 from tests.house.walk import ROOT
@@ -143,6 +158,105 @@ def test_a_machine_that_cannot_join_is_told_why_and_is_left_as_it_was(site):
     assert not Node.objects.exists()
     row = NodeJoin.objects.get()
     assert (row.used_at, row.public_key) == (None, "")
+
+
+def make_authority(folder: Path) -> None:
+    """Make an authority of a site (ca.pem), and a certificate that it signed."""
+    keys = [ec.generate_private_key(ec.SECP256R1()) for _ in range(2)]
+    names = [
+        x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+        for text in ("Authority of the lab", "localhost")
+    ]
+    now = datetime.now(UTC)
+    own = x509.SubjectAlternativeName([x509.DNSName("localhost")])
+    for number, (file, more) in enumerate(
+        (("ca.pem", x509.BasicConstraints(ca=True, path_length=0)), ("own.pem", own))
+    ):
+        certificate = (
+            x509.CertificateBuilder()
+            .subject_name(names[number])
+            .issuer_name(names[0])
+            .public_key(keys[number].public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - timedelta(hours=1))
+            .not_valid_after(now + timedelta(days=1))
+            .add_extension(more, critical=number == 0)
+            .sign(keys[0], hashes.SHA256())
+        )
+        (folder / file).write_bytes(certificate.public_bytes(Encoding.PEM))
+    private = keys[1].private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    (folder / "own.key").write_bytes(private)
+
+
+@contextlib.contextmanager
+def tls_front(folder: Path, portal: str) -> Iterator[str]:
+    """Answer for a portal with the certificate of a site's own authority."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "own.pem", folder / "own.key")
+    there = urlsplit(portal)
+
+    class Front(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            """Pass one request on, and its answer back."""
+            with contextlib.suppress(OSError):
+                link = context.wrap_socket(self.request, server_side=True)
+                asked = b""
+                while b"\r\n\r\n" not in asked:
+                    asked += link.recv(2**16)
+                lines = asked.replace(b"\r\n", b"\r\nConnection: close\r\n", 1)
+                address = (there.hostname, there.port)
+                with socket.create_connection(address) as behind:
+                    behind.sendall(lines)
+                    while part := behind.recv(2**16):
+                        link.sendall(part)
+                link.unwrap()
+
+    class Server(socketserver.ThreadingTCPServer):
+        daemon_threads = allow_reuse_address = True
+
+    with Server(("127.0.0.1", 0), Front) as server:
+        thread = threading.Thread(target=server.serve_forever, args=[0.02])
+        thread.start()
+        try:
+            yield f"https://localhost:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.once
+def test_a_portal_with_the_certificate_of_the_sites_own_authority(
+    site, settings, tmp_path, monkeypatch
+):
+    make_authority(tmp_path)
+    ca = str(tmp_path / "ca.pem")
+    with tls_front(tmp_path, site.url) as url:
+        settings.PORTAL_URL = url
+        given = ["--token-file", site.token_file(site.token().text())]
+        options = site.options(*given, "--print")
+        line = one_line(site.script(*options))
+        assert "is not trusted here. If your site has its own authority" in line
+        assert "--ca FILE" in line
+        shown = site.script(*options, "--ca", ca)
+        assert shown.returncode == 0, shown.stderr
+        assert f"{url} answers, its key is the pinned one" in shown.stdout
+        # The portal itself calls an identity provider of such a site.
+        there = urlsplit(url)
+        endpoint = bounded_call.HostPort(True, "localhost", there.port or 0)
+
+        def call() -> int:
+            connection = bounded_call.PinnedConnection(
+                endpoint, ["127.0.0.1"], seconds=30
+            )
+            status, _body = bounded_call.call(
+                connection, "GET", "/healthz", headers={}, seconds=30, most_bytes=2**16
+            )
+            return status
+
+        with pytest.raises(ssl.SSLCertVerificationError):
+            call()
+        monkeypatch.setenv("SSL_CERT_FILE", ca)
+        assert call() in (200, 503)
 
 
 def test_the_code_of_a_package_is_not_replaced(site):

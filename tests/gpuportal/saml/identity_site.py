@@ -1,16 +1,17 @@
 """A SAML identity provider that signs with xmlsec, and that can be told to lie."""
 
 import base64
+import functools
 import zlib
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, urlencode, urlsplit
 
 import xmlsec
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from cryptography.x509.oid import NameOID
 from lxml import etree
 
@@ -20,6 +21,7 @@ from reservations.accounts.identities.saml_settings import SamlProvider
 ISSUER = "https://idp.uni.example/saml"
 PORTAL = "https://gpu.example.org"
 BACK = f"{PORTAL}/login/saml/back/"
+LOGOUT = f"{PORTAL}/login/saml/logout/"
 AUDIENCE = f"{PORTAL}/login/saml/metadata/"
 NS = {
     "samlp": "urn:oasis:names:tc:SAML:2.0:protocol",
@@ -67,15 +69,20 @@ def metadata(
     entity: str = ISSUER,
     more: str = "",
     url: str = "https://idp.uni.example/sso",
+    logout: str = "",
 ) -> str:
-    """Return the metadata of the provider."""
+    """Return the metadata of the provider.
+
+    Args:
+        logout: the element of single logout, if it has one.
+    """
     return f"""<?xml version="1.0"?>
 <md:EntityDescriptor xmlns:md="urn:oasis:names:tc:SAML:2.0:metadata"
     xmlns:ds="{NS["ds"]}" entityID="{entity}"{more}>
   <md:IDPSSODescriptor protocolSupportEnumeration="{NS["samlp"]}">
     <md:KeyDescriptor><ds:KeyInfo><ds:X509Data>
       <ds:X509Certificate>{certificate}</ds:X509Certificate>
-    </ds:X509Data></ds:KeyInfo></md:KeyDescriptor>
+    </ds:X509Data></ds:KeyInfo></md:KeyDescriptor>{logout}
     <md:SingleSignOnService
       Binding="urn:oasis:names:tc:SAML:2.0:bindings:HTTP-Redirect" Location="{url}"/>
   </md:IDPSSODescriptor>
@@ -130,6 +137,7 @@ def answer(
     lasts: float = 300,
     status: str = "Success",
     assertion_id: str = "_a1",
+    index: str = "_s1",
 ) -> etree._Element:
     """Return an answer without a signature. Each value can be a lie."""
     confirmed_id = request_id if confirmed_id is None else confirmed_id
@@ -165,12 +173,77 @@ def answer(
   </saml:SubjectConfirmation></saml:Subject>
   <saml:Conditions NotBefore="{_at(-60)}" NotOnOrAfter="{_at(lasts)}">{only_for}
   </saml:Conditions>
-  <saml:AuthnStatement AuthnInstant="{_at(0)}" SessionIndex="_s1"><saml:AuthnContext>
+  <saml:AuthnStatement AuthnInstant="{_at(0)}" SessionIndex="{index}">
+   <saml:AuthnContext>
    <saml:AuthnContextClassRef>urn:oasis:names:tc:SAML:2.0:ac:classes:Password</saml:AuthnContextClassRef>
   </saml:AuthnContext></saml:AuthnStatement>
   {rows}
  </saml:Assertion></samlp:Response>"""
     )
+
+
+def logout_message(
+    tag: str = "LogoutRequest",
+    *,
+    message_id: str = "_l1",
+    issuer: str | None = ISSUER,
+    destination: str | None = LOGOUT,
+    seconds: float = 0,
+    attributes: str = "",
+    content: str = "<saml:NameID>8f3a-persistent</saml:NameID>",
+) -> str:
+    """Return a logout message without a signature. Each value can be a lie."""
+    there = f' Destination="{destination}"' if destination else ""
+    from_whom = f"<saml:Issuer>{issuer}</saml:Issuer>" if issuer else ""
+    return (
+        f'<samlp:{tag} xmlns:samlp="{NS["samlp"]}" xmlns:saml="{NS["saml"]}"'
+        f' ID="{message_id}" Version="2.0" IssueInstant="{_at(seconds)}"{there}'
+        f" {attributes}>{from_whom}{content}</samlp:{tag}>"
+    )
+
+
+@functools.cache
+def loaded(key: bytes) -> Any:
+    """Return a private key. Its numbers are checked once, which takes long."""
+    return serialization.load_pem_private_key(key, None)
+
+
+def signed_query(
+    message: str,
+    *,
+    kind: str = "SAMLRequest",
+    state: str | None = None,
+    key: bytes = KEY,
+    bits: int = 256,
+) -> str:
+    """Return the query string of a message by HTTP-Redirect."""
+    packer = zlib.compressobj(wbits=-15)
+    packed = packer.compress(message.encode()) + packer.flush()
+    method = f"http://www.w3.org/2001/04/xmldsig-more#rsa-sha{bits}"
+    fields = {kind: base64.b64encode(packed)}
+    if state is not None:
+        fields["RelayState"] = state.encode()
+    query = urlencode(fields | {"SigAlg": method.encode()})
+    digest = {256: hashes.SHA256(), 512: hashes.SHA512()}[bits]
+    signature = loaded(key).sign(query.encode(), padding.PKCS1v15(), digest)
+    return f"{query}&{urlencode({'Signature': base64.b64encode(signature)})}"
+
+
+def read_signed(url: str, kind: str, certificate: str) -> tuple[etree._Element, str]:
+    """Return the message of the portal and the RelayState. The signature is checked."""
+    query = urlsplit(url).query
+    fields = parse_qs(query)
+    parts = {one.partition("=")[0]: one for one in query.split("&")}
+    ordered = [parts[name] for name in (kind, "RelayState", "SigAlg") if name in parts]
+    public = x509.load_der_x509_certificate(base64.b64decode(certificate)).public_key()
+    public.verify(
+        base64.b64decode(fields["Signature"][0]),
+        "&".join(ordered).encode(),
+        padding.PKCS1v15(),
+        hashes.SHA256(),
+    )
+    text = zlib.decompress(base64.b64decode(fields[kind][0]), -15)
+    return etree.fromstring(text), fields.get("RelayState", [""])[0]
 
 
 def sign(
