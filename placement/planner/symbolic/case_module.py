@@ -137,7 +137,7 @@ def of_transformers(case: Case, made: Any, config: Any) -> nn.Module:
     return model
 
 
-def _with_attention(made: Any, config: Any, wanted: str) -> nn.Module:
+def _with_attention(made: Any, config: Any, wanted: str) -> Any:
     """Return a model with SDPA if its family has it, and eager attention otherwise.
 
     transformers refuses SDPA for a family that lacks it, also for a part of a model,

@@ -36,6 +36,7 @@ def parse_diffusers(config: Mapping[str, Any], *, name: str = "") -> ModelSpec:
     check_size(config)
     fields = ConfigFields(config)
     given = fields.word("_class_name")
+    fields.finish()
     reader = CLASSES.get(given)
     if reader is None:
         raise SpecInvalid(

@@ -1,12 +1,13 @@
 """Tensor parallelism: every layer cut over Gpus that fast links join.
 
-The objective is the mildest remedies, then the fewest Gpus, then the shortest step.
+The fewest Gpus come first, then more of them if the model then needs milder remedies,
+such as weights in 16 bits, then those of the shortest step.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
 
-from placement.planner.model.sharding import ONE_RANK, Sharding
+from placement.planner.model.sharding import Sharding
 from placement.planner.model.spec import ModelSpec
 from placement.planner.search.candidates.data_parallel import busy_seconds, room
 from placement.planner.search.candidates.explanation import refusal, too_small
@@ -27,11 +28,6 @@ from telemetry.protocol.sentences import sentence
 NO_FAST_LINKS = sentence(
     "It sends activations within every layer, which needs fast links (NVLink) "
     "between the GPUs; these have none."
-)
-
-FITS_ONE = sentence(
-    "One GPU holds the model and its batch. Cutting layers saves memory, which is not "
-    "short here. Ask for this strategy to see its plan."
 )
 
 
@@ -77,8 +73,6 @@ def tensor(context: SearchContext) -> list[Plan] | RejectedStrategy:
                 widest=widest,
             ),
         )
-    if _is_needless(context):
-        return refusal(TENSOR.key, FITS_ONE)
     nearest: MemoryFit | None = None
     made: list[Plan] = []
     for degree in degrees:
@@ -98,18 +92,6 @@ def tensor(context: SearchContext) -> list[Plan] | RejectedStrategy:
         return kept
     fit = nearest or MemoryFit(False)
     return too_small(TENSOR.key, fit.gpu, fit.missing_bytes, room(fit))
-
-
-def _is_needless(context: SearchContext) -> bool:
-    """Return whether one Gpu trains the model as requested, without any remedy.
-
-    Megatron-LM's published plans cut no model that fits on one GPU (arXiv:2104.04473,
-    Table 1). Narrow layers lose more time to their sums than the estimate knows.
-    """
-    if not context.asked.trains or context.limits.strategies:
-        return False
-    need = context.need_bytes(Setting(context.asked), ONE_RANK)
-    return any(offer.free_bytes >= need for offer in context.offers)
 
 
 def tensor_degrees(spec: ModelSpec, widest: int) -> list[int]:
