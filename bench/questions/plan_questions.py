@@ -1,6 +1,6 @@
 """The planner's first plans for questions that an expert had answered before.
 
-python -m bench.plan_questions [PART...]
+python -m bench.questions.plan_questions [PART...]
 
 The questions are in ``bench/questions/*.json``. Each has a model (a known name or a
 config.json), the options of ``python -m placement.planner plan``, the GPUs and the
@@ -31,7 +31,7 @@ from placement.planner.values.gpu_list import offers_from_list
 from placement.planner.values.plan import Plan
 from telemetry.protocol.coded_error import CodedError, one_line
 
-FOLDER = Path(__file__).parent / "questions"
+FOLDER = Path(__file__).parent
 
 
 def questions(parts: list[str]) -> Iterator[Mapping[str, Any]]:

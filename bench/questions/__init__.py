@@ -1,0 +1,1 @@
+"""Questions that an expert answered before the planner was asked, and their answers now."""
