@@ -1,1 +1,1 @@
-"""Questions that an expert answered before the planner was asked, and their answers now."""
+"""Questions that an expert answered first, and the script that asks them."""
