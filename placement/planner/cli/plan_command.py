@@ -213,7 +213,12 @@ def question_of(options: Mapping[str, Any]) -> Question:
             path=str(Path.cwd()),
             adapter=_adapter_of(spec, options),
         )
-        spec = replace(spec, activation_ratio=seen.activation_ratio, notes=seen.notes)
+        spec = replace(
+            spec,
+            activation_ratio=seen.activation_ratio,
+            flops_ratio=seen.flops_ratio,
+            notes=seen.notes,
+        )
     spec = adapted(spec, weights=options["weights"] or "full", **lora)
     most = options["max_gpus"]
     if most is not None and most < 1:

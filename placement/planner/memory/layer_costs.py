@@ -384,7 +384,7 @@ def _forward_flops(
         matrices += used
     if shape is not None and shape.image_tokens and layer.kind == "head":
         return 2.0 * matrices * tokens.batch / degree
-    flops = 2.0 * matrices * tokens.count
+    flops = 2.0 * matrices * tokens.count * spec.flops_ratio
     if attention and shape is not None and layer.kind in BLOCK_KINDS:
         if is_recurrent(shape, layer):
             states = shape.state_inner * shape.state_dim

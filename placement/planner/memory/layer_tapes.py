@@ -51,6 +51,7 @@ class Replaying:
         shape, workload = self.spec.shape, self.workload
         length = workload.sequence_length
         if shape is None:
+            length = self.spec.sample_tokens or length
             return Tokens(self.microbatch, length, length)
         source = shape.image_tokens or shape.encoder_tokens or length
         target = workload.target_length or length

@@ -76,8 +76,14 @@ def with_lora(
     if shape is not None:
         shape = replace(shape, lora_rank=rank, lora_targets=tuple(sorted(wanted)))
     with_head = set(targets) != {ALL_LINEAR}
+    token_ratio = spec.flops_ratio if spec.sample_tokens else 1.0
     layers = tuple(
-        _adapted(layer, rank, wanted if with_head or layer.kind != "head" else set())
+        _adapted(
+            layer,
+            rank,
+            wanted if with_head or layer.kind != "head" else set(),
+            token_ratio,
+        )
         for layer in spec.layers
     )
     return replace(spec, layers=layers, shape=shape)
@@ -112,17 +118,24 @@ def _names(layers: Iterable[LayerSpec]) -> set[str]:
     }
 
 
-def _adapted(layer: LayerSpec, rank: int, targets: set[str]) -> LayerSpec:
+def _adapted(
+    layer: LayerSpec, rank: int, targets: set[str], token_ratio: float
+) -> LayerSpec:
     frozen = tuple(replace(one, frozen=True) for one in layer.parts)
     chosen = [
         one for part in layer.parts for one in part.linears if one.name in targets
     ]
-    extra = (_adapter(rank, chosen),) if chosen else ()
+    extra = (_adapter(rank, chosen, token_ratio),) if chosen else ()
     return replace(layer, parts=(*frozen, *extra))
 
 
-def _adapter(rank: int, linears: Sequence[Linear]) -> LayerPart:
-    """Return A and B of every linear layer: rank x (inputs + outputs) elements each."""
+def _adapter(
+    rank: int, linears: Sequence[Linear], token_ratio: float = 1.0
+) -> LayerPart:
+    """Return A and B of every linear layer: rank x (inputs + outputs) elements each.
+
+    `token_ratio`: part of a sample's tokens that these layers see on average.
+    """
     sides = sum((one.inputs + one.outputs) * one.copies for one in linears)
     pairs = sum(one.copies for one in linears)
     parameters = rank * sides
@@ -131,9 +144,7 @@ def _adapter(rank: int, linears: Sequence[Linear]) -> LayerPart:
         parameters=parameters,
         tensors=2 * pairs,
         largest=rank * max(max(one.inputs, one.outputs) for one in linears),
-        edges=sum(
-            (2 * rank + one.inputs + one.outputs) * one.copies for one in linears
-        ),
+        edges=round(token_ratio * (2 * rank * pairs + sides)),
         matrix_parameters=parameters,
         stored_bytes=ADAPTER_BYTES * parameters,
     )

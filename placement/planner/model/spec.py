@@ -62,7 +62,7 @@ DTYPE_BYTES: dict[str, float] = {
 }
 
 MAX_LAYERS = 4096
-MOST_ACTIVATION_RATIO = 1e6
+MOST_RATIO = 1e6
 MAX_PARAMETERS = 10**14
 """100 trillion. No model is larger, so a larger number is a typing mistake."""
 
@@ -168,6 +168,14 @@ class ModelSpec(JsonValue):
     """Without a shape: factor of the guessed activations, if the model's own code was
     followed.
     """
+    flops_ratio: float = 1.0
+    """Without a shape: factor of the operations that are guessed from the sizes of the
+    matrices, if the model's own code was followed.
+    """
+    sample_tokens: int = 0
+    """Without a shape: tokens of one sample, such as the positions of an image. 0:
+    those of the Workload's sequence.
+    """
     batch_norms: int = 0
     """Layers whose statistics depend on their batch."""
     quantized_as: str = ""
@@ -263,11 +271,12 @@ class ModelSpec(JsonValue):
             data["shape"] = without_defaults(TransformerShape, data["shape"])
         if not self.notes:
             del data["notes"]
-        if not self.batch_norms:
-            del data["batch_norms"]
+        for name in ("batch_norms", "sample_tokens"):
+            if not data[name]:
+                del data[name]
         if not self.quantized_as:
             del data["quantized_as"]
-        for name in ("routed_ratio", "activation_ratio"):
+        for name in ("routed_ratio", "activation_ratio", "flops_ratio"):
             if data[name] == 1.0:
                 del data[name]
         return data | {"version": 1, "parameter_count": self.parameter_count}
@@ -307,10 +316,12 @@ def check(spec: ModelSpec) -> None:
         )
     if not 0 < spec.routed_ratio <= 1:  # NaN too
         problems["routed_ratio"] = sentence("must be above 0 and at most 1")
-    if not 0 < spec.activation_ratio <= MOST_ACTIVATION_RATIO:
-        problems["activation_ratio"] = sentence("must be above 0")
-    if not _is_count(spec.batch_norms):
-        problems["batch_norms"] = sentence("must be a whole number from 0 up")
+    for name in ("activation_ratio", "flops_ratio"):
+        if not 0 < getattr(spec, name) <= MOST_RATIO:
+            problems[name] = sentence("must be above 0")
+    for name in ("batch_norms", "sample_tokens"):
+        if not _is_count(getattr(spec, name)):
+            problems[name] = sentence("must be a whole number from 0 up")
     if spec.head not in HEADS:
         problems["head"] = sentence(
             "'{head}' is not one of {heads}",

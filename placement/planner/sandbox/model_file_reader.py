@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from placement.planner.model.families.config_json import parse_config
+from placement.planner.model.families.diffusion import parse_diffusers
 from placement.planner.model.files.onnx_signature import parse_signature
 from placement.planner.model.files.onnx_weights import external_files, parse_onnx
 from placement.planner.model.files.safetensors import (
@@ -189,6 +190,9 @@ def read(kind: str, one: OpenedFile, name: str) -> tuple[ModelSpec, Any]:
         if kind == "config" and one.size > CONFIG_MAX_BYTES:
             detail = f"{one.size:,} bytes; at most {CONFIG_MAX_BYTES:,} of a config"
             raise FileRefused("too-large", "file", detail)
+    if kind == "diffusers":
+        # Without a config.json, because transformers cannot build it.
+        return parse_diffusers(data, name=name if name != "config" else ""), None
     if kind == "config":
         return parse_config(data, name=name if name != "config" else ""), data
     if kind == "header":
@@ -197,7 +201,7 @@ def read(kind: str, one: OpenedFile, name: str) -> tuple[ModelSpec, Any]:
 
 
 def kind_of_json(data: Any) -> str:
-    """Return config, index or header, by the fields of the object. Raises
+    """Return config, diffusers, index or header, by the fields of the object. Raises
     SpecInvalid.
     """
     if not isinstance(data, dict):
@@ -211,17 +215,12 @@ def kind_of_json(data: Any) -> str:
         return "header"
     if "model_type" in data or "architectures" in data or "hidden_size" in data:
         return "config"
-    if "_class_name" in data or "_diffusers_version" in data:
-        raise SpecInvalid(
-            {
-                "file": "is a configuration of diffusers, whose classes are not built "
-                "here: give the model's .safetensors file, or name a module:callable "
-                "that returns the model"
-            }
-        )
+    if "_class_name" in data:
+        return "diffusers"
     raise SpecInvalid(
         {
-            "file": "is not a config.json (model_type), an index (weight_map) or a "
+            "file": "is not a config.json (model_type), a configuration of diffusers "
+            "(_class_name), an index (weight_map) or a "
             "safetensors header (data_offsets)"
         }
     )

@@ -122,7 +122,8 @@ def _steps(spec: ModelSpec, asked: Workload, quantizable: bool) -> Iterator[Step
         while at.workload.batch > 1:
             at = replace(at, workload=at.workload.replace(batch=at.workload.batch // 2))
             yield sentence("a batch of {batch}", batch=at.workload.batch), at, True
-    fixed = spec.shape is not None and spec.shape.image_tokens > 0
+    shape = spec.shape
+    fixed = bool(spec.sample_tokens if shape is None else shape.image_tokens)
     while not fixed and at.workload.sequence_length // 2 >= SHORTEST:
         length = at.workload.sequence_length // 2
         at = replace(at, workload=at.workload.replace(sequence_length=length))

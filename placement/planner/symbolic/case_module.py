@@ -127,9 +127,7 @@ def of_transformers(case: Case, made: Any, config: Any) -> nn.Module:
         config.dtype = torch.float32
     try:
         with initialization.no_init_weights():
-            model = made._from_config(
-                config, attn_implementation=_attention(made, case.model["attn"])
-            )
+            model = _with_attention(made, config, case.model["attn"])
         model.tie_weights()
     except (MemoryError, RecursionError):
         raise
@@ -139,9 +137,19 @@ def of_transformers(case: Case, made: Any, config: Any) -> nn.Module:
     return model
 
 
-def _attention(made: Any, wanted: str) -> str:
-    """Return SDPA if a family has it. transformers refuses it for the others."""
-    return wanted if getattr(made, "_supports_sdpa", True) else "eager"
+def _with_attention(made: Any, config: Any, wanted: str) -> Any:
+    """Return a model with SDPA if its family has it, and eager attention otherwise.
+
+    transformers refuses SDPA for a family that lacks it, also for a part of a model,
+    such as the backbone of a detector.
+    """
+    first = wanted if getattr(made, "_supports_sdpa", True) else "eager"
+    try:
+        return made._from_config(config, attn_implementation=first)
+    except ValueError as error:
+        if first == "eager" or "attention implementation" not in str(error):
+            raise
+    return made._from_config(config, attn_implementation="eager")
 
 
 def _checkpoint(model: nn.Module) -> None:
@@ -199,7 +207,9 @@ def _headless(model: nn.Module, config: Any) -> str:
         return "pairs"
     labelled = "labels" in signature(model.forward).parameters
     given = str(getattr(model, "main_input_name", "input_ids"))
-    return "lm" if labelled else BASE_INPUTS.get(given, "base")
+    # Labels of a detector are boxes, so its outputs alone are followed.
+    plain = BASE_INPUTS.get(given, "base")
+    return "lm" if labelled and plain != "base_img" else plain
 
 
 def make_batch(given: dict[str, Any], dtype: torch.dtype) -> dict[str, Tensor]:

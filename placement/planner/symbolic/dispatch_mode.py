@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
 
 from placement.planner.symbolic import phantom
 from placement.planner.symbolic.shapes import Layout, ShapeBook
@@ -62,8 +63,21 @@ class StepMode(TorchDispatchMode):
         """Return the result of one operator."""
         way = self._ways.get(func)
         if way is None:
-            way = self._ways[func] = self._choose(func)
+            way = self._ways[func] = self._counted(func, self._choose(func))
         return way(func, args, kwargs or {})
+
+    def _counted(self, func: Any, way: Way) -> Way:
+        """Return a way that also counts the operations of a product or convolution."""
+        formula = flop_registry.get(func.overloadpacket)
+        if formula is None:
+            return way
+
+        def counted(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            made = way(func, args, kwargs)
+            self.tracker.flops += formula(*args, **kwargs, out_val=made)
+            return made
+
+        return counted
 
     def _choose(self, func: Any) -> Way:
         if func._schema.name in self.special:

@@ -1,9 +1,10 @@
-"""Activations of a model whose arithmetic the closed form only guesses.
+"""Activations and operations of a model whose arithmetic the closed form only guesses.
 
 A config.json of a family that the planner does not know, or a user's own module, has
 exact states, but its activations are a guess. The symbolic form follows the model's own
 code. If the two peaks differ by more than a tenth, the guess is scaled until they
-agree, so that every plan of the model uses the symbolic figure.
+agree, so that every plan of the model uses the symbolic figure. The operations of
+forward are those that the code takes, counted by torch's formulas.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,7 +12,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from placement.planner.memory.estimate import estimate
+from placement.planner.memory.estimate import estimate, rank_costs
+from placement.planner.model.sharding import ONE_RANK
 from placement.planner.model.spec import ModelSpec
 from placement.planner.symbolic.case import Adapter, Case, of_workload
 from placement.planner.symbolic.child_process import SymbolicFailed, run
@@ -23,6 +25,7 @@ from telemetry.protocol.sentences import sentence
 AGREES_RATIO = 0.1
 """Peaks that differ by no more than this part count as equal."""
 MOST_RATIO = 1024.0
+MOST_FLOPS_RATIO = 1e6
 HALVINGS = 40
 FOLLOW_SECONDS = 30
 """Processor time for the requested length. 8 billion parameters take under two."""
@@ -75,7 +78,28 @@ def followed(
             "the model's own code could not be followed: {error}", error=error
         )
         return replace(spec, notes=(*spec.notes, why))
-    return scaled(spec, workload, int(told["peak_bytes"]))
+    found = scaled(spec, workload, int(told["peak_bytes"]))
+    return with_flops(found, workload, int(told.get("forward_flops", 0)))
+
+
+def with_flops(spec: ModelSpec, workload: Workload, forward_flops: int) -> ModelSpec:
+    """Return the model with the operations that its code takes forward.
+
+    The closed form multiplies every matrix with every token. A convolution strides, and
+    a head may see one token.
+
+    Args:
+        spec: without a shape.
+        workload: followed on one GPU.
+        forward_flops: of one microbatch. 0: unknown, and the model is unchanged.
+    """
+    guessed = sum(one.forward_flops for one in rank_costs(spec, workload, ONE_RANK))
+    if not forward_flops or not guessed:
+        return spec
+    ratio = spec.flops_ratio * forward_flops / guessed
+    return replace(
+        spec, flops_ratio=min(max(ratio, 1 / MOST_FLOPS_RATIO), MOST_FLOPS_RATIO)
+    )
 
 
 def _followable(workload: Workload) -> Workload:

@@ -163,7 +163,9 @@ class FusedAttention(torch.autograd.Function):
         """Return the output, in the order that the projections read; one fp32 number a
         row.
         """
-        batch, heads, rows, _ = query.shape
+        batch, heads, rows, depth = query.shape
+        both = depth + value.shape[-1]
+        tracker.flops += 2 * batch * heads * rows * key.shape[2] * both
         out = query.new_empty(batch, rows, heads, value.shape[-1]).transpose(1, 2)
         sums = query.new_empty(batch, heads, rows, dtype=torch.float32)
         ctx.save_for_backward(query, key, value, out, sums)

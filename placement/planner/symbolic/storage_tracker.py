@@ -21,6 +21,8 @@ class Tracker:
         """Every block is rounded up to a multiple of this by the allocator."""
         self.live_bytes = 0
         self.peak_bytes = 0
+        self.flops = 0
+        """Operations of matrix products, convolutions and attention so far."""
         self.phase = "build"
         self.phase_peak_bytes: dict[str, int] = {}
         self._known: dict[int, weakref.ref[torch.UntypedStorage]] = {}

@@ -75,6 +75,7 @@ class _Run:
         self.optimizer: torch.optim.Optimizer | None = None
         self.activation_bytes = 0
         self.grad_bytes = 0
+        self.forward_flops = 0
 
     def steps(self, progress: Progress) -> dict[str, Any]:
         """Run all steps. Return the answer for the last."""
@@ -97,9 +98,10 @@ class _Run:
         for number in range(count):
             progress("forward", number / (count + 1))
             self.tracker.enter("fwd")
-            before = self.tracker.live_bytes
+            before, self.tracker.flops = self.tracker.live_bytes, 0
             with self.autocast():
                 loss = self.built.loss()
+            self.forward_flops = self.tracker.flops
             if count > 1:
                 loss = loss / count
             self.activation_bytes = self.tracker.live_bytes - before
@@ -122,9 +124,10 @@ class _Run:
         progress("forward", 0.3)
         self.tracker.forget_peaks()
         self.tracker.enter("fwd")
-        before = self.tracker.live_bytes
+        before, self.tracker.flops = self.tracker.live_bytes, 0
         with torch.no_grad(), self.autocast():
             loss = self.built.loss()
+        self.forward_flops = self.tracker.flops
         self.activation_bytes = self.tracker.live_bytes - before
         del loss
         self.tracker.note()
@@ -160,6 +163,7 @@ class _Run:
             "grad_bytes": self.grad_bytes,
             "opt_state_bytes": storage_bytes(kept),
             "activation_bytes": self.activation_bytes,
+            "forward_flops": self.forward_flops,
             "phase_peak_bytes": {one: phases[one] for one in PHASES if one in phases},
         }
 

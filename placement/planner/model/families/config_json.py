@@ -6,6 +6,7 @@ exact to the element. Tests compare them with the real classes' published counts
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -31,6 +32,7 @@ from placement.planner.model.families.encoders import (
 from placement.planner.model.families.hybrids import jamba
 from placement.planner.model.families.llama import LLAMA_FAMILIES, read_llama
 from placement.planner.model.families.mixture_of_experts import EXPERT_FAMILIES
+from placement.planner.model.families.state_spaces import mamba, mamba2
 from placement.planner.model.quantization_config import read_quantization
 from placement.planner.model.quantized_weights import quantized
 from placement.planner.model.spec import DTYPE_BYTES, ModelSpec, check
@@ -51,7 +53,10 @@ FAMILIES: dict[str, Reader] = {
     "gpt2": gpt2,
     "gpt_neox": gpt_neox,
     "gptj": gptj,
+    "falcon_mamba": mamba,
     "jamba": jamba,
+    "mamba": mamba,
+    "mamba2": mamba2,
     "mt5": mt5,
     "opt": opt,
     "phi": phi,
@@ -122,15 +127,12 @@ def parse_config(
                 count=f"{spec.parameter_count:,}",
             ),
         )
-    made = ModelSpec(
+    made = replace(
+        spec,
         family=family,
         name=label[:120],
-        head=spec.head,
-        layers=spec.layers,
-        shape=spec.shape,
         dtype=dtype,
         source=source,
-        tied_groups=spec.tied_groups,
         notes=notes,
     )
     scheme = read_quantization(whole)

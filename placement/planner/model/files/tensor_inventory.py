@@ -61,6 +61,8 @@ class TensorInfo:
     """Quantized weights: bytes with all their constants. None: not quantized."""
     product: tuple[int, int] | None = None
     """(outputs, inputs) if a linear layer multiplies with it."""
+    edges: int | None = None
+    """Numbers that its product keeps for each token. None: from the shape."""
 
     @property
     def elements(self) -> int:
@@ -123,6 +125,7 @@ def spec_from_inventory(
     tied_groups: Sequence[Sequence[str]] = (),
     notes: Sequence[str] = (),
     in_given_order: bool = False,
+    sample_tokens: int = 0,
 ) -> ModelSpec:
     """Group tensors into layers, in the order in which numbers appear.
 
@@ -130,6 +133,7 @@ def spec_from_inventory(
     `tied_groups` name tensors that share one storage: the first owns it, the layers of
     the others only use it. `in_given_order`: the tensors are in the order in which the
     model runs them (those of a module are, those of a file's header are not).
+    `sample_tokens`: see ModelSpec.
     """
     groups, shared, dtype = _grouped(tensors, tied_groups, in_given_order)
     seen = {prefix: -index for index, (prefix, _) in enumerate(reversed(groups))}
@@ -151,6 +155,7 @@ def spec_from_inventory(
         source=source,
         tied_groups=tuple(tuple(group) for group in tied_groups),
         notes=tuple(notes),
+        sample_tokens=sample_tokens,
     )
     check(spec)
     return spec
@@ -261,7 +266,10 @@ def _part(component: Component, tensors: Sequence[TensorInfo]) -> LayerPart:
     for tensor in tensors:
         shape = tensor.shape
         before = edges
-        if len(shape) == 3 and _ROUTED.search(tensor.name):
+        if tensor.edges is not None:
+            edges += tensor.edges
+            matrices += tensor.elements if len(shape) > 1 else 0
+        elif len(shape) == 3 and _ROUTED.search(tensor.name):
             edges += shape[0] * (shape[1] + shape[2])
             matrices += tensor.elements
         elif len(shape) < 2 or not tensor.elements:

@@ -176,7 +176,8 @@ class SearchContext:
     @property
     def fixed_length(self) -> bool:
         """Return whether the model itself fixes the number of tokens (vision)."""
-        return self.spec.shape is not None and bool(self.spec.shape.image_tokens)
+        shape = self.spec.shape
+        return bool(self.spec.sample_tokens if shape is None else shape.image_tokens)
 
     def near(self) -> list[tuple[GpuOffer, ...]]:
         """Return sets of Gpus that are close to each other."""
@@ -337,7 +338,7 @@ class SearchContext:
         tokens as would read them that often for each token.
         """
         lowered = tape_workload(setting.workload, sharding)
-        length = lowered.sequence_length
+        length = self.spec.sample_tokens or lowered.sequence_length
         if self.spec.shape is not None and self.spec.shape.image_tokens:
             length = self.spec.shape.image_tokens
         sequences = lowered.microbatch(sharding.data_degree)

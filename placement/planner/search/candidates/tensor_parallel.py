@@ -1,6 +1,7 @@
 """Tensor parallelism: every layer cut over Gpus that fast links join.
 
-The objective is the mildest remedies, then the fewest Gpus, then the shortest step.
+The fewest Gpus come first, then more of them if the model then needs milder remedies,
+such as weights in 16 bits, then those of the shortest step.
 """
 
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ from placement.planner.search.gpu_selection import Shortage, fastest, room_for
 from placement.planner.search.memory_savings import MemoryFit, Setting, as_mild, search
 from placement.planner.search.step_time import StepTime, tensor_parallel_time
 from placement.planner.values.gpu_availability import GpuOffer
+from placement.planner.values.objective import concession
 from placement.planner.values.plan import Plan, RejectedStrategy
 from placement.planner.values.strategies import TENSOR
 from telemetry.protocol.sentences import sentence
@@ -80,9 +82,14 @@ def tensor(context: SearchContext) -> list[Plan] | RejectedStrategy:
         elif nearest is None or fit.missing_bytes < nearest.missing_bytes:
             nearest = fit
     if made:
+        mildest = min(made, key=concession)
         quick = min(made, key=lambda one: (one.step_seconds, len(one.shards)))
-        worth = worth_ratio(context) * made[0].step_seconds
-        return [made[0], quick] if quick.step_seconds < worth else made[:1]
+        kept = [made[0]]
+        if concession(mildest) < concession(made[0]):
+            kept.append(mildest)
+        if quick.step_seconds < worth_ratio(context) * kept[-1].step_seconds:
+            kept.append(quick)
+        return kept
     fit = nearest or MemoryFit(False)
     return too_small(TENSOR.key, fit.gpu, fit.missing_bytes, room(fit))
 

@@ -228,9 +228,14 @@ def test_json_is_told_apart_by_what_is_in_it(tmp_path):
     assert parse("json", path)[1]["field"] == "weight_map"
     path = write(tmp_path, "x.json", '{"a": 1}')
     assert "is not a config.json" in parse("json", path)[1]["detail"]
-    unet = {"_class_name": "UNet2DConditionModel", "_diffusers_version": "0.19.0"}
-    path = write(tmp_path, "x.json", json.dumps(unet))
-    assert "configuration of diffusers" in parse("json", path)[1]["detail"]
+    unknown = {"_class_name": "AutoencoderKL", "_diffusers_version": "0.19.0"}
+    path = write(tmp_path, "x.json", json.dumps(unknown))
+    refused = parse("json", path)[1]
+    assert refused["field"] == "_class_name"
+    assert ".safetensors" in refused["detail"]
+    path = write(tmp_path, "x.json", '{"_class_name": "UNet2DConditionModel"}')
+    unet = parse("json", path)[1]
+    assert unet["sample_tokens"] == 64 * 64 and "config" not in unet
 
 
 def test_an_index_with_its_shards_is_one_model(tmp_path):

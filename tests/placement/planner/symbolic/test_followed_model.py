@@ -2,11 +2,12 @@
 
 import pytest
 
-from placement.planner.memory.estimate import estimate
+from placement.planner.memory.estimate import estimate, rank_costs
 from placement.planner.model.files.tensor_inventory import (
     TensorInfo,
     spec_from_inventory,
 )
+from placement.planner.model.sharding import ONE_RANK
 from placement.planner.model.spec import ModelSpec
 from placement.planner.model.well_known import well_known_spec
 from placement.planner.search.planner import plan
@@ -49,6 +50,25 @@ def test_plans_use_the_symbolic_peak_where_it_differs(ratio):
     found = plan(spec, WORKLOAD, [make_offer()])
     assert any("symbolic estimate" in note for note in found.notes)
     assert not any("are a guess" in note for note in found.notes)
+
+
+def test_operations_are_those_of_the_code():
+    """A convolution with strides takes fewer than one product for each token."""
+    guessed = sum(
+        one.forward_flops for one in rank_costs(unknown(), WORKLOAD, ONE_RANK)
+    )
+    peak = estimate(unknown(), WORKLOAD).peak_bytes
+
+    spec = followed(
+        unknown(),
+        MODEL,
+        WORKLOAD,
+        follow=lambda _: {"peak_bytes": peak, "forward_flops": guessed / 64},
+    )
+    counted = sum(one.forward_flops for one in rank_costs(spec, WORKLOAD, ONE_RANK))
+    assert counted == pytest.approx(guessed / 64)
+    assert spec.activations_are_a_guess
+    assert ModelSpec.from_json(spec.to_json()) == spec
 
 
 def test_within_a_tenth_nothing_changes():

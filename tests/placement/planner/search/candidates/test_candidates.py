@@ -305,3 +305,16 @@ def test_a_cut_of_adapters_has_a_block_in_every_piece():
 
     assert {one.strategy for one in found.plans} >= {"pipeline", "interleaved"}
     assert all(why_not_adapters(one.launch["bounds"]) == "" for one in found.plans)
+
+
+class TestTensor:
+    def test_the_weights_stay_whole_if_more_gpus_hold_them(self):
+        """70 B in bf16 fit on four cards of 48 GB, and on two of them in 4 bits."""
+        offers = make_offers(*[47] * 4, total_gib=48)
+        asked = Workload(task="infer", batch=8, sequence_length=4096, precision="bf16")
+
+        found = plan(well_known_spec("llama-3.1-70b"), asked, offers)
+
+        assert found.best is not None
+        assert len(found.best.shards) == 4
+        assert found.best.launch["weights"] == "full"

@@ -1,0 +1,1 @@
+"""Questions that an expert answered first, and the script that asks them."""
