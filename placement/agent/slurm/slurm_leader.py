@@ -139,8 +139,9 @@ class SlurmLeader:
         return False
 
     def _submit_again(self) -> bool:
-        """Submit a job again that Slurm did not begin. False: it began, or is not wanted
-        any more."""
+        """Submit a job again that Slurm did not begin. False: it began, or is not
+        wanted any more.
+        """
         lost = self.forgotten or self.stuck
         if not lost or self._has_begun() or self.submissions >= MOST_SUBMISSIONS:
             return False
