@@ -23,6 +23,9 @@ EXPERT_NAMES = frozenset(
 )
 FUSED_FAMILIES = ("deepseek_v2", "deepseek_v3", "mixtral", "olmoe", "qwen3_moe")
 """In these families PEFT uses these names for the experts stacked in one tensor."""
+MAMBA_FAMILIES = ("falcon_h1", "falcon_mamba", "mamba", "mamba2", "nemotron_h")
+MAMBA_NAMES = frozenset(("out_proj",))
+"""In these families PEFT refuses adapters there: Mamba's kernels read the weights."""
 
 
 def with_lora(
@@ -69,6 +72,17 @@ def with_lora(
                     "{experts}: adapters on stacked experts are not modelled; name "
                     "the attention's linear layers",
                     experts=", ".join(experts),
+                )
+            }
+        )
+    mixers = sorted(wanted & MAMBA_NAMES)
+    if spec.family in MAMBA_FAMILIES and mixers:
+        raise SpecInvalid(
+            {
+                "lora_targets": sentence(
+                    "{names}: PEFT refuses adapters there, because Mamba's kernels "
+                    "read these weights directly",
+                    names=", ".join(mixers),
                 )
             }
         )
@@ -154,7 +168,7 @@ def usual_targets(spec: ModelSpec) -> tuple[str, ...]:
     """Return LoRA's default targets: query and value, as in its paper.
 
     For families with other names, or with both in one layer, they are all linear layers
-    except the head and the experts that `with_lora` cannot adapt.
+    except the head, the experts and the mixers that `with_lora` cannot adapt.
     """
     known = target_names(spec)
     usual = ("q_proj", "v_proj")
@@ -163,6 +177,8 @@ def usual_targets(spec: ModelSpec) -> tuple[str, ...]:
     left = set(_names(layer for layer in spec.layers if layer.kind == "head"))
     if spec.family in FUSED_FAMILIES:
         left |= EXPERT_NAMES
+    if spec.family in MAMBA_FAMILIES:
+        left |= MAMBA_NAMES
     return tuple(name for name in known if name not in left)
 
 

@@ -193,6 +193,33 @@ def jamba(draw):
     )
 
 
+def mamba_like(draw, **more):
+    return {
+        "hidden_size": draw.choice([16, 24, 32]),
+        "num_hidden_layers": draw.randrange(1, 5),
+        "vocab_size": draw.randrange(50, 400),
+        "state_size": draw.choice([4, 6]),
+        "conv_kernel": draw.choice([2, 4]),
+        "expand": draw.choice([1, 2]),
+        "use_bias": draw.random() < 0.5,
+        "use_conv_bias": draw.random() < 0.5,
+        "tie_word_embeddings": draw.random() < 0.5,
+        "pad_token_id": 0,
+        **more,
+    }
+
+
+def mamba(draw):
+    return mamba_like(draw, time_step_rank=draw.choice(["auto", 5]))
+
+
+def mamba2(draw):
+    config = mamba_like(draw)
+    many = config["hidden_size"] * config["expand"] // 8
+    groups = draw.choice([1, 2]) if many % 2 == 0 else 1
+    return {**config, "head_dim": 8, "num_heads": many, "n_groups": groups}
+
+
 def distilbert(draw):
     config = encoder_like(draw, "DistilBert")
     hidden = config.pop("hidden_size")
@@ -271,6 +298,7 @@ FAMILIES = {
         "embedding_size": draw.choice([16, 24]),
     },
     "falcon": falcon,
+    "falcon_mamba": mamba,
     "gemma": lambda draw: llama_like(draw, head_dim=draw.choice([8, 12])),
     "gemma2": lambda draw: llama_like(draw, head_dim=draw.choice([8, 12])),
     "gemma3_text": lambda draw: llama_like(draw, head_dim=draw.choice([8, 12])),
@@ -285,6 +313,8 @@ FAMILIES = {
         head_dim=draw.choice([None, 8]),
     ),
     "llama4_text": llama4,
+    "mamba": mamba,
+    "mamba2": mamba2,
     "mistral": lambda draw: llama_like(draw, head_dim=draw.choice([None, 8])),
     "gpt_oss": lambda draw: llama_like(
         draw,

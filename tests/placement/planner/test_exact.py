@@ -15,6 +15,8 @@ import pytest
 from placement.planner.model.adaptation import (
     EXPERT_NAMES,
     FUSED_FAMILIES,
+    MAMBA_FAMILIES,
+    MAMBA_NAMES,
     target_names,
     with_lora,
 )
@@ -38,6 +40,8 @@ def with_adapters(configs):
         names = list(target_names(spec))
         if spec.family in FUSED_FAMILIES:
             names = [name for name in names if name not in EXPERT_NAMES]
+        if spec.family in MAMBA_FAMILIES:
+            names = [name for name in names if name not in MAMBA_NAMES]
         targets = draw.sample(names, k=min(len(names), draw.choice([1, 2, 3])))
         yield {
             "config": config,

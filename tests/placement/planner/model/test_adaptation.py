@@ -93,6 +93,16 @@ def test_adapters_on_stacked_experts_are_refused_but_not_on_attention():
         with_lora(deepseek, rank=4, targets=["gate_proj"])
 
 
+def test_adapters_that_peft_refuses_on_mamba_are_refused_and_left_out():
+    mamba = parse_config({"model_type": "mamba2"})
+
+    assert usual_targets(mamba) == ("in_proj",)
+    assert with_lora(mamba, rank=4, targets=["in_proj"]).trainable_count > 0
+    for targets in (["out_proj"], ["all-linear"]):
+        with pytest.raises(SpecInvalid, match="PEFT refuses adapters there"):
+            with_lora(mamba, rank=4, targets=targets)
+
+
 def test_eight_bits_take_a_byte_and_four_a_row():
     spec = with_quantized(LLAMA, "int8")
 
