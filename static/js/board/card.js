@@ -61,7 +61,7 @@ export class GpuCard {
     this.mine = makeMine();
     this.processes = el("ul", { class: "gpu-procs" });
     this.holder = el("a", { class: "gpu-holder truncate" });
-    this.next = el("span", { class: "gpu-next truncate" });
+    this.next = el("span", { class: "gpu-next" });
     this.energy = el("span", { class: "gpu-energy", title: gettext("energy of this booking so far") });
     this.details = el("a", { class: "btn btn-s", href: `/gpus/${id}/`, text: gettext("Details"), "aria-label": gettext("Details of {name}: {gpu_class}", { name, gpu_class: info.gpu_class }) });
     this.book = el("a", { class: "btn btn-s", href: `/calendar/?gpu=${id}`, text: gettext("Book"), "aria-label": gettext("Book {name}", { name }) });
