@@ -1,20 +1,18 @@
 """What the portal remembers between sending a browser to a provider and its return.
 
-It is in a signed cookie that expires. A session would let anybody fill the table of
-sessions before they sign in.
+It is in a signed cookie that expires.
 """
 
 import secrets
 from dataclasses import asdict, dataclass, replace
 
-from django.conf import settings
-from django.core import signing
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django.utils.crypto import constant_time_compare
 
-SALT = "gpuportal.oidc"
-LASTS_SECONDS = 600
+from gpuportal.oidc.signed_cookie import SignedCookie
+
+COOKIE = SignedCookie("oidc", "gpuportal.oidc", lasts_seconds=600)
 LONGEST_BACK = 2000
 
 
@@ -49,28 +47,14 @@ def keep(
     """Store it in the browser. It replaces an earlier one.
 
     Args:
-        by_form: the provider answers with a form, which its site sends. Browsers add a
-            cookie to it only with SameSite=None, and only over https.
+        by_form: the provider answers with a form, which its site sends.
     """
-    response.set_cookie(
-        _name(),
-        signing.dumps(asdict(pending), salt=SALT, compress=True),
-        max_age=LASTS_SECONDS,
-        secure=settings.PRODUCTION,
-        httponly=True,
-        samesite="None" if by_form and settings.PRODUCTION else "Lax",
-    )
+    COOKIE.keep(response, asdict(pending), by_form=by_form)
 
 
 def drop(response: HttpResponseBase) -> None:
     """Remove it, so that it works once."""
-    response.set_cookie(
-        _name(),
-        max_age=0,
-        secure=settings.PRODUCTION,
-        httponly=True,
-        samesite="Lax",
-    )
+    COOKIE.drop(response)
 
 
 def returned(
@@ -80,18 +64,11 @@ def returned(
 
     None: it began too long ago, in another browser, or not at all.
     """
+    fields = COOKIE.fields(request)
     try:
-        found = PendingSignIn(
-            **signing.loads(
-                request.COOKIES.get(_name(), ""), salt=SALT, max_age=LASTS_SECONDS
-            )
-        )
-    except (signing.BadSignature, TypeError):
+        found = None if fields is None else PendingSignIn(**fields)
+    except TypeError:  # another release wrote it
         return None
-    same = constant_time_compare(found.state, state)
-    return found if same and found.provider == provider else None
-
-
-def _name() -> str:
-    # No other host can set a cookie with this prefix.
-    return "__Host-oidc" if settings.PRODUCTION else "oidc"
+    if found is None or found.provider != provider:
+        return None
+    return found if constant_time_compare(found.state, state) else None

@@ -44,6 +44,7 @@ from placement.agent.storage.checkpoint_transfer import CheckpointTransfer
 from placement.agent.storage.live_log import LogPump
 from placement.agent.storage.log_upload import Uploader
 from placement.agent.storage.results_upload import ResultCarrier
+from placement.protocol.job_lifecycle import KEPT_DAYS
 from telemetry.protocol.units import format_bytes
 
 STEP_SECONDS = 0.2
@@ -52,8 +53,7 @@ TIDY_SECONDS = 60.0
 RECALL_SECONDS = 600.0
 """How long the end of a Job is repeated with each belief."""
 MOST_RECALLED = 50
-KEEP_SECONDS = 7 * 86_400
-"""How long a Job's folder stays after its end."""
+KEEP_SECONDS = KEPT_DAYS * 86_400
 REMOVED = ".removed-"
 """Prefix of the name of a folder that is being removed."""
 START_WAIT_SECONDS = 5.0

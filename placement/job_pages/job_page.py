@@ -24,6 +24,7 @@ from placement.planner.values.errors import PlanInvalid
 from placement.planner.values.plan import Plan
 from placement.plans.views import plan_cards
 from placement.plans.views.outcome_panel import measured_of
+from placement.protocol.job_lifecycle import KEPT_DAYS
 from placement.protocol.job_parts import first_failed_part
 from placement.rules.rebalance_policy import RestartMode
 from placement.rules.tracked_runs import TENSORBOARD, tracked_runs
@@ -34,8 +35,6 @@ from telemetry.web.recognition import shown, shown_values
 from telemetry.web.translation import translated
 
 LAST_LINES = 12
-LOG_UPLOAD_DAYS = 7
-"""How long a node keeps the log of a Job that has ended."""
 MOST_RANGE_BYTES = 1024 * 1024
 CHART_POINTS = 600
 FAILED = frozenset({Job.State.FAILED, Job.State.LOST})
@@ -210,7 +209,7 @@ def _stored_log(job: Job, part: int, lines: list[str]) -> dict[str, object]:
     """Return how much of a log is stored, and what its panel says without a log.
 
     A node reports the end of a Job before it has uploaded the log. It tries for
-    LOG_UPLOAD_DAYS.
+    KEPT_DAYS.
 
     Args:
         part: of a Job over several nodes.
@@ -224,7 +223,7 @@ def _stored_log(job: Job, part: int, lines: list[str]) -> dict[str, object]:
         and bool(written or lines)
         and not size
         and not log_store.note(job)
-        and timezone.now() - job.ended_at < timedelta(days=LOG_UPLOAD_DAYS)
+        and timezone.now() - job.ended_at < timedelta(days=KEPT_DAYS)
     )
     if job.state in Job.State.live():
         words = gettext(

@@ -6,6 +6,8 @@ from telemetry.protocol.sentences import sentence
 
 CANNOT_START = 126
 """The exit code of a Job whose program could not be started, as a shell's."""
+KEPT_DAYS = 7
+"""How long a node keeps the folder of a Job that has ended, with its log."""
 
 
 class JobState(StrEnum):

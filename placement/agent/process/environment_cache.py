@@ -87,7 +87,7 @@ class BuildStopped(Exception):
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentBuild:
-    """What is built: the key of its content, and the commands in their order."""
+    """The key of an environment's content, and the commands that build it, in order."""
 
     key: str
     source: Path
@@ -397,7 +397,7 @@ def _run(
         pipe = process.stdout.fileno()
         try:
             while True:
-                # What it leaves in the background may hold the pipe open.
+                # A process in the background may hold the pipe open.
                 ended = process.poll() is not None
                 ready, _, _ = select.select(
                     [pipe], [], [], 0 if ended else LOOK_SECONDS

@@ -117,7 +117,7 @@ def environment(
         home: of a person who has none on the node. None: the Job's own folder.
         tmp: the folder of its temporary files. None: it has a private /tmp.
     """
-    home = identity.home if identity and identity.home.is_dir() else home or work
+    home = identity.home if identity and identity.has_home else home or work
     name = identity.name if identity else ""
     run_name, _, run_value = run_entry(order.nonce).partition("=")
     facts = {
@@ -253,7 +253,7 @@ def _environments(
         return None
     if not order.environment_folder.startswith("/"):
         return None
-    if identity is not None and identity.home.is_dir():
+    if identity is not None and identity.has_home:
         return identity.home / CACHE
     return person_folder(work.parents[2], ENVIRONMENTS, order, identity)
 

@@ -40,6 +40,11 @@ class UnixIdentity:
     groups: tuple[int, ...]
     home: Path
 
+    @property
+    def has_home(self) -> bool:
+        """Return whether the home is on this node."""
+        return self.home.is_dir()
+
 
 def identity_of(order: Order, *, allow_scripts: bool) -> UnixIdentity | None:
     """Return the Unix user for an order; None: the node worker's own.

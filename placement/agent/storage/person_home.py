@@ -63,7 +63,7 @@ def held_home(
     Raises:
         OSError: it cannot be made.
     """
-    has_home = identity is not None and identity.home.is_dir()
+    has_home = identity is not None and identity.has_home
     if has_home or order.slurm is not None or not order.user:
         yield None
         return

@@ -14,6 +14,7 @@ from typing import Any
 
 from placement.planner.memory.estimate import estimate, rank_costs
 from placement.planner.model.sharding import ONE_RANK
+from placement.planner.model.spec import MOST_RATIO as MOST_FLOPS_RATIO
 from placement.planner.model.spec import ModelSpec
 from placement.planner.symbolic.case import Adapter, Case, of_workload
 from placement.planner.symbolic.child_process import SymbolicFailed, run
@@ -25,7 +26,6 @@ from telemetry.protocol.sentences import sentence
 AGREES_RATIO = 0.1
 """Peaks that differ by no more than this part count as equal."""
 MOST_RATIO = 1024.0
-MOST_FLOPS_RATIO = 1e6
 HALVINGS = 40
 FOLLOW_SECONDS = 30
 """Processor time for the requested length. 8 billion parameters take under two."""

@@ -14,7 +14,7 @@ from joserfc.jwk import OctKey
 
 from gpuportal.checks import people_can_sign_in
 from gpuportal.oidc import provider_client
-from gpuportal.oidc.pending_sign_in import LASTS_SECONDS
+from gpuportal.oidc.pending_sign_in import COOKIE
 from reservations.accounts.identities.provider_settings import LoginSettings
 from reservations.accounts.invitations import invite
 from reservations.models import Identity, User
@@ -249,7 +249,7 @@ def test_only_the_browser_that_began_can_end_it(site, time_machine):
         copy = Client()
         copy.cookies["oidc"] = client.cookies["oidc"].value
         refused(copy.get("/login/uni/back/", bad), 400, "no longer valid")
-    time_machine.move_to(timezone.now() + timedelta(seconds=LASTS_SECONDS + 5))
+    time_machine.move_to(timezone.now() + timedelta(seconds=COOKIE.lasts_seconds + 5))
     refused(client.get("/login/uni/back/", query), 400, "no longer valid")
     assert "/token" not in site.asked
 

@@ -13,11 +13,11 @@ from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-from placement.job_pages.job_page import LOG_UPLOAD_DAYS, failure_of
+from placement.job_pages.job_page import failure_of
 from placement.jobs.nodes import log_store, result_files, run_curves
 from placement.models import Job, JobEvent, PlanOutcome, ResultFile
 from placement.plans import plan_outcome
-from placement.protocol.job_lifecycle import JobState
+from placement.protocol.job_lifecycle import KEPT_DAYS, JobState
 from placement.rules.event_file import ReadBudget
 from reservations.models import Membership, SitePolicy
 from reservations.rules.lifecycle import State
@@ -167,7 +167,7 @@ def test_a_failed_job_says_exit_code_and_last_lines_first(student, reservation):
     log = student.get(f"/jobs/{job.pk}/state?part=0").json()["log"]
     assert (log["bytes"], log["is_awaited"]) == (6, False)
     log_store.path_of(job).unlink()
-    job.ended_at -= timedelta(days=LOG_UPLOAD_DAYS)  # then the node removes it
+    job.ended_at -= timedelta(days=KEPT_DAYS)  # then the node removes it
     job.save()
     assert "The log was not stored." in text_of(student, f"/jobs/{job.pk}/")
     assert student.get(f"/jobs/{job.pk}/log.txt").content == b"one\nboom"

@@ -17,10 +17,12 @@ from placement.planner.model.spec import DTYPE_BYTES, ModelSpec
 from placement.planner.values.errors import SpecInvalid
 from telemetry.protocol.sentences import sentence
 
-FLUX_TOKENS = 4096 + 512
-"""An image of 1,024 pixels has 64 x 64 tokens, and the prompt 512 (FLUX.1's pipeline).
-"""
-SD3_TEXT_TOKENS = 77 + 256
+FLUX_IMAGE_TOKENS = 4096
+"""An image of 1,024 x 1,024 pixels has 64 x 64 tokens (FLUX.1's pipeline)."""
+FLUX_TEXT_TOKENS = 512
+CLIP_TOKENS = 77
+"""A prompt for CLIP's text model, padded."""
+SD3_TEXT_TOKENS = CLIP_TOKENS + 256
 """Of CLIP and of T5 (Stable Diffusion 3's pipeline)."""
 TIME_CHANNELS = 256
 _Entry = TypeVar("_Entry", int, bool)
@@ -69,19 +71,21 @@ def flux(fields: ConfigFields) -> TensorList:
     joint = fields.whole("joint_attention_dim", default=4096, high=2**16)
     patch = fields.whole("patch_size", default=1, high=2**8)
     out = fields.whole("out_channels", default=channels, high=2**14)
-    found = TensorList(DTYPE_BYTES["bf16"], sample_tokens=FLUX_TOKENS)
+    found = TensorList(
+        DTYPE_BYTES["bf16"], sample_tokens=FLUX_IMAGE_TOKENS + FLUX_TEXT_TOKENS
+    )
     _times(found, width, pooled, guided=fields.flag("guidance_embeds"))
-    text = 512.0
+    image, text = float(FLUX_IMAGE_TOKENS), float(FLUX_TEXT_TOKENS)
     found.linear("context_embedder", width, joint, bias=True, tokens=text)
-    found.linear("x_embedder", width, channels, bias=True, tokens=4096.0)
+    found.linear("x_embedder", width, channels, bias=True, tokens=image)
     for number in range(fields.whole("num_layers", default=19, high=MAX_BLOCKS)):
         name = f"transformer_blocks.{number}"
-        for side, tokens in (("", 4096.0), ("_context", text)):
+        for side, tokens in (("", image), ("_context", text)):
             found.linear(
                 f"{name}.norm1{side}.linear", 6 * width, width, bias=True, tokens=ONCE
             )
             _feed_forward(found, f"{name}.ff{side}", width, tokens)
-        _joint_attention(found, f"{name}.attn", width, (4096.0, text), head)
+        _joint_attention(found, f"{name}.attn", width, (image, text), head)
     count = fields.whole("num_single_layers", default=38, high=MAX_BLOCKS)
     for number in range(count):
         name = f"single_transformer_blocks.{number}"
@@ -92,7 +96,7 @@ def flux(fields: ConfigFields) -> TensorList:
             found.linear(f"{name}.attn.{part}", width, width, bias=True)
         for part in ("norm_q", "norm_k"):
             found.add(f"{name}.attn.{part}.weight", head)
-    _last(found, width, patch**2 * out, 4096.0)
+    _last(found, width, patch**2 * out, image)
     return found
 
 
@@ -283,7 +287,7 @@ class _UNet:
                 found.linear(
                     f"{block}.{part}.to_q", width, width, bias=False, tokens=tokens
                 )
-                read = tokens if part == "attn1" else 77.0
+                read = tokens if part == "attn1" else float(CLIP_TOKENS)
                 for one in ("to_k", "to_v"):
                     found.linear(
                         f"{block}.{part}.{one}", width, inputs, bias=False, tokens=read
