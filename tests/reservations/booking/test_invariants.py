@@ -372,7 +372,7 @@ def test_books_calendar_and_quotas_hold_whatever_people_do(
         ),
     )
     @settings(
-        max_examples=on_each(sqlite=6, postgresql=3),
+        max_examples=on_each(sqlite=10, postgresql=3),
         deadline=None,
         derandomize=True,
         database=None,
@@ -393,7 +393,7 @@ def test_books_calendar_and_quotas_hold_whatever_people_do(
     assert min(done[act] for act in ("refused", "cancel", "stay")) > least, done
     assert done["book"] > booked, done
     rules = [what for what in done if what.startswith("no: ")]
-    assert len(rules) > on_each(sqlite=1, postgresql=0), done
+    assert len(rules) > on_each(sqlite=2, postgresql=0), done
 
 
 def test_flex_counts_in_no_quota_and_is_paid_all_the_same(lab, alice) -> None:
