@@ -64,7 +64,7 @@ Way = Callable[[], AbstractAsyncContextManager[Exchange]]
 
 @dataclass
 class Cell:
-    """What was measured for one way and one size."""
+    """The measurements of one way and one size."""
 
     taken: list[float] = field(default_factory=list)
     """Seconds of each exchange."""
@@ -293,7 +293,7 @@ async def print_beside_bulk(seconds: float, pids: dict[str, int]) -> None:
 
 @contextmanager
 def job_folder(var: Path) -> Iterator[None]:
-    """Run the program of a job that the node takes for one of its own."""
+    """Run the program of a job in a folder of the node's jobs."""
     from placement.agent.job_folder import JobFolder
     from tests.placement.nodes import make_order
 

@@ -61,7 +61,7 @@ ISOLATING_HEADERS = {
     "Permissions-Policy": "camera=(), display-capture=(), geolocation=(), "
     "microphone=(), payment=(), usb=()",
     "X-Permitted-Cross-Domain-Policies": "none",
-    # A link in a log or a comment is not looked up before somebody follows it.
+    # The browser looks up the host of a link only if a person follows the link.
     "X-DNS-Prefetch-Control": "off",
 }
 """Headers that Django does not set: docs/design/security.md#headers."""

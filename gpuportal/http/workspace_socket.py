@@ -25,7 +25,7 @@ from telemetry.protocol.sentences import sentence
 MOST_MESSAGE_BYTES = 32 * 2**20
 """Of one message of the program, such as the picture that a cell shows."""
 PARSED_BYTES = 4 * 1024
-"""What is parsed before other connections get a turn: at most 2048 empty frames."""
+"""Bytes parsed before other connections get a turn: at most 2048 empty frames."""
 HANDSHAKE_SECONDS = 90.0
 STALL_SECONDS = 60.0
 NORMAL, RESTART = 1000, 1012

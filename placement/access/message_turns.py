@@ -17,7 +17,7 @@ from placement.protocol.stream_refusal import StreamRefused
 from telemetry.protocol.sentences import sentence
 
 FREE_BYTES = 512 * 1024
-"""What a websocket may keep of its program's messages without a turn."""
+"""Bytes of its program's messages that a websocket may keep without a turn."""
 TURNS_OF_USER = 2
 TURNS_OF_NODE = 8
 TURN_SECONDS = 120.0

@@ -25,7 +25,7 @@ RETURN_SHARE = 2
 then always wait for half a window.
 """
 FRAME_COST_BYTES = 256
-"""What a frame counts in a `FrameQueue` beside its body."""
+"""Cost of a frame in a `FrameQueue`, in addition to its body."""
 
 
 class StreamViolation(Exception):

@@ -109,7 +109,7 @@ const refresh = oneAtATime(async () => {
 });
 const refreshLater = settled(refresh, LOG_ARRIVES_MS);
 
-/** Shows a log that arrives after the Job's end, or says why there is none. */
+/** Shows the log of an ended Job when the node has uploaded it. Until then, the panel says why it is empty. */
 async function showStored({ bytes: size, is_awaited, empty_words }) {
   setText(rows.nodes.empty, empty_words);
   if (is_awaited) refreshLater();
