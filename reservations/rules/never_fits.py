@@ -58,7 +58,7 @@ class NeverFits(Refusal):
         if self.of_nodes:
             return sentence(
                 "Of the portal's GPUs that you may book here {there} fit. {asked} were "
-                "asked for. Slurm gives out whole nodes: ask for {numbers} GPUs.",
+                "asked for. Slurm gives out whole nodes. It can give you: {numbers}.",
                 there=self.there,
                 asked=self.asked,
                 numbers=", ".join(map(str, self.of_nodes)),

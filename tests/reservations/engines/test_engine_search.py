@@ -159,7 +159,7 @@ def test_a_search_finds_whole_nodes_of_slurm(lab, slurm, node_gpus, alice, bob):
     assert (whole, 0) in slots(alice)
     assert slots(alice, **kind)[0] == (whole, 0)
     # Half a node is not offered, and the refusal names the number.
-    with pytest.raises(NeverFits, match=r"whole nodes: ask for 2 GPUs"):
+    with pytest.raises(NeverFits, match=r"whole nodes. It can give you: 2\."):
         slots(alice, 1, **kind)
 
     # A job of others has one GPU for an hour, and a reservation the node after that.
