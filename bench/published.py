@@ -88,8 +88,6 @@ class Row:
     low_bytes: int
     likely_bytes: int
     high_bytes: int
-    of_tensors: bool
-    """The measurement is of tensors. `low_bytes` is then peak plus workspaces."""
     remark: str = ""
 
     @property
@@ -115,7 +113,6 @@ def bert_large_rows(rows: list[dict[str, Any]]) -> list[Row]:
 
     torch kept gradients then, the context was the old one, and attention was eager.
     """
-    spec = well_known_spec("bert-large")
     large = {
         "model_type": "bert",
         "hidden_size": 1024,
@@ -147,7 +144,7 @@ def bert_large_rows(rows: list[dict[str, Any]]) -> list[Row]:
             f"bert-large {given['precision']}, {given['batch']} x {given['seq']}, "
             f"accumulation {pieces}, {given['optimizer']}"
         )
-        made.append(Row(name, measured, low, likely, high, False))
+        made.append(Row(name, measured, low, likely, high))
     return made
 
 
@@ -164,7 +161,7 @@ def reserved_rows(cases: list[dict[str, Any]], peaks: dict[str, int]) -> list[Ro
         if reserved:
             name = case["spec"]["id"]
             bounds = interval(peaks[name], Workload())
-            made.append(Row(name, reserved + outside, *bounds, False))
+            made.append(Row(name, reserved + outside, *bounds))
     return made
 
 
@@ -178,7 +175,7 @@ def tensor_row(
 ) -> Row:
     """Return a run whose tensors' peak was published."""
     peak = estimate(spec, workload, sharding).peak_bytes + WORKSPACE_BYTES
-    return Row(name, measured, peak, peak, peak, True, remark)
+    return Row(name, measured, peak, peak, peak, remark)
 
 
 def torchtune_rows(rows: list[dict[str, Any]]) -> list[Row]:

@@ -30,7 +30,6 @@ ACCOUNT_NAME = re.compile(r"\A[A-Za-z0-9_][A-Za-z0-9_.@+-]{0,149}\Z")
 """A Unix name or a login. It is a file's name on the node, so it has no slash."""
 AccountName = Annotated[str, Meta(pattern=ACCOUNT_NAME.pattern)]
 Principal = Annotated[str, Meta(pattern=r"\Ar[0-9]+-u[0-9]+-k[0-9]+\Z", max_length=80)]
-KeyLine = Annotated[Line, Meta(max_length=MOST_KEY_CHARACTERS)]
 
 
 @dataclass(frozen=True, slots=True)

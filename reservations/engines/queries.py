@@ -41,13 +41,6 @@ def to_reconcile() -> list[int]:
     return sorted(pks | set(live.order_by().values_list("pk", flat=True)))
 
 
-def engine_nodes(row: Reservation) -> tuple[str, ...]:
-    """Return the names of a Reservation's nodes that belong to Slurm."""
-    return names_of_nodes(
-        row.allocations.filter(live=True).order_by().values_list("gpu_id", flat=True)
-    )
-
-
 def names_of_nodes(gpu_ids: Iterable[int]) -> tuple[str, ...]:
     """Return the names of the nodes of Slurm that have these Gpus."""
     rows = Node.objects.filter(gpus__in=list(gpu_ids), engine=Node.Engine.SLURM)

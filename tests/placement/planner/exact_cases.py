@@ -3,8 +3,6 @@
 import random
 from collections import Counter
 
-KINDS_OF_NORMAL = ("silu", "gelu", "relu")
-
 
 def products(spec):
     """Count the linear layers of the blocks, by name and sizes."""
