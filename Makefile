@@ -28,7 +28,7 @@ node: ## Only install what a GPU node needs: virtual environment and Python pack
 
 test: ## Run the whole suite: SQLite, then PostgreSQL where it is installed (ARGS="tests/gpuportal -k lock")
 	@sh deploy/setup.sh test
-	@exec $(PYTHON_VENV) tests/run.py $(ARGS)
+	@exec $(PYTHON_VENV) -m tests.run $(ARGS)
 
 check: ## Check format, lint, types, import contracts and migrations; all, then fail
 	@$(SETUP) check

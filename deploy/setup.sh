@@ -163,6 +163,8 @@ if command -v flock >/dev/null; then
     flock -n 9 || fail "another set-up is under way in this checkout"
 fi
 make_venv
+# Debian packages are installed while pip works.
+[ "$mode" != test ] || "$venv_python" -m tests.programs &
 if [ "$requirements" = requirements-web.txt ]; then
     install "$requirements" stamp 700 "Python packages"
 else
@@ -177,3 +179,4 @@ if [ "$mode" != node ]; then
     install_front_end
     bundle_scripts
 fi
+wait

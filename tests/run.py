@@ -1,10 +1,9 @@
 """``make test``: the suite on SQLite, and what touches a database on PostgreSQL.
 
-Brings what is missing and may be brought (Chromium, the clients of LDAP and SAML; under
-CI=true also PostgreSQL, Redis, slapd and a C compiler). With arguments, which go to
-pytest, the two databases go side by side. Without them the suite is cut into runs of
-pytest by folder, so that no file is read twice for SQLite, and three queues of runs go
-side by side:
+Brings what is missing and may be brought: the programs of `tests.programs` and the
+clients of LDAP and SAML. With arguments, which go to pytest, the two databases go side
+by side. Without them the suite is cut into runs of pytest by folder, so that no file is
+read twice for SQLite, and three queues of runs go side by side:
 
 - A run that sleeps most of its time, until clocks and deadlines have passed. It takes
   a tenth of a core.
@@ -17,7 +16,6 @@ What a run prints follows when it has ended. What failed is printed once more at
 end, where it is found. The last line sums up what all passed.
 """
 
-import importlib.util
 import os
 import pwd
 import re
@@ -25,7 +23,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import sysconfig
 import tempfile
 import time
 from collections import Counter
@@ -35,8 +32,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.programs import CI, bring_programs, has_module, last_line, postgres_bin
+
 ROOT = Path(__file__).resolve().parent.parent
-CI = os.environ.get("CI") == "true"
 SLEEPING = {"telemetry": ["tests/telemetry"]}
 """Runs of the first queue."""
 WAITING = {
@@ -95,10 +93,10 @@ NO_TESTS = 5
 
 def main(arguments: Sequence[str]) -> int:
     """Run everything; return the worst exit status."""
-    _bring_programs()
+    bring_programs()
     _bring_modules()
     with ExitStack() as stack:
-        binaries = _postgres_bin()
+        binaries = postgres_bin()
         if binaries is None and CI:
             print("test: CI=true needs PostgreSQL: apt-get install postgresql")
             return 1
@@ -305,7 +303,7 @@ def _make_sqlite() -> None:
 
 def _make_postgresql(servers: Sequence[str]) -> None:
     """Make the PostgreSQL database that every run copies, on each server."""
-    _make(str(KEPT), str(_postgres_bin()), *(f"{one}/{TEMPLATE}" for one in servers))
+    _make(str(KEPT), str(postgres_bin()), *(f"{one}/{TEMPLATE}" for one in servers))
 
 
 def _make(*arguments: str) -> None:
@@ -316,26 +314,6 @@ def _make(*arguments: str) -> None:
 # --- what is missing -----------------------------------------------------------
 
 
-ALWAYS = ((("chromium", "chromium-browser"), "chromium"),)
-"""Programs, of which one is enough, and the Debian packages that bring them."""
-IN_CI = (
-    # Of one version: the shell uses the browser's files.
-    (("chromium-headless-shell",), "chromium chromium-headless-shell"),
-    (("cc", "gcc", "clang"), "gcc libc6-dev"),
-    (("redis-server",), "redis-server"),
-    (("nginx", "/usr/sbin/nginx"), "nginx-light"),
-    (("sshd", "/usr/sbin/sshd"), "openssh-server openssh-client"),
-    (("tmux",), "tmux"),
-    (("systemd-run",), "systemd"),
-    (
-        ("slurmctld", "/usr/sbin/slurmctld"),
-        "slurmctld slurmd slurm-client munge",
-    ),
-    (("zsh",), "zsh"),
-    (("fish",), "fish"),
-    (("slapd", "/usr/sbin/slapd"), "slapd"),
-    (("promtool",), "prometheus"),
-)
 MODULES = {
     "ldap": "requirements-ldap.txt",
     "onelogin": "requirements-saml.txt",
@@ -344,39 +322,12 @@ MODULES = {
 """Modules that most portals do not need, and the file that pins them."""
 
 
-def _bring_programs() -> None:
-    """Install the Debian packages of programs that are missing, together."""
-    missing = [
-        packages
-        for programs, packages in (*ALWAYS, *(IN_CI if CI else ()))
-        if not any(shutil.which(program) for program in programs)
-    ]
-    if CI and _postgres_bin() is None:
-        missing.append("postgresql")
-    if not _has_module("ldap"):
-        # The client of LDAP directories is built here.
-        headers = {"/usr/include/ldap.h": "libldap2-dev libsasl2-dev"}
-        headers[f"{sysconfig.get_path('include')}/Python.h"] = "python3-dev"
-        missing += [names for file, names in headers.items() if not Path(file).exists()]
-        if shutil.which("cc") is None:
-            missing.append("gcc libc6-dev")
-    if missing:
-        _apt(missing)
-
-
-def _has_module(name: str) -> bool:
-    try:
-        return importlib.util.find_spec(name) is not None
-    except ModuleNotFoundError:
-        return False
-
-
 def _bring_modules() -> None:
     """Install modules that are missing with pip, together.
 
     A module that cannot be installed costs the others nothing.
     """
-    missing = {name: file for name, file in MODULES.items() if not _has_module(name)}
+    missing = {name: file for name, file in MODULES.items() if not has_module(name)}
     if not missing or not _pip(list(missing.values())):
         return
     for name, file in missing.items() if len(missing) > 1 else ():
@@ -398,78 +349,10 @@ def _pip(files: Sequence[str]) -> str:
         text=True,
         check=False,
     )
-    return _last_line(done, "pip failed") if done.returncode else ""
-
-
-def _last_line(done: "subprocess.CompletedProcess[str]", otherwise: str) -> str:
-    lines = (done.stderr or done.stdout).strip().splitlines()
-    return lines[-1] if lines else otherwise
-
-
-def _apt(packages: Sequence[str]) -> None:
-    """Install with apt where that is allowed; say so where it is not.
-
-    Args:
-        packages: each one or more names with spaces between. If not all can be
-            installed together, each is tried alone.
-    """
-    apt = shutil.which("apt-get")
-    prefix: list[str] = []
-    if os.getuid() != 0:
-        prefix = ["sudo", "-n"]
-    allowed = apt is not None and (
-        not prefix
-        or (
-            shutil.which("sudo") is not None
-            and subprocess.run(
-                [*prefix, "true"], capture_output=True, check=False
-            ).returncode
-            == 0
-        )
-    )
-    names = " ".join(dict.fromkeys(" ".join(packages).split()))
-    if not allowed:
-        print(f"test: {names} is missing and cannot be installed from here", flush=True)
-        return
-
-    def run(*words: str) -> str:
-        done = subprocess.run(
-            [*prefix, "apt-get", *words],
-            env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        return _last_line(done, "apt failed") if done.returncode else ""
-
-    def install(names: str) -> str:
-        return run("install", "-qy", "--no-install-recommends", *names.split())
-
-    print(f"test: installing {names} ...", flush=True)
-    why = run("update", "-q")
-    if why:
-        print(f"test: apt-get update: {why}", flush=True)
-    if not install(names):
-        return
-    for one in packages:
-        why = install(one)
-        if why:
-            print(f"test: {one}: {why}", flush=True)
+    return last_line(done, "pip failed") if done.returncode else ""
 
 
 # --- a private PostgreSQL --------------------------------------------------------
-
-
-def _postgres_bin() -> Path | None:
-    """Return the folder of the newest PostgreSQL server programs here."""
-    found = sorted(
-        Path("/usr/lib/postgresql").glob("*/bin/initdb"),
-        key=lambda path: float(path.parts[-3]),
-    )
-    if found:
-        return found[-1].parent
-    on_path = shutil.which("initdb")
-    return Path(on_path).resolve().parent if on_path else None
 
 
 @contextmanager

@@ -122,7 +122,7 @@ def test_fish_completes_commands_options_choices_and_files(home, tmp_path):
 @pytest.mark.pure
 @pytest.mark.parametrize("shell", SHELLS)
 def test_the_syntax_of_a_script(shell, home):
-    assert shutil.which(shell), f"tests/run.py brings {shell}"
+    assert shutil.which(shell), f"tests/programs.py brings {shell}"
     made = subprocess.run(
         [shell, "-n"], input=script(shell, home), capture_output=True, text=True
     )

@@ -81,7 +81,7 @@ def test_each_alert_rule_fires_for_its_fault_only(tmp_path):
     }
     file = tmp_path / "cases.yml"
     file.write_text(json.dumps(cases))
-    assert shutil.which("promtool"), "tests/run.py brings promtool"
+    assert shutil.which("promtool"), "tests/programs.py brings promtool"
     done = subprocess.run(
         ["promtool", "test", "rules", str(file)],
         capture_output=True,
