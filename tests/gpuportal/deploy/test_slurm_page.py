@@ -49,6 +49,13 @@ def test_every_file_setting_and_unit_that_the_page_names_is_there():
         assert (ROOT / "deploy" / "systemd" / file).exists(), unit
 
 
+def test_every_test_of_a_failure_that_the_page_names_is_there():
+    named = re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", PAGE)
+    assert len(named) > 20
+    for path, name in named:
+        assert f"def {name}(" in (ROOT / path).read_text(), f"{path}::{name}"
+
+
 def test_a_job_is_submitted_with_the_options_of_the_page():
     (shown,) = re.findall(r"^sbatch --reservation=gp_.*?(?=^```)", PAGE, re.M | re.S)
     place = SlurmPlace(reservation="gp_x_1", node="gp1", whole_node=True)
