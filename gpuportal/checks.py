@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Tags, Warning, register
 from django.db import DatabaseError
+from django.db.models import Q
 
 from gpuportal.broker import is_unencrypted
 from gpuportal.directory.directory_client import is_library_installed
@@ -140,10 +141,11 @@ def nodes_are_fit_for_production(
         return []
     try:
         simulated = list(_names(simulated=True))
+        # Without a boot id its roster has not come. It may have been seen all the same,
+        # and nothing but a started portal takes the roster.
+        told = ~Q(last_seen_at=None) & ~Q(boot_id="")
         open_ones = list(
-            _names(simulated=False, isolation=Node.Isolation.NONE).exclude(
-                last_seen_at=None
-            )
+            _names(simulated=False, isolation=Node.Isolation.NONE).filter(told)
         )
     except DatabaseError:
         # Before the first migrate there is no table and no node.

@@ -16,7 +16,7 @@ from gpuportal.logs.log_format import FORMATS
 from telemetry import paths
 from telemetry.token_files import TokenFiles
 
-BACKENDS = ("auto", "nvml", "simulated")
+BACKENDS = ("auto", "nvml", "simulated", "none")
 ISOLATIONS = ("auto", "watched", "enforced")
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 # A Slug: the name is part of queue, stream and file names.
@@ -51,7 +51,9 @@ class NodeSettings:
     node_dir: Path
     """Folder of the node's own state: one folder per job, shim records."""
     backend: str = "auto"
-    """``nvml``, ``simulated``, or ``auto``: NVML if a driver answers."""
+    """``nvml``, ``simulated``, ``none`` (a host without GPUs, for Slurm), or ``auto``:
+    NVML if a driver answers.
+    """
     sim_dir: Path | None = None
     """Folder that the simulated Gpus share with the jobs on them."""
     supervisor_pid: int | None = None

@@ -223,6 +223,8 @@ class GpuUnderSlurm(TypedDict):
     """Whether a job or a reservation of Slurm has it."""
     job: int | None
     """Number of Slurm's job."""
+    portal_job: int | None
+    """The portal's job that it is. Null: it was not started from the portal."""
     reservation: str | None
     """Name of Slurm's reservation."""
     reason: str | None
@@ -335,6 +337,7 @@ def _slurm_holder(found: SlurmHolding, viewer: Viewer) -> GpuHolder:
         "slurm": {
             "held": found.held,
             "job": found.job_id,
+            "portal_job": found.portal_job,
             "reservation": found.reservation or None,
             "reason": found.reason or None,
         },

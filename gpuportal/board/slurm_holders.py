@@ -11,6 +11,7 @@ from datetime import datetime
 from django.conf import settings
 
 from reservations.models import User
+from reservations.rules.engine_names import job_of
 from telemetry.models import SlurmCluster, SlurmGpu
 from telemetry.rules.slurm_use import SlurmUse
 
@@ -35,6 +36,8 @@ class SlurmHolding:
     person: SlurmPerson
     account: str
     job_id: int | None
+    portal_job: int | None
+    """The portal's Job that it is. None: it is none, or of another portal."""
     reservation: str
     until: datetime | None
     next_at: datetime | None
@@ -96,6 +99,7 @@ def _holding(row: SlurmGpu, people: Mapping[str, SlurmPerson]) -> SlurmHolding:
         person=people.get(row.unix_user) or SlurmPerson(row.unix_user),
         account=row.account,
         job_id=row.job_id,
+        portal_job=job_of(settings.SLURM_SITE, row.reservation, row.job_name),
         reservation=row.reservation,
         until=row.until,
         next_at=row.next_at,

@@ -24,6 +24,8 @@ class MachineFacts:
     no_driver: str = ""
     """Why no GPU could be read."""
     simulated: bool = False
+    without_gpus: bool = False
+    """Whether its settings say that it has none."""
     clock_seconds: float | None
     """How far the node's clock is ahead of the portal's."""
     disk_free_bytes: int | None
@@ -125,6 +127,9 @@ def _token(facts: MachineFacts) -> Diagnosis:
 def _driver(facts: MachineFacts) -> Diagnosis:
     if facts.simulated:
         return note("driver", sentence("the GPUs are simulated"))
+    if facts.without_gpus:
+        fact = sentence("none is needed, because GPUPORTAL_BACKEND is none")
+        return note("driver", fact)
     if facts.gpus is None:
         return problem(
             "driver",

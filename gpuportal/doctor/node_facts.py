@@ -33,7 +33,8 @@ def machine_facts(node: NodeSettings, settings_file: Path) -> MachineFacts:
 
     ``settings_file`` holds the broker's password: its mode is checked like a secret's.
     """
-    gpus, driver, no_driver = _cards() if node.backend != "simulated" else (0, "", "")
+    by_driver = node.backend not in ("simulated", "none")
+    gpus, driver, no_driver = _cards() if by_driver else (0, "", "")
     simulated = node.backend == "simulated" or (
         node.backend == "auto" and gpus is None and node.sim_dir is not None
     )
@@ -47,6 +48,7 @@ def machine_facts(node: NodeSettings, settings_file: Path) -> MachineFacts:
         driver=driver,
         no_driver=no_driver,
         simulated=simulated,
+        without_gpus=node.backend == "none",
         clock_seconds=clock_ahead_seconds(node.web_url),
         disk_free_bytes=host_capacity(node.node_dir).disk_free_bytes,
         folder=str(node.node_dir),

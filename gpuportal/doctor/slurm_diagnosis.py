@@ -68,6 +68,8 @@ class SlurmFacts:
     """Of the commands on this machine."""
     user: str
     """The Unix user as which the portal asks."""
+    user_id: int = 0
+    """Its number. Slurm knows users by their numbers."""
     failure: str = ""
     """Why the cluster cannot be read; "" if it can."""
     config: Mapping[str, str] = field(default_factory=dict)
@@ -114,8 +116,10 @@ class SlurmFacts:
         if self.admin_level in OPERATORS:
             return (
                 f"slurmdbd has {self.admin_level} for {self.user}, and the controller "
-                "does not know it. Check that it reaches slurmdbd (sacctmgr show "
-                "cluster), and run scontrol reconfigure."
+                "does not know it. On the controller's host `id -u "
+                f"{self.user}` must print {self.user_id}, as here. Then run `scontrol "
+                "reconfigure` there. If that does not help, check that it reaches "
+                "slurmdbd (sacctmgr show cluster)."
             )
         if not self.admin_level:
             return (
@@ -380,8 +384,8 @@ def _agent(found: SlurmBooking) -> Diagnosis:
         return problem(
             "jobs",
             f"the agent {found.agent} does not report",
-            f"Enrol a node {found.agent} and run its worker on a host of Slurm "
-            "(docs/slurm.md#run).",
+            f"Enrol a node {found.agent} and run its worker on a host of Slurm, with "
+            "GPUPORTAL_BACKEND=none if it has no GPUs (docs/slurm.md#run).",
         )
     if not found.agent_isolates:
         return problem(

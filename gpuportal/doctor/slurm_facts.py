@@ -36,6 +36,7 @@ def slurm_facts(now: datetime) -> SlurmFacts:
         "cluster": settings.SLURM_CLUSTER,
         "version": version,
         "user": user,
+        "user_id": os.geteuid(),
         "reading": _reading(now),
         "booking": _booking(now),
         "shared_users": _shared_users(),

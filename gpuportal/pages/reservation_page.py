@@ -152,6 +152,8 @@ def reservation(request: HttpRequest, pk: int) -> HttpResponse:
     shared = people["people"]["shared_with_me"]
     may_use = found.state in State.live() and (own or shared)
     slurm_hold = hold_shown(found, [one.gpu.node for one in allocations])
+    engines = {one.gpu.node.engine for one in allocations}
+    by_slurm = engines == {Node.Engine.SLURM}
     freezes_at = found.start.timestamp() - policy.freeze_seconds
     response = render(
         request,
@@ -175,6 +177,7 @@ def reservation(request: HttpRequest, pk: int) -> HttpResponse:
             ),
             "span": span_text(found.start, found.end, timezone.get_current_timezone()),
             "slurm_hold": slurm_hold,
+            "by_slurm": by_slurm,
             "access": node_access(allocations, user) if may_use else (),
             "scripts": any(
                 one.gpu.node.isolation != Node.Isolation.NONE for one in allocations
@@ -184,7 +187,7 @@ def reservation(request: HttpRequest, pk: int) -> HttpResponse:
             "length_seconds": int((found.end - found.start).total_seconds()),
             "frozen": found.kind == "flex" and now.timestamp() >= freezes_at,
             "freezes_at": datetime.fromtimestamp(freezes_at, tz=UTC),
-            **_past_context(found, allocations, now),
+            **_past_context(found, allocations, now, measured=not by_slurm),
             **people,
             **displaced(found, allocations, user, now),
             "repeat": _repeat(found),
@@ -208,12 +211,18 @@ def reservation(request: HttpRequest, pk: int) -> HttpResponse:
 
 
 def _past_context(
-    found: Reservation, allocations: list[Allocation], now: datetime
+    found: Reservation, allocations: list[Allocation], now: datetime, *, measured: bool
 ) -> dict[str, Any]:
-    """Return its totals and its charts, if it has begun."""
+    """Return its totals and its charts, if it has begun.
+
+    Args:
+        measured: whether there are readings of its Gpus. Slurm reports none.
+    """
     usage = reservation_usage(found, now=now)
     if usage is None:
         return {}
+    if not measured:
+        return {"usage": usage, "usage_so_far": found.state in State.live()}
     gpus = [allocation.gpu for allocation in allocations]
     return {
         "usage": usage,

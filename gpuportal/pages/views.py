@@ -155,6 +155,7 @@ def board(request: HttpRequest) -> HttpResponse:
         "has_gpus": bool(counts),
         "drains": {drained[pk]: one.reason for pk, one in drains(drained).items()},
         "gpu_drains": gpu_drain_reasons(alone),
+        "slurm_books": settings.SLURM_BOOK,
         "quick": quick_start(_user(request)),
     }
     return render(request, "gpuportal/board/board.html", page)

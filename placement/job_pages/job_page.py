@@ -30,6 +30,7 @@ from placement.rules.rebalance_policy import RestartMode
 from placement.rules.tracked_runs import TENSORBOARD, tracked_runs
 from reservations.models import Allocation, SitePolicy, User
 from telemetry.inventory.queries import load_history
+from telemetry.models import Node
 from telemetry.protocol.sentences import sentence
 from telemetry.web.recognition import shown, shown_values
 from telemetry.web.translation import translated
@@ -89,6 +90,7 @@ def job_show(request: HttpRequest, pk: int) -> HttpResponse:
             "empty_words": _stored_log(job, part, lines)["empty_words"],
             "settings": sorted(job.recipe_settings.items()),
             "usage": job_usage(job, now=timezone.now()),
+            "by_slurm": job.node.engine == Node.Engine.SLURM,
             "usage_so_far": not ended,
             "page": _page_data(job, gpus, size) | {"log_part": part},
             "measured": measured_of(job, units) if job.plan_id else None,

@@ -25,6 +25,9 @@ PARENT = "parent"
 MOST_ROWS = 200_000
 MOST = 10**18
 NAME_LENGTH = 200
+PRINTED_SHARES = 2e-6
+"""How far a share with six digits may be off."""
+MISSING_ROWS = "If users are missing, print all of them: sshare -l -a -P"
 COLUMNS = "{:<24}{:<18}{:>10}{:>12}{:>16}{:>14}{:>13}{:>11}"
 TITLES = (
     "Account",
@@ -115,7 +118,10 @@ def rank_rows(rows: Sequence[Mapping[str, Any]]) -> list[ShareRow]:
             people.add((row.account, row.user))
     ranking = _rank(checked, accounts)
     _check_sums(checked, accounts)
-    return [_share_row(row, ranking, checked, accounts) for row in checked]
+    ranked = [_share_row(row, ranking, checked, accounts) for row in checked]
+    for row, found in zip(checked, ranked, strict=True):
+        row.check_norm_shares(found.norm_shares)
+    return ranked
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +134,8 @@ class _Row:
     parent: str | None
     raw_shares: int | Literal["parent"] | None
     raw_usage: int | None
+    norm_shares: object = None
+    """As it was printed. None: it is not given."""
 
     @classmethod
     def read(cls, number: int, row: Mapping[str, Any]) -> _Row:
@@ -141,6 +149,7 @@ class _Row:
             row.get("parent") or None,
             row.get("raw_shares"),
             row.get("raw_usage"),
+            row.get("norm_shares"),
         )
         names = (made.account, made.user or "", made.parent or "")
         fits = all(isinstance(n, str) and len(n) <= NAME_LENGTH for n in names)
@@ -157,6 +166,21 @@ class _Row:
         """Raise RowsInvalid unless a value is a whole number in range."""
         wrong = type(value) is not int or not 0 <= value <= MOST
         self.refuse_if(wrong, f"{name} must be a whole number from 0, not {value!r}")
+
+    def check_norm_shares(self, norm_shares: float) -> None:
+        """Raise RowsInvalid if the row was printed with other shares of its account.
+
+        ``sshare`` without ``-a`` prints the users who ask, and leaves out the others.
+        """
+        printed = self.norm_shares
+        if not isinstance(printed, int | float) or self.raw_shares == PARENT:
+            return
+        wrong = not abs(printed - norm_shares) <= PRINTED_SHARES
+        self.refuse_if(
+            wrong,
+            f"norm_shares is {norm_shares:.6f} by the rows, and not {printed:.6f}. "
+            f"{MISSING_ROWS}",
+        )
 
     def refuse_if(self, wrong: bool, why: str) -> None:
         """Raise RowsInvalid with the row's position if ``wrong``."""
@@ -212,7 +236,10 @@ def _check_sums(rows: Sequence[_Row], accounts: Mapping[str, int]) -> None:
         row = rows[number]
         if row.raw_usage is not None:
             wrong = abs(row.raw_usage - together) > users[number]
-            row.refuse_if(wrong, f"raw_usage is not {together}, the sum of its users'")
+            row.refuse_if(
+                wrong,
+                f"raw_usage is not {together}, the sum of its users'. {MISSING_ROWS}",
+            )
 
 
 def _share_row(

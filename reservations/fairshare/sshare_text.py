@@ -7,18 +7,21 @@ indents an account by one space for each level, and prints it before its subtree
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from reservations.fairshare.sshare import MOST_ROWS, PARENT, RowsInvalid
 
 SEPARATOR = "|"
 NEEDED = ("Account", "User", "RawShares", "RawUsage")
+NORM = "NormShares"
 CLUSTER = "CLUSTER:"
 """Begins the line that ``sshare -M`` prints before each cluster."""
 
 
 def sshare_rows(text: str) -> list[dict[str, Any]]:
-    """Return account, user, parent, raw_shares and raw_usage of each line, in order.
+    """Return account, user, parent, raw_shares, raw_usage and norm_shares of each line,
+    in order. norm_shares is None without such a column.
 
     Lines before the header, for example a banner of the login shell, are left out.
 
@@ -60,6 +63,7 @@ def sshare_rows(text: str) -> list[dict[str, Any]]:
                     "parent": parent,
                     "raw_shares": _shares(number, shares.strip()),
                     "raw_usage": _whole(number, "RawUsage", usage.strip()),
+                    "norm_shares": _share(number, fields, columns.get(NORM)),
                 }
             )
     if columns is None:
@@ -73,6 +77,16 @@ def sshare_rows(text: str) -> list[dict[str, Any]]:
 def _shares(line: int, text: str) -> int | str | None:
     """Return shares, ``parent``, or None for the root, where Slurm prints nothing."""
     return text if text == PARENT else _whole(line, "RawShares", text)
+
+
+def _share(line: int, fields: list[str], column: int | None) -> float | None:
+    """Return the share of its account that a row has, as Slurm printed it."""
+    text = "" if column is None else fields[column].strip()
+    if not text:
+        return None
+    if not re.fullmatch(r"[01]\.\d{1,12}", text, re.ASCII):
+        raise RowsInvalid(f"line {line}: {NORM} must be from 0 to 1, not {text[:40]!a}")
+    return float(text)
 
 
 def _whole(line: int, column: str, text: str) -> int | None:

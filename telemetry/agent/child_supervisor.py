@@ -88,7 +88,7 @@ class SamplingSettings(Protocol):
 
     @property
     def backend(self) -> str:
-        """`auto`, `nvml` or `simulated`."""
+        """`auto`, `nvml`, `simulated` or `none`."""
 
     @property
     def sim_dir(self) -> Path | None:

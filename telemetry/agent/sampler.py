@@ -1,6 +1,6 @@
 """The sampling child: reads every Gpu of this machine once a second.
 
-    python -m telemetry.agent.sampler --node N --backend auto|nvml|simulated
+    python -m telemetry.agent.sampler --node N --backend auto|nvml|simulated|none
         --state-dir D --redis URL [--once]
 
 A separate process, which `child_supervisor.py` starts and watches, because only the end
@@ -60,6 +60,7 @@ def make_probe(
     `auto` uses NVML if a driver answers, otherwise simulated Gpus if the state folder
     has some for this node.
     """
+    from telemetry.agent.no_gpu_probe import NoGpuProbe
     from telemetry.agent.probe import NvmlProbe
     from telemetry.agent.simulated_probe import SimulatedProbe
 
@@ -83,6 +84,8 @@ def make_probe(
         probe.open()
         return probe
 
+    if backend == Backend.NONE:
+        return NoGpuProbe(node, isolation=isolation, not_isolated=not_isolated)
     if backend == Backend.NVML:
         return nvml()
     if backend == Backend.SIMULATED:

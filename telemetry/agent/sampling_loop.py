@@ -198,8 +198,14 @@ class Sampler:
         hung = lanes.hung()
         if not self._why:
             self._state = "hung" if hung else "ok"
-        all_hang = len(hung) == len(uuids)
-        self._tell_how_it_is(readings, all_hang=all_hang, refused=probe.refused, at=at)
+        without = probe.backend is Backend.NONE
+        all_hang = len(hung) == len(uuids) and not without
+        if without:
+            self._report_trouble(TroubleState.OK, "", at=at)
+        else:
+            self._tell_how_it_is(
+                readings, all_hang=all_hang, refused=probe.refused, at=at
+            )
         self._beat(backend=probe.backend, gpus=len(uuids), hung=sorted(hung))
         if not all_hang:
             self._answered_at = started

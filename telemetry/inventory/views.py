@@ -18,7 +18,7 @@ from django.views.decorators.http import require_safe
 from telemetry.history.charts import charts_page
 from telemetry.inventory.gate_report import shown_report
 from telemetry.inventory.node_identity import identity_warnings
-from telemetry.models import Alert, Gpu, Node
+from telemetry.models import Alert, Gpu, Node, SlurmGpu
 from telemetry.rules.alert_rules import REFUSED
 from telemetry.rules.broker_refusals import cause
 
@@ -38,6 +38,7 @@ def gpu_show(request: HttpRequest, pk: int) -> HttpResponse:
         "telemetry/inventory/gpu_show.html",
         {
             "slurm_books": settings.SLURM_BOOK,
+            "slurm_counts": _is_booked_by_count(gpu.node),
             "gpu": gpu,
             "alerts": alerts[:ALERTS_SHOWN],
             "fast_with": _fast_neighbours(gpu),
@@ -96,6 +97,8 @@ def node_show(request: HttpRequest, name: str) -> HttpResponse:
         "telemetry/inventory/node_show.html",
         {
             "slurm_books": settings.SLURM_BOOK,
+            "slurm_counts": _is_booked_by_count(node),
+            "slurm_agent": bool(node.name == settings.SLURM_AGENT and not gpus),
             "node": node,
             "gpus": gpus,
             "links": link_matrix(node, gpus),
@@ -106,6 +109,13 @@ def node_show(request: HttpRequest, name: str) -> HttpResponse:
             "page": {"node": node.name},
         },
     )
+
+
+def _is_booked_by_count(node: Node) -> bool:
+    """Return whether some Gpus of a node of Slurm can be booked without the others."""
+    if node.engine != Node.Engine.SLURM or not settings.SLURM_BOOK:
+        return False
+    return SlurmGpu.objects.filter(gpu__node=node, cpus__isnull=False).exists()
 
 
 def _is_admin(request: HttpRequest) -> bool:

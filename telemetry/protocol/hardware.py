@@ -83,6 +83,8 @@ class Backend(StrEnum):
 
     NVML = "nvml"
     SIMULATED = "simulated"
+    NONE = "none"
+    """The machine has no GPUs. It submits jobs to Slurm."""
 
 
 class Isolation(StrEnum):

@@ -339,6 +339,24 @@ def test_one_command_enrols_a_node_on_the_running_broker(enroll, tmp_path):
     # A connection that was open already ended, too.
     with pytest.raises(redis.exceptions.ConnectionError):
         open_before.xadd("raw.atlas", {"m": "{}"})
+    check_joining_again(bundle, tmp_path / "joined")
+
+
+def check_joining_again(bundle: Path, to: Path) -> None:
+    """The portal's facts are replaced, and what only the machine knows is kept."""
+    own = {"GPUPORTAL_BACKEND=none", "GPUPORTAL_NODE_DIR=/shared", "LOG_FORMAT=json"}
+    to.mkdir()
+    (to / "node.env").write_text("\n".join([*own, "GPUPORTAL_NODE=old", ""]))
+    subprocess.run(
+        ["sh", str(ROOT / "deploy" / "join"), str(bundle)],
+        env={"PATH": os.environ["PATH"], "GPUPORTAL_SETTINGS_DIR": str(to)},
+        capture_output=True,
+        check=True,
+    )
+    lines = (to / "node.env").read_text().splitlines()
+    assert {*own, "GPUPORTAL_NODE=atlas"} <= set(lines)
+    names = [line.partition("=")[0] for line in lines if line[:1].isupper()]
+    assert len(set(names)) == len(names), "no line twice"
 
 
 def test_enrolling_says_in_one_line_what_is_wrong(enroll, tmp_path):

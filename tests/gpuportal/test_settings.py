@@ -126,7 +126,10 @@ def test_production_refuses_a_node_that_keeps_nobody_apart(settings):
     settings.PRODUCTION = True
     make_node("atlas", simulated=False, isolation="watched")
     assert checks.nodes_are_fit_for_production(["default"]) == []
-    make_node("borea", simulated=False, isolation="none")
+    # It was seen, and a restart was faster than its roster.
+    borea = make_node("borea", simulated=False, isolation="none", boot_id="")
+    assert checks.nodes_are_fit_for_production(["default"]) == []
+    type(borea).objects.filter(pk=borea.pk).update(boot_id="0b5c")
     found = checks.nodes_are_fit_for_production(["default"])
     assert ids(found) == {"gpuportal.E005"}
     assert "borea" in found[0].msg

@@ -59,10 +59,26 @@ def test_what_sshare_printed_is_ranked_as_slurm_ranked_it() -> None:
     assert (ranks["u02"], ranks["u03"]) == pytest.approx((7 / 12, 7 / 12))
 
 
+def test_a_list_that_leaves_users_out_is_refused(tmp_path) -> None:
+    """``sshare -l -P`` of an ordinary user, printed by Slurm 22.05."""
+    file = tmp_path / "sshare"
+    file.write_text(
+        "Account|User|RawShares|NormShares|RawUsage|NormUsage|EffectvUsage|FairShare"
+        "|LevelFS|GrpTRESMins|TRESRunMins\n"
+        "root|||0.000000|0||1.000000||||cpu=0\n"
+        " chemistry||1|0.500000|0|0.000000|0.000000||inf||cpu=0\n"
+        "  chemistry|alice|1|0.333333|0|0.000000|0.000000|1.000000|inf||cpu=0\n"
+    )
+    with pytest.raises(CommandError, match="sshare -l -a -P") as caught:
+        call_command("fairshare", "--from", str(file))
+    assert caught.value.returncode == 2
+
+
 @pytest.mark.parametrize(
     "text",
     [
         "",
+        "Account|User|RawShares|RawUsage|NormShares\nroot||1|0|nan",
         "[1, 2",
         "not a table",
         "Account|User|RawShares|RawUsage\nroot|",

@@ -102,9 +102,11 @@ def batch_script(argv: Sequence[str], env: Mapping[str, str], folder: str) -> st
             f"setsid {program} &",
             "child=$!",
             'test -z "$stop" || kill -TERM -$child',
-            "wait $child",
+            # The shell would write "Terminated" into the log.
+            "wait $child 2>/dev/null",
             "status=$?",
-            "while kill -0 $child 2>/dev/null; do wait $child; status=$?; done",
+            "while kill -0 $child 2>/dev/null; do wait $child 2>/dev/null; status=$?;"
+            " done",
             f"echo $status >{done}.new && mv {done}.new {done}",
             "exit $status",
             "",

@@ -42,6 +42,7 @@ from placement.agent.slurm.job_script import (
     reason_text,
     submit_command,
 )
+from placement.agent.slurm.log_lines import LogLines
 from placement.agent.slurm.slurm_client import SlurmRefused, SlurmUnavailable
 from placement.protocol.commands import Order, parse_order, remaining_seconds
 from placement.protocol.job_lifecycle import CANNOT_START
@@ -74,6 +75,7 @@ class SlurmLeader:
         self.folder = work / FOLDER
         self.user = str(os.geteuid())
         self.copied = 0
+        self.lines = LogLines()
         self.asked_to_stop = self.told_to_stop = False
         self.silent = False
         self.last_reason = self.last_refusal = ""
@@ -96,7 +98,7 @@ class SlurmLeader:
             self._copy_log()
             status = self._exit_status()
             if status is not None:
-                self._copy_log()
+                self._copy_log(last=True)
                 return status
             now = time.monotonic()
             if ended_at and now - ended_at > PATIENCE_SECONDS:
@@ -211,7 +213,7 @@ class SlurmLeader:
 
     def _status_of_lost_files(self) -> int:
         """Return the exit status of a job that ended without writing one."""
-        self._copy_log()
+        self._copy_log(last=True)
         state = self.seen.state if self.seen and not self.forgotten else ""
         self._say(f"Slurm ended the job: {state or 'it no longer knows it'}")
         reason = self.seen.reason if self.seen and not self.forgotten else ""
@@ -225,7 +227,7 @@ class SlurmLeader:
             return 0
         return 128 + signal.SIGTERM if state == "CANCELLED" else 1
 
-    def _copy_log(self) -> None:
+    def _copy_log(self, *, last: bool = False) -> None:
         with (
             contextlib.suppress(FileNotFoundError),
             (self.folder / LOG).open("rb") as file,
@@ -233,7 +235,9 @@ class SlurmLeader:
             file.seek(self.copied)
             while piece := file.read(PIECE_BYTES):
                 self.copied += len(piece)
-                _write(piece)
+                _write(self.lines.take(piece))
+        if last:
+            _write(self.lines.end())
 
     def _node(self) -> str:
         assert self.order.slurm is not None
@@ -257,7 +261,7 @@ class SlurmLeader:
         self.silent = False
 
     def _on_term(self, _signal: int, _frame: FrameType | None) -> None:
-        self.asked_to_stop = True
+        self.asked_to_stop = self.lines.expected = True
 
 
 def _write(data: bytes) -> None:
@@ -295,7 +299,13 @@ def main() -> int:
     """Run the task that standard input has, in the Job's folder."""
     task = json.load(sys.stdin)
     order = parse_order(str(task["payload"]))
-    return SlurmLeader(order, Path.cwd(), str(task["script"])).run()
+    leader = SlurmLeader(order, Path.cwd(), str(task["script"]))
+    status = leader.run()
+    if leader.asked_to_stop and status == 128 + signal.SIGTERM:
+        # The job ended by the signal, and has no exit status, as on other nodes.
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGTERM)
+    return status
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
 """`manage.py fairshare`: the tree as Slurm's `sshare -l` prints it."""
 
 import json
+import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -28,6 +30,7 @@ from reservations.store.usage import ranking
 from telemetry.protocol.coded_error import EXIT_REFUSED, one_line
 
 MOST_FILE_BYTES = 32 * 2**20
+STDIN = "-"
 
 
 class Command(BaseCommand):
@@ -42,9 +45,9 @@ class Command(BaseCommand):
             "--from",
             dest="source",
             metavar="FILE",
-            help="rank the rows of a file instead of the live site's: what Slurm's "
-            "`sshare -l -a -P` printed, or JSON (account, user, parent, raw_shares, "
-            "raw_usage)",
+            help="rank the rows of a file instead of the live site's (-: standard "
+            "input): what Slurm's `sshare -l -a -P` printed, or JSON (account, user, "
+            "parent, raw_shares, raw_usage)",
         )
         parser.add_argument("--json", action="store_true")
 
@@ -52,7 +55,7 @@ class Command(BaseCommand):
         """Rank and print. A file that is no tree: one line, and exit 2."""
         if options["source"]:
             try:
-                rows = rank_rows(_rows_of(Path(options["source"])))
+                rows = rank_rows(_rows_of(options["source"]))
             except (RowsInvalid, OSError) as error:
                 text = f"{options['source']}: {getattr(error, 'strerror', '') or error}"
                 raise CommandError(one_line(text), returncode=EXIT_REFUSED) from error
@@ -64,10 +67,12 @@ class Command(BaseCommand):
             self.stdout.write(table(rows))
 
 
-def _rows_of(path: Path) -> list[Any]:
-    if path.stat().st_size > MOST_FILE_BYTES:
+def _rows_of(source: str) -> list[Any]:
+    stdin = nullcontext(sys.stdin.buffer)
+    with stdin if source == STDIN else Path(source).open("rb") as file:
+        content = file.read(MOST_FILE_BYTES + 1)
+    if len(content) > MOST_FILE_BYTES:
         raise RowsInvalid(f"larger than {MOST_FILE_BYTES >> 20} MiB")
-    content = path.read_bytes()
     if content.lstrip()[:1] not in (b"[", b"{"):
         return sshare_rows(content.decode(errors="replace"))
     try:

@@ -8,7 +8,7 @@ import { isSilent } from "../telemetry/states.js";
 import { clock, siteZone } from "../time.js";
 import { drawMemory, makeMemory } from "./memory.js";
 import { drawMine, makeMine } from "./mine.js";
-import { isSlurm } from "./slurm.js";
+import { isSlurm, slurmProcesses } from "./slurm.js";
 import { drawQuick, makeQuick } from "./quick.js";
 import { drawSparkline, makeSparkline } from "./sparkline.js";
 import { energyWords, isBookable, isHeld, missingWords, noteWords, ownerOf, untilWords, whoWords } from "./words.js";
@@ -92,7 +92,7 @@ export class GpuCard {
     drawSparkline(this.spark, cell);
     drawMemory(this.memory, cell);
     this.paintFigures();
-    const note = noteWords(cell);
+    const note = isSlurm(cell.info) && slurmProcesses(cell).length ? "" : noteWords(cell);
     setText(this.note, note);
     setAttr(this.note, "title", note || null);
     this.paintProcesses();
@@ -113,16 +113,17 @@ export class GpuCard {
   }
 
   paintProcesses() {
-    const all = [...(this.cell.detail?.processes ?? [])].sort((a, b) => (b.memory_bytes ?? 0) - (a.memory_bytes ?? 0));
+    const found = isSlurm(this.cell.info) ? slurmProcesses(this.cell) : this.cell.detail?.processes ?? [];
+    const all = [...found].sort((a, b) => (b.memory_bytes ?? 0) - (a.memory_bytes ?? 0));
     const key = JSON.stringify(all.map((p) => [p.pid, p.user, p.command, p.job, bytes(p.memory_bytes)]));
     if (key === this.processesShown) return;
     this.processesShown = key;
     const lines = all.slice(0, PROCESSES_SHOWN).map((p) =>
-      el("li", { title: gettext("pid {pid}: {command}", { pid: p.pid, command: p.command }) },
+      el("li", { title: p.pid === null ? null : gettext("pid {pid}: {command}", { pid: p.pid, command: p.command }) },
         el("span", { class: "proc-user", text: ownerOf(p) }),
         p.job ? el("a", { class: "proc-command truncate", href: `/jobs/${p.job}/`, text: gettext("job #{job}", { job: p.job }) })
           : el("span", { class: "proc-command truncate mono", text: p.command || gettext("pid {pid}", { pid: p.pid }) }),
-        el("span", { class: "proc-memory", text: bytes(p.memory_bytes) })));
+        p.pid === null ? null : el("span", { class: "proc-memory", text: bytes(p.memory_bytes) })));
     if (all.length > PROCESSES_SHOWN) lines.push(el("li", { class: "faint", text: gettext("and {n} more", { n: all.length - PROCESSES_SHOWN }) }));
     this.processes.replaceChildren(...lines);
   }

@@ -1,11 +1,14 @@
 // Words about the GPUs that Slurm gives out. Nothing measures them: they have a holder and an end.
 
-import { setAttr, setClass, setText } from "../dom.js";
+import { optionalData, setAttr, setClass, setText } from "../dom.js";
 import { clock } from "../time.js";
 import { gettext } from "../words.js";
 
 /** Slurm is asked each 15 s. Ages in frames end at "25.4 s or more". */
 const KNOWN_AGE_SECONDS = 25;
+
+/** Whether GPUs of Slurm are booked in the calendar. */
+export const slurmBooks = optionalData("slurm-books") ?? false;
 
 /** Returns true if Slurm gives out a GPU or the GPUs of a node. */
 export const isSlurm = (info) => info?.engine === "slurm";
@@ -30,7 +33,7 @@ export function drawSlurmAge(root, board) {
   setAttr(root, "title", words ? gettext("Age of what Slurm said about its nodes") : null);
 }
 
-/** "until 14:00", "without a time limit", "free for jobs of Slurm", "free until 18:00". */
+/** "until 14:00", "without a time limit", "free, not booked", "free until 18:00". */
 export function slurmUntilWords({ holder, state }) {
   const coming = holder?.next ? clock(holder.next.start) : null;
   if (holder?.slurm?.held) {
@@ -38,13 +41,29 @@ export function slurmUntilWords({ holder, state }) {
     return coming ? gettext("{end}, reserved from {time}", { end, time: coming }) : end;
   }
   if (state.key !== "free") return "";
-  return coming ? gettext("free until {time}", { time: coming }) : gettext("free for jobs of Slurm");
+  if (coming) return gettext("free until {time}", { time: coming });
+  return slurmBooks ? gettext("free, not booked") : gettext("free for jobs of Slurm");
 }
 
-/** "Slurm job 12", "reserved in Slurm: course-7", "closed in Slurm: new fans". */
+/** The job that has it, as a process of the portal's nodes. [] if it was not started from the portal. */
+export function slurmProcesses({ holder, state }) {
+  const job = holder?.slurm?.portal_job;
+  return job && state.key === "busy" ? [{ job, user: holder.user, mine: holder.mine, command: "", memory_bytes: null, pid: null }] : [];
+}
+
+/** "Slurm job 12", "booked, nothing runs yet", "reserved in Slurm: course-7", "closed in Slurm: new fans". */
+function heldWords({ holder }) {
+  const { job, portal_job, reservation } = holder?.slurm ?? {};
+  if (portal_job) return gettext("job #{job}", { job: portal_job });
+  if (job) return gettext("Slurm job {job}", { job });
+  if (holder?.reservation) return gettext("booked, nothing runs yet");
+  return reservation ? gettext("reserved in Slurm: {name}", { name: reservation }) : "";
+}
+
+/** The one line that explains the state of a GPU of Slurm. */
 export function slurmNoteWords({ holder, state, info }) {
-  const { job, reservation, reason } = holder?.slurm ?? {};
-  const holds = job ? gettext("Slurm job {job}", { job }) : reservation ? gettext("reserved in Slurm: {name}", { name: reservation }) : "";
+  const { reason } = holder?.slurm ?? {};
+  const holds = heldWords({ holder });
   switch (state.key) {
     case "lost": {
       const why = info.present === false ? gettext("Slurm no longer lists this GPU")

@@ -5,7 +5,7 @@ import { energy } from "../format.js";
 import { isSilent, throttleWords } from "../telemetry/states.js";
 import { clock, relative } from "../time.js";
 import { gettext, ngettext } from "../words.js";
-import { isSlurm, slurmNoteWords, slurmUntilWords } from "./slurm.js";
+import { isSlurm, slurmBooks, slurmNoteWords, slurmUntilWords } from "./slurm.js";
 
 const who = (name, account) => [name, account].filter(Boolean).join(", ") || gettext("another person");
 
@@ -118,4 +118,4 @@ export function missingWords(cell) {
 }
 
 /** Returns true if the reader can book it. */
-export const isBookable = (cell) => !["lost", "maintenance", "mig", "foreign"].includes(cell.state.key) && cell.info.present !== false && !cell.info.draining && !isSlurm(cell.info);
+export const isBookable = (cell) => !["lost", "maintenance", "mig", "foreign"].includes(cell.state.key) && cell.info.present !== false && !cell.info.draining && (slurmBooks || !isSlurm(cell.info));

@@ -3,6 +3,7 @@
 import { drawStateChip, makeStateChip } from "../board/card.js";
 import { takeMinute } from "../board/minute.js";
 import { Board } from "../board/model.js";
+import { drawSlurmAge, isSlurm } from "../board/slurm.js";
 import { drawSparkline, makeSparkline } from "../board/sparkline.js";
 import { el, setClass, setText, setVars } from "../dom.js";
 import { gibFigure, pct } from "../format.js";
@@ -19,9 +20,10 @@ class GpuRow {
     this.util = el("span", { text: "–" });
     this.memory = el("span", { text: "–" });
     this.meter = el("span", { class: "meter", "aria-hidden": "true" }, el("span", { class: "meter-fill" }));
+    this.figures = el("div", { class: "job-gpu-line" }, this.util, this.memory);
     this.node = el("div", { class: "job-gpu" },
       el("a", { href: `/gpus/${gpu.id}/`, class: "strong", text: gpu.label }), this.chip.root,
-      this.spark, el("div", { class: "job-gpu-line" }, this.util, this.memory), this.meter);
+      this.spark, this.figures, this.meter);
   }
 
   draw(cell) {
@@ -29,6 +31,9 @@ class GpuRow {
     const used = cell.row?.memoryUsedBytes ?? null;
     drawStateChip(this.chip, cell.state);
     setClass(this.node, `job-gpu state-${cell.state.key}`);
+    // Nothing measures a Gpu of Slurm: it has a state and no figures.
+    for (const part of [this.spark, this.figures, this.meter]) part.hidden = isSlurm(cell.info);
+    if (isSlurm(cell.info)) return;
     drawSparkline(this.spark, cell);
     setText(this.util, gettext("{percent} utilization", { percent: pct(cell.row?.utilPct) }));
     setText(this.memory, gettext("{used} of {total} GiB", { used: gibFigure(used), total: gibFigure(total) }));
@@ -46,6 +51,7 @@ export function startGpus(host, live, gpus) {
       const cell = board.byId.get(row.gpu.id);
       if (cell) row.draw(cell);
     }
+    if (rows.some((row) => isSlurm(board.byId.get(row.gpu.id)?.info))) { drawSlurmAge(live, board); return; }
     const age = board.ageSeconds();
     const late = age === null || age > LATE_SECONDS;
     setClass(live, late ? "live live-late" : "live live-ok");

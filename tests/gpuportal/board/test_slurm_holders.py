@@ -47,6 +47,7 @@ def test_a_unix_user_of_nobody_is_shown_by_its_name(alice):
     assert told["slurm"] == {
         "held": True,
         "job": 7,
+        "portal_job": None,
         "reservation": None,
         "reason": None,
     }
@@ -87,6 +88,14 @@ def test_a_job_without_a_limit_and_a_hidden_job_are_held(alice):
     assert (holder(alice)["until"], holder(alice)["slurm"]["held"]) == (None, True)
     record(unix_user="", account="", job_id=None, until=None)
     assert (holder(alice)["user"], holder(alice)["slurm"]["held"]) == (None, True)
+
+
+def test_a_job_of_the_portal_has_its_number(alice, settings):
+    settings.SLURM_SITE = "lab1"
+    record(reservation="gp_lab1_17", job_name="gp-119-1-0")
+    assert holder(alice)["slurm"]["portal_job"] == 119
+    record(reservation="gp_f00d_17", job_name="gp-119-1-0")
+    assert holder(alice)["slurm"]["portal_job"] is None
 
 
 def test_a_silent_cluster_is_told_and_its_holders_stay(alice, settings):

@@ -85,6 +85,11 @@ def test_a_portal_in_order_has_no_problem():
     assert "ok       node atlas: live, driver 570.124.06." in report_lines(found)
 
 
+def test_a_host_without_gpus_needs_no_driver():
+    found = list(machine_report(replace(NODE, gpus=0, driver="", without_gpus=True)))
+    assert problems(found) == {}
+
+
 def test_a_line_names_three_migrations_and_counts_the_others():
     names = tuple(f"telemetry.000{number}_x" for number in range(1, 6))
     found = problems(portal_report(replace(PORTAL, waiting=names)))["migrations"]

@@ -24,6 +24,7 @@ GOOD = SlurmFacts(
     cluster="lab",
     version=NEW,
     user="portal",
+    user_id=999,
     may_reserve=True,
     config={
         "ClusterName": "lab",
@@ -163,7 +164,7 @@ class TestReport:
             ("", "none", "Run the portal as slurm, or set up slurmdbd"),
             ("", "slurmdbd", "sacctmgr add user portal account=ACCOUNT AdminLevel="),
             ("None", "slurmdbd", "sacctmgr modify user portal set AdminLevel=Operator"),
-            ("Operator", "slurmdbd", "the controller does not know it"),
+            ("Operator", "slurmdbd", "`id -u portal` must print 999"),
         ],
     )
     def test_a_missing_right_has_the_remedy_of_the_site(self, level, storage, words):

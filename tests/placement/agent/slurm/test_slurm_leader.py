@@ -18,6 +18,7 @@ from placement.agent.slurm.job_script import (
     job_name,
     submit_command,
 )
+from placement.agent.slurm.log_lines import LogLines
 from placement.agent.slurm.slurm_client import SlurmRefused, SlurmUnavailable
 from placement.agent.slurm.slurm_leader import SlurmLeader
 from placement.protocol.commands import SlurmPlace, parse_order
@@ -306,3 +307,36 @@ def test_a_host_without_slurm_is_told(tmp_path, capfd, monkeypatch):
         "gpuportal: Slurm refuses the job: "
         "scontrol is not installed on the agent's host\n",
     )
+
+
+CANCELLED = b"slurmstepd-gp1: error: *** JOB 3 ON gp1 CANCELLED AT 2026-11-29T10:09:16"
+
+
+@pytest.mark.parametrize(
+    ("pieces", "expected", "log"),
+    [
+        ((b"step=1\n" + CANCELLED + b" ***\n",), True, b"step=1\n"),
+        ((CANCELLED[:30], CANCELLED[30:] + b" ***\nlast"), True, b"last"),
+        (
+            (CANCELLED + b" DUE TO TIME LIMIT ***",),
+            True,
+            b"gpuportal: the job has no time left\n",
+        ),
+        (
+            (CANCELLED + b" DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS ***\n",),
+            False,
+            b"gpuportal: the node failed\n",
+        ),
+        (
+            (CANCELLED + b" ***\n",),
+            False,
+            b"gpuportal: the job is cancelled in Slurm\n",
+        ),
+        ((b"50 %", b" slurmstepd: 1\n", b"slurm"), False, b"50 % slurmstepd: 1\nslurm"),
+        ((b"slurmstepd" * 99,), False, b"slurmstepd" * 99),
+    ],
+)
+def test_slurms_own_lines_are_in_the_portals_words(pieces, expected, log):
+    lines = LogLines()
+    lines.expected = expected
+    assert b"".join([*map(lines.take, pieces), lines.end()]) == log
