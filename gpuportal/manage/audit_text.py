@@ -137,6 +137,9 @@ SENTENCES = {
     "person.erased": noop("erased {what}"),
     "invitation.accepted": noop("chose a password as {what}"),
     "invitation.mail-failed": noop("could not mail the sign-in link of {what}"),
+    "sign-up.made": noop("made an account as {what}, by a mail address"),
+    "sign-up.group-failed": noop("could not add {what}, who signed up, to a group"),
+    "sign-up.domains-changed": noop("changed which mail domains sign up"),
     "password.reset-mailed": noop("mailed a link to a new password to {what}"),
     "password.mail-failed": noop("could not mail {what} about the sign-in"),
     "password.reset": noop("chose a new password by a mailed link as {what}"),
@@ -252,7 +255,7 @@ AREAS = {
     "reservation": ("reservation.", "waiting.", "offer.", "series.", "token."),
     "people": (
         *("people.", "person.", "invitation.", "identity.", "openid."),
-        *("password.", "second-factor."),
+        *("password.", "second-factor.", "sign-up."),
         *("notices.", "feed.", "group."),
     ),
     "groups": ("tree.", "group."),
