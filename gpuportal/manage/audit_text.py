@@ -118,6 +118,10 @@ SENTENCES = {
     "identity.member-kept": noop(
         "kept {what} in a group that the provider no longer names"
     ),
+    "identity.unix-user": noop("set the Unix user of {what} by the login"),
+    "identity.unix-user-refused": noop(
+        "did not take the Unix user that the login of {what} says"
+    ),
     "identity.groups-failed": noop("could not apply the groups of {what}"),
     "openid.client-made": noop("registered {what}"),
     "openid.client-changed": noop("changed {what}"),

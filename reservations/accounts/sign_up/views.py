@@ -132,7 +132,10 @@ def choose(request: HttpRequest) -> HttpResponseBase:
     form = NewPersonForm(request.POST if request.method == "POST" else None)
     try:
         address = read_address(_row(text).address)
-        page = {"address": str(address), "user_name": service.next_user_name(address)}
+        page: dict[str, Any] = {
+            "address": str(address),
+            "user_name": service.next_user_name(address),
+        }
         if request.method != "POST":
             return _page(request, form, **page)
         if form.is_valid():
