@@ -44,13 +44,13 @@ class AddressForm(PlainForm):
             raise forms.ValidationError(translated(error.why)) from error
         if entry_of(found.domain, self.domains) is None:
             raise forms.ValidationError(
-                gettext("Nobody signs up with an address at %(domain)s.")
+                gettext("Addresses at %(domain)s cannot sign up.")
                 % {"domain": shown_domain(found.domain)}
             )
         return found
 
 
-class NewPersonForm(PlainForm):
+class SignUpForm(PlainForm):
     """The name and the password of a new person."""
 
     name = forms.CharField(max_length=80)

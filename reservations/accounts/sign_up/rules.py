@@ -69,11 +69,7 @@ def read_address(typed: str) -> MailAddress:
     text = typed.strip()
     local, at, domain = text.rpartition("@")
     if "+" in local:
-        raise AddressInvalid(
-            sentence(
-                "Leave out the part from + to @. The mail arrives without it, too."
-            )
-        )
+        raise AddressInvalid(sentence("Leave out the part from + to @."))
     if (
         not at
         or len(local) > LONGEST_LOCAL

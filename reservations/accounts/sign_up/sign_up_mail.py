@@ -60,8 +60,8 @@ def send(*, typed: str, language: str, now: datetime) -> bool:
 
 def _link_text(link: str) -> tuple[str, str]:
     words = gettext(
-        "Somebody wants to make an account at the GPU Portal with this mail address."
-        "\n\nIf it was you, choose your password here. The link works once, for "
+        "An account at the GPU Portal was requested for this mail address.\n\n"
+        "If it was you, choose your password here. The link works once, for "
         "%(minutes)s minutes:\n%(link)s\n\nIf it was not you, do nothing. No account "
         "is made.\n"
     )
@@ -75,8 +75,8 @@ def _link_text(link: str) -> tuple[str, str]:
 def _known_text(holder: User) -> tuple[str, str]:
     """Return the mail to a person who has an account already."""
     words = gettext(
-        "Somebody wanted to make an account at the GPU Portal with this mail address. "
-        "It has an account already. Its user name is %(user)s.\n\nSign in here, as "
+        "An account at the GPU Portal was requested for this mail address. It has "
+        "an account already. Its user name is %(user)s.\n\nSign in here, as "
         "before:\n%(link)s\n\nIf you do not know this account, contact the lab admin.\n"
     )
     values = {

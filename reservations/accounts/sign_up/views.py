@@ -29,7 +29,7 @@ from reservations.accounts.second_factors.sign_in import (
 from reservations.accounts.sign_up import service
 from reservations.accounts.sign_up.forms import (
     AddressForm,
-    NewPersonForm,
+    SignUpForm,
     domain_rows,
 )
 from reservations.accounts.sign_up.queries import (
@@ -129,7 +129,7 @@ def follow(request: HttpRequest, token: str) -> HttpResponseBase:
 def choose(request: HttpRequest) -> HttpResponseBase:
     """Let a person who proved an address choose name and password, and sign them in."""
     text, now = request.session.get(KEY, ""), timezone.now()
-    form = NewPersonForm(request.POST if request.method == "POST" else None)
+    form = SignUpForm(request.POST if request.method == "POST" else None)
     try:
         address = read_address(_row(text).address)
         page: dict[str, Any] = {
@@ -171,7 +171,7 @@ def _row(text: str) -> Any:
 
 def _page(
     request: HttpRequest,
-    form: NewPersonForm | None = None,
+    form: SignUpForm | None = None,
     *,
     status: int = 200,
     **more: Any,
