@@ -4,7 +4,7 @@ from django.conf import settings
 from django.db.models import Q
 
 from reservations.accounts import invitation_mail
-from reservations.accounts.sign_up.rules import MailAddress
+from reservations.accounts.sign_up.rules import MailAddress, shown_domain
 from reservations.models import SignUpDomain, User
 
 
@@ -33,4 +33,6 @@ def holder_of(address: MailAddress) -> User | None:
         email__istartswith=f"{address.local}+", email__iendswith=f"@{address.domain}"
     )
     has = Q(email__iexact=str(address)) | tagged | Q(sign_ups__address=str(address))
+    # An admin or a provider may have stored the letters of another language.
+    has |= Q(email__iexact=f"{address.local}@{shown_domain(address.domain)}")
     return User.objects.filter(has, erased_at=None).order_by("pk").first()

@@ -14,6 +14,7 @@ from django.db import transaction
 from django.views.decorators.debug import sensitive_variables
 
 from reservations.accounts import group_members
+from reservations.accounts.identities.queries import identity_sources
 from reservations.accounts.sign_up.queries import holder_of, stored_domains
 from reservations.accounts.sign_up.rules import (
     LINK_LIFE,
@@ -98,7 +99,10 @@ def next_user_name(address: MailAddress) -> str:
                 "contact the lab admin"
             )
         )
-    for name in user_names(address):
+    names = user_names(address)
+    # The first name may be the one that another person has at a provider. It would
+    # keep them from signing in.
+    for name in names[1:] if identity_sources() else names:
         made = User(username=name)
         if (
             len(name) <= LONGEST_USER_NAME

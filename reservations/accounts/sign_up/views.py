@@ -20,6 +20,7 @@ from django.views.decorators.http import require_http_methods, require_safe
 from kombu.exceptions import OperationalError
 
 from reservations.accounts import tasks
+from reservations.accounts.group_quota import sum_of_members
 from reservations.accounts.invitation_views import BACKEND
 from reservations.accounts.second_factors.sign_in import (
     begin_session,
@@ -45,6 +46,7 @@ from reservations.accounts.sign_up.rules import (
 )
 from reservations.models import Account
 from reservations.rules.errors import NotAllowed, NotFound
+from reservations.rules.figures import credits_text
 from reservations.store.access import operator_required
 from reservations.web.rate_limits import check_address_rate
 from reservations.web.review_page import Review, ReviewPage
@@ -52,8 +54,9 @@ from telemetry.protocol.request_refusal import RequestRefused
 from telemetry.protocol.sentences import sentence
 from telemetry.web.error_answers import message_of
 
-REQUESTS_PER_MINUTE = 10
-"""Most requests for a mail from one address of the network."""
+REQUESTS_PER_MINUTE = 60
+"""Most requests for a mail from one address of the network. A whole course may come
+from one."""
 KEY = "sign-up"
 FOLDER = "reservations/accounts/sign_up"
 
@@ -213,7 +216,8 @@ class DomainsPage(ReviewPage):
         """Return what each domain gives before and after."""
         wanted = form.wanted()
         stored = {key: row.account_id for key, row in stored_domains().items()}
-        titles = {one.pk: str(one) for one in Account.objects.all()}
+        groups = {one.pk: one for one in Account.objects.all()}
+        titles = {pk: str(one) for pk, one in groups.items()}
         lines = [
             (
                 shown_domain(domain),
@@ -223,12 +227,25 @@ class DomainsPage(ReviewPage):
             for domain in sorted(stored.keys() | wanted.keys())
             if stored.get(domain, -1) != wanted.get(domain, -1)
         ]
-        stays = gettext("People who have signed up stay, with their groups.")
+        effects = [
+            sentence(
+                "{group} has no quota. With each sign-up it is set to what its members "
+                "have together, now {quota}. Set a quota for the group first.",
+                group=titles[pk],
+                quota=credits_text(sum_of_members(groups[pk])),
+            )
+            for pk in sorted({pk for pk in wanted.values() if pk in groups})
+            if groups[pk].quota_gpu_seconds is None
+        ]
+        if stored.keys() - wanted.keys():
+            effects.append(
+                sentence("People who have signed up stay, with their groups.")
+            )
         return Review(
             mark=service.domains_mark(wanted),
             title=gettext("Changes") if lines else gettext("Nothing was changed."),
             lines=lines,
-            effects=[stays] if stored.keys() - wanted.keys() else [],
+            effects=effects if lines else [],
             changes=bool(lines),
         )
 

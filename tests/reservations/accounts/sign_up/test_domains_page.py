@@ -33,6 +33,8 @@ def test_preview_then_save(client, omar, settings):
     words = page.content.decode()
     assert "nobody signs up" in words
     assert "sign-up into Vision" in words
+    assert "Vision has no quota." in words
+    assert "now 0 credits." in words
     assert not SignUpDomain.objects.exists()
     mark = page.context["review"].mark
     assert client.post(PAGE, sent | {"save": "1", "mark": "old"}).status_code == 409
