@@ -59,7 +59,8 @@ def write() -> None:
                 pipe.hincrbyfloat(KEY, name, took)
             pipe.execute()
     except redis.RedisError as error:
-        log.warning("requests and tasks are not counted: %s", error)
+        # A broker that is away is reported elsewhere, and this comes at every stop.
+        log.info("requests and tasks are not counted: %s", error)
         with _lock:
             _counts.update(counts)
             for name, took in seconds.items():

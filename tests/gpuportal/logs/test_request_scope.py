@@ -52,6 +52,7 @@ def test_a_request_is_counted_and_waits_for_the_broker(monkeypatch, caplog):
     monkeypatch.undo()
     away = redis.Redis(host="127.0.0.1", port=1)
     monkeypatch.setattr(work_counters.ticks, "broker", lambda: away)
+    caplog.set_level("INFO", "gpuportal.work_counters")
     before = work_counters._counts["request 2xx count"]
     work_counters.count("request", "2xx", 0.5)
     work_counters.write()
