@@ -2,16 +2,20 @@
 
 import gc
 import os
+import time
 
 from celery import Celery
 from celery.signals import (
     beat_init,
     import_modules,
     setup_logging,
+    task_postrun,
+    task_prerun,
     task_success,
     worker_process_init,
     worker_ready,
 )
+from celery.states import RETRY, SUCCESS
 
 import gpuportal.logs.task_request  # noqa: F401  (adds the id of a request to tasks)
 from gpuportal import systemd
@@ -63,6 +67,39 @@ def note_tick(sender: object = None, **_kwargs: object) -> None:
     from gpuportal import ticks
 
     ticks.note(str(getattr(sender, "name", "")))
+
+
+_began: dict[str, float] = {}
+"""When each running task began, by its id."""
+
+
+@task_prerun.connect(weak=False)
+def note_begin(task_id: str = "", **_kwargs: object) -> None:
+    """Note when a task began."""
+    _began[task_id] = time.monotonic()
+
+
+@task_postrun.connect(weak=False)
+def count_task(
+    task_id: str = "", task: object = None, state: str | None = None, **_kwargs: object
+) -> None:
+    """Count a task that ended, for ``/metrics``."""
+    from gpuportal import work_counters
+
+    began = _began.pop(task_id, None)
+    if began is not None:
+        took_seconds = time.monotonic() - began
+        end = {SUCCESS: "done", RETRY: "retried"}.get(state or "", "failed")
+        name = f"{getattr(task, 'name', '')}:{end}"
+        work_counters.count("task", name, took_seconds)
+
+
+@worker_process_init.connect(weak=False)
+def write_counts(**_kwargs: object) -> None:
+    """Write the counts of each process that runs tasks."""
+    from gpuportal import work_counters
+
+    work_counters.start()
 
 
 @worker_process_init.connect(weak=False)

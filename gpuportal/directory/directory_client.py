@@ -147,9 +147,17 @@ def claims_of_answer(directory: Directory, answer: Mapping[str, Any]) -> Claims:
         "username": first["username"],
         "name": first["name"],
         "email": first["mail"],
+        "unix_user": answer.get("unix_user"),
+        "unix_uid": answer.get("unix_uid"),
         "groups": None if groups is None else [folded_group(one) for one in groups],
     }
-    return read_claims(raw, username_claim="username", groups_claim="groups")
+    return read_claims(
+        raw,
+        username_claim="username",
+        groups_claim="groups",
+        unix_user_claim="unix_user",
+        unix_uid_claim="unix_uid" if directory.unix_uid_claim else "",
+    )
 
 
 def look(directory: Directory) -> str:
@@ -256,6 +264,7 @@ def _call(directory: Directory, **asked: str) -> dict[str, Any]:
             "username": directory.username_attribute,
             "name": directory.name_attribute,
             "mail": directory.mail_attribute,
+            **_unix_attributes(directory),
         },
         "login_attributes": directory.login_attributes,
         "group_base": directory.group_base,
@@ -293,6 +302,14 @@ def _call(directory: Directory, **asked: str) -> dict[str, Any]:
     if answer["state"] == "invalid":
         raise DirectoryAnswerInvalid(answer["why"])
     return answer
+
+
+def _unix_attributes(directory: Directory) -> dict[str, str]:
+    names = {
+        "unix_user": directory.unix_user_claim,
+        "unix_uid": directory.unix_uid_claim,
+    }
+    return {name: attribute for name, attribute in names.items() if attribute}
 
 
 def _ca_file(directory: Directory) -> str:

@@ -100,6 +100,10 @@ class PortalFacts:
     nodes: tuple[NodeState, ...]
     manage_command: str = "gpuportal-manage"
     """The program that runs the management commands of this installation."""
+    sign_up_domains: int = 0
+    """Mail domains whose people may make an account."""
+    sign_up_possible: bool = True
+    """Whether the site has what a sign-up needs."""
     shared_logins: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """The Unix logins that several people have, with their user names."""
 
@@ -132,6 +136,12 @@ def portal_report(facts: PortalFacts) -> Iterator[Diagnosis]:
         yield problem("mail", facts.mail, "Check EMAIL_URL in portal.env.")
     else:
         yield well("mail", "the server answers")
+    if facts.sign_up_domains and not facts.sign_up_possible:
+        why = "mail domains are listed, but nobody can sign up"
+        fix = "Set EMAIL_URL and PORTAL_URL in portal.env, and password in LOGIN."
+        yield problem("sign-up", why, fix)
+    elif facts.sign_up_domains:
+        yield well("sign-up", f"mail domains that may: {facts.sign_up_domains}")
     for login in facts.logins:
         check = f"login {login.name}"
         if login.fault:

@@ -41,6 +41,7 @@ from reservations.accounts.identities.queries import (
     saml_provider,
 )
 from reservations.accounts.identities.saml_settings import SamlProvider
+from reservations.accounts.sign_up.queries import can_be_offered, stored_domains
 from reservations.models import OpenidClient
 from reservations.store.unix_logins import shared_unix_logins
 from telemetry import paths
@@ -89,6 +90,8 @@ def portal_facts() -> PortalFacts:
         bundled=_bundled(),
         nodes=tuple(_nodes(timezone.now())) if state.migrated else (),
         manage_command=settings.MANAGE_COMMAND,
+        sign_up_domains=len(stored_domains()) if state.migrated else 0,
+        sign_up_possible=can_be_offered(),
         shared_logins=shared_unix_logins() if state.migrated else {},
     )
 

@@ -21,12 +21,13 @@ from django.http import HttpRequest
 from django.utils import timezone
 
 from reservations.accounts.openid_clients.service import clear_tokens
-from reservations.models import UsedAssertion
+from reservations.models import SignUp, UsedAssertion
 
 MOST_STRANGE_NAMES = 20
 """Most names that fail from one address within ``WINDOW`` and never signed in from
 it."""
 WINDOW = timedelta(minutes=15)
+DAY = timedelta(days=1)
 KNOWN = timedelta(days=30)
 """How long a login of a name from an address counts."""
 
@@ -89,5 +90,6 @@ def clear_logins(now: datetime) -> dict[str, int]:
         "failures": AccessAttempt.objects.filter(attempt_time__lt=cooled),
     }
     gone["assertions"] = UsedAssertion.objects.filter(expires_at__lt=now)
+    gone["sign-ups"] = SignUp.objects.filter(used_at=None, created_at__lt=now - DAY)
     counts = {name: rows.delete()[0] for name, rows in gone.items()}
     return counts | {"tokens": clear_tokens(now)}

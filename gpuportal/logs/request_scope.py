@@ -1,13 +1,18 @@
 """Give each request and each websocket its id, and return it in the answer's header.
+Count the requests.
 
 It is the outermost application, so that a line of any part has the id, and so that
 every answer has the header: those of the doors and refusals of a body, too.
 """
 
+import time
 from typing import Any
 
+from gpuportal import work_counters
 from telemetry import request_id
 
+NOT_COUNTED = frozenset(("/healthz", "/readyz", "/metrics"))
+"""Programs ask for them all the time."""
 _NAME = request_id.HEADER.lower().encode()
 
 
@@ -22,12 +27,18 @@ class RequestScope:
         given = [value for name, value in scope.get("headers", []) if name == _NAME]
         text = given[0].decode("latin1") if len(given) == 1 else None
         found = request_id.accepted(text)
+        began, status = time.monotonic(), 0
 
         async def send_with_id(message: dict[str, Any]) -> None:
+            nonlocal status
             if message["type"] == "http.response.start":
+                status = message["status"]
                 kept = [one for one in message.get("headers", []) if one[0] != _NAME]
                 message = message | {"headers": [*kept, (_NAME, found.encode())]}
             await send(message)
 
         with request_id.set_for(found):
             await self.application(scope, receive, send_with_id)
+        if status and scope.get("path") not in NOT_COUNTED:
+            took_seconds = time.monotonic() - began
+            work_counters.count("request", f"{status // 100}xx", took_seconds)

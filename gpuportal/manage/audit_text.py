@@ -118,6 +118,10 @@ SENTENCES = {
     "identity.member-kept": noop(
         "kept {what} in a group that the provider no longer names"
     ),
+    "identity.unix-user": noop("set the Unix user of {what} by the login"),
+    "identity.unix-user-refused": noop(
+        "did not take the Unix user that the login of {what} says"
+    ),
     "identity.groups-failed": noop("could not apply the groups of {what}"),
     "openid.client-made": noop("registered {what}"),
     "openid.client-changed": noop("changed {what}"),
@@ -137,6 +141,9 @@ SENTENCES = {
     "person.erased": noop("erased {what}"),
     "invitation.accepted": noop("chose a password as {what}"),
     "invitation.mail-failed": noop("could not mail the sign-in link of {what}"),
+    "sign-up.made": noop("made an account as {what}, by a mail address"),
+    "sign-up.group-failed": noop("could not add {what}, who signed up, to a group"),
+    "sign-up.domains-changed": noop("changed which mail domains sign up"),
     "password.reset-mailed": noop("mailed a link to a new password to {what}"),
     "password.mail-failed": noop("could not mail {what} about the sign-in"),
     "password.reset": noop("chose a new password by a mailed link as {what}"),
@@ -252,7 +259,7 @@ AREAS = {
     "reservation": ("reservation.", "waiting.", "offer.", "series.", "token."),
     "people": (
         *("people.", "person.", "invitation.", "identity.", "openid."),
-        *("password.", "second-factor."),
+        *("password.", "second-factor.", "sign-up."),
         *("notices.", "feed.", "group."),
     ),
     "groups": ("tree.", "group."),

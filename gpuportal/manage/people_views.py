@@ -30,6 +30,7 @@ from reservations.models import (
     AuditEntry,
     Membership,
     Reservation,
+    SignUp,
     User,
     WaitingRequest,
 )
@@ -49,6 +50,7 @@ KINDS = {
     "new": lazy("cannot sign in yet"),
     "nowhere": lazy("in no group"),
     "unmapped": lazy("without a Unix user"),
+    "signed-up": lazy("who signed up"),
     "off": lazy("switched off or erased"),
 }
 SORTS = {"name": "username", "newest": "-date_joined", "seen": "-last_login"}
@@ -117,6 +119,8 @@ def _people_of_kind(rows: QuerySet[User], kind: str) -> QuerySet[User]:
         return rows.filter(password__startswith=UNUSABLE, identities=None)
     if kind == "nowhere":
         return rows.filter(~Exists(own))
+    if kind == "signed-up":
+        return rows.filter(Exists(SignUp.objects.filter(user=OuterRef("pk"))))
     if kind == "unmapped":
         return rows.filter(unix_user="", is_superuser=False)
     return rows

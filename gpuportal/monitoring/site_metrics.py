@@ -14,7 +14,7 @@ from django.conf import settings
 from prometheus_client import Metric
 from redis import RedisError
 
-from gpuportal import ticks
+from gpuportal import ticks, work_counters
 from gpuportal.backup import last_backup
 from placement.models import Job
 from telemetry.models import Alert, Node
@@ -53,6 +53,7 @@ def read_site(
             if node.last_seen_at is not None
         ],
     )
+    yield from _work()
     yield from _broker([node.name for node in nodes])
     yield _gauge(
         "gpuportal_disk_free_bytes",
@@ -92,6 +93,26 @@ def _backups() -> Iterator[Metric]:
     ):
         if at is not None:
             yield _gauge(name, words, [({}, max(0.0, time.time() - at))])
+
+
+def _work() -> Iterator[Metric]:
+    """Yield the counts of requests and tasks, since the broker began."""
+    try:
+        found = work_counters.read()
+    except RedisError:
+        return
+    for name, words, kind, unit in (
+        ("gpuportal_requests", "Answered requests by status.", "request", "count"),
+        ("gpuportal_request_seconds", "Time of these.", "request", "seconds"),
+        ("gpuportal_tasks", "Tasks that ended, by name.", "task", "count"),
+        ("gpuportal_task_seconds", "Time of these.", "task", "seconds"),
+    ):
+        family = Metric(name, words, "counter")
+        for label, value in found.get((kind, unit), {}).items():
+            task, _, state = label.partition(":")
+            labels = {"task": task, "state": state} if state else {"status": label}
+            family.add_sample(f"{name}_total", labels, value)
+        yield family
 
 
 def _broker(nodes: Iterable[str]) -> Iterator[Metric]:

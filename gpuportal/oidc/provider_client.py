@@ -161,7 +161,9 @@ class ProviderClient:
             raise ProviderAnswerInvalid(
                 f"its ID token is not valid: {error}"
             ) from error
-        wanted = (self.provider.username_claim, self.provider.groups_claim)
+        provider = self.provider
+        unix = (provider.unix_user_claim, provider.unix_uid_claim)
+        wanted = (provider.username_claim, provider.groups_claim, *filter(None, unix))
         url, access = stored.metadata.get("userinfo_endpoint"), answer["access_token"]
         if all(name.partition(".")[0] in found for name in wanted) or not (
             isinstance(url, str) and isinstance(access, str)

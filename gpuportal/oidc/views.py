@@ -134,6 +134,8 @@ def back(request: HttpRequest, provider: Provider) -> HttpResponseBase:
         raw,
         username_claim=provider.username_claim,
         groups_claim=provider.groups_claim,
+        unix_user_claim=provider.unix_user_claim,
+        unix_uid_claim=provider.unix_uid_claim,
     )
     if pending.user:
         if not isinstance(request.user, User) or request.user.pk != pending.user:

@@ -50,6 +50,7 @@ from reservations.accounts.second_factors.sign_in import (
     proof_required,
     to_start,
 )
+from reservations.accounts.sign_up.queries import is_open
 from reservations.accounts.ssh_keys.public_key import SshKeyRefused
 from reservations.accounts.ssh_keys.service import add_key, remove_key
 from reservations.models import ApiToken, User
@@ -81,6 +82,7 @@ class SignIn(LoginView):
             passwords=settings.LOGIN_SETTINGS.passwords,
             providers=tuple(sources.values()),
             directory=directory(),
+            sign_up=is_open(),
             left=sources.get(query.get("left", "")),
             gone=sources.get(query.get("gone", "")),
         )

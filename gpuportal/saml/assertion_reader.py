@@ -262,5 +262,10 @@ def _claims(
         "name": one(provider.name_attribute),
         "email": one(provider.mail_attribute),
     }
+    for name, attribute in (
+        ("unix_user", provider.unix_user_claim),
+        ("unix_uid", provider.unix_uid_claim),
+    ):
+        claims[name] = values(attribute) if attribute else None
     groups = values(provider.groups_claim)
     return claims if groups is None else claims | {"groups": groups}

@@ -147,7 +147,13 @@ def back(request: HttpRequest, provider: SamlProvider) -> HttpResponseBase:
         request.POST.get("SAMLResponse", ""),
         request_id=pending.nonce,
     )
-    claims = read_claims(found.claims, username_claim="username", groups_claim="groups")
+    claims = read_claims(
+        found.claims,
+        username_claim="username",
+        groups_claim="groups",
+        unix_user_claim="unix_user",
+        unix_uid_claim="unix_uid" if provider.unix_uid_claim else "",
+    )
     used = use_assertion(
         issuer=provider.issuer,
         assertion_id=found.assertion_id,

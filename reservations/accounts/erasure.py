@@ -47,6 +47,7 @@ from reservations.models import (
     Reservation,
     SecondFactor,
     Series,
+    SignUp,
     SitePolicy,
     SshKey,
     TreeChange,
@@ -172,7 +173,7 @@ def _drop_own(user: User, now: datetime) -> None:
     own = (
         *(Notice, ApiToken, SshKey, RequestKey, Identity, Invitation, NoticeSettings),
         *(SecondFactor, RecoveryCode, OpenidConsent, OpenidSubject),
-        UsedAssertion,
+        *(SignUp, UsedAssertion),
     )
     for model in (*own, CalendarFeed, Favourite):
         model._default_manager.filter(user=user).delete()

@@ -5,6 +5,7 @@ its members' quotas. A new member would raise this sum, so the group keeps the o
 """
 
 import secrets
+from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from django.db import transaction
@@ -257,6 +258,28 @@ def join(*, text: str, user: User, now: datetime) -> Account:
             link=link.pk,
         )
 
+    reason = sentence("joined by a link of {who}", who=link.made_by)
+    admit(account=account, user=user, reason=reason, now=now, check=claim)
+    return account
+
+
+def admit(
+    *,
+    account: Account,
+    user: User,
+    reason: str,
+    now: datetime,
+    check: Callable[[Edited], None] | None = None,
+) -> None:
+    """Make a User a member of a group. Nobody's permission is checked.
+
+    Args:
+        check: runs in the transaction, and may refuse.
+
+    Raises:
+        EditsRefused: the User is a member already.
+        TreeStale: the group was changed by others at every attempt.
+    """
     for left in reversed(range(JOIN_TRIES)):
         # A class joins all at once, and the first who joins changes the group's quota.
         account.refresh_from_db()
@@ -264,12 +287,11 @@ def join(*, text: str, user: User, now: datetime) -> Account:
             accounts.save(
                 edits=[*_quota_kept(account), _joins(account, user)],
                 actor=user,
-                reason=sentence("joined by a link of {who}", who=link.made_by),
+                reason=reason,
                 now=now,
-                check=claim,
+                check=check,
             )
             break
         except TreeStale:
             if not left:
                 raise
-    return account

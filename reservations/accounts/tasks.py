@@ -9,6 +9,7 @@ from kombu.exceptions import OperationalError
 
 from reservations.accounts import invitation_mail
 from reservations.accounts.passwords import password_mail
+from reservations.accounts.sign_up import sign_up_mail
 
 log = logging.getLogger(__name__)
 
@@ -25,6 +26,12 @@ def invite(user_ids: list[int], actor_id: int | None) -> int:
 def mail_password_link(address: str) -> int:
     """Mail links to a new password. Links are created here, so none is in the queue."""
     return password_mail.send_links(address=address, now=timezone.now())
+
+
+@shared_task(name="reservations.tasks.mail_sign_up")  # type: ignore[untyped-decorator]
+def mail_sign_up(address: str, language: str) -> bool:
+    """Mail a link to sign up. It is created here, so none is in the queue."""
+    return sign_up_mail.send(typed=address, language=language, now=timezone.now())
 
 
 @shared_task(name="reservations.tasks.mail_password_notice")  # type: ignore[untyped-decorator]

@@ -6,6 +6,7 @@ from reservations.accounts import course_views, head_views, invitation_views, jo
 from reservations.accounts.identities import views as identities
 from reservations.accounts.passwords import views as passwords
 from reservations.accounts.second_factors import views as second_factors
+from reservations.accounts.sign_up import views as sign_up
 from reservations.accounts.tree import change_views, draft_views, import_views
 from reservations.accounts.tree import views as account_tree
 
@@ -27,6 +28,7 @@ urlpatterns = [
     path("manage/accounts/import/", import_views.show, name="manage-import"),
     path("manage/accounts.csv", import_views.export, name="manage-export"),
     path("manage/logins/", identities.show, name="manage-logins"),
+    path("manage/sign-up/", sign_up.show, name="manage-sign-up"),
     path("manage/courses/", course_views.show, name="manage-courses"),
     path("manage/courses/new/", course_views.new, name="manage-course-new"),
     path("manage/courses/<int:pk>/invite/", course_views.invite, name="manage-invite"),
@@ -43,6 +45,10 @@ urlpatterns = [
         passwords.PasswordByLink.as_view(),
         name="password-reset-choose",
     ),
+    path("sign-up/", sign_up.ask, name="sign-up"),
+    path("sign-up/sent/", sign_up.sent, name="sign-up-sent"),
+    path("sign-up/choose/", sign_up.choose, name="sign-up-choose"),
+    path("sign-up/link/<str:token>/", sign_up.follow, name="sign-up-link"),
     path("second-factor/", second_factors.prove, name="second-factor"),
     path("me/second-factor/", second_factors.show, name="second-factors"),
     path("me/password/", passwords.OwnPassword.as_view(), name="password-change"),

@@ -45,6 +45,7 @@ from reservations.models.sharing import (
     Offer,
     Series,
 )
+from reservations.models.sign_up import SignUp, SignUpDomain
 from reservations.models.site_policy import SitePolicy
 from reservations.models.ssh_key import SshKey
 from reservations.models.tree_change import Invitation, TreeChange, TreeChangeRow
@@ -96,6 +97,8 @@ __all__ = [
     "RolledMonth",
     "SecondFactor",
     "Series",
+    "SignUp",
+    "SignUpDomain",
     "SitePolicy",
     "SshKey",
     "TreeChange",

@@ -37,6 +37,20 @@ class Identity(models.Model):
     """Release 0.1.0 writes and reads only this one, before it is reloaded and after an
     operator returns to it. So both are written, and either counts. The release after
     the next one removes it."""
+    unix_user = models.CharField(
+        max_length=32,
+        blank=True,
+        default="",
+        db_default="",
+        editable=False,
+        help_text="The Unix user that this login gave the person.",
+    )
+    unix_uid = models.BigIntegerField(
+        null=True,
+        blank=True,
+        editable=False,
+        help_text="The uid that this Unix user must have on the nodes.",
+    )
 
     class Meta:
         ordering = ["issuer", "pk"]

@@ -52,6 +52,17 @@ def has_chosen_name(user: User) -> bool:
     )
 
 
+def unix_uid(user: User) -> int:
+    """Return the uid that the Unix user of a person has on every node.
+
+    0: nobody said it, because an admin set the Unix user. Cost: one query.
+    """
+    if not user.unix_user:
+        return 0
+    rows = user.identities.filter(unix_user=user.unix_user).exclude(unix_uid=None)
+    return rows.values_list("unix_uid", flat=True).first() or 0
+
+
 def login_fault(user: User, changed: Collection[str]) -> LoginFault | None:
     """Return why a person cannot be saved with a changed user name or Unix user.
 

@@ -8,7 +8,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 APPS = ("gpuportal", "placement", "reservations", "telemetry")
-_MADE = {"node_modules", "var", "__pycache__", "staticfiles", "test-results", "build"}
+_MADE = {
+    *("node_modules", "var", "__pycache__", "staticfiles", "test-results"),
+    *("build", "dist"),
+}
 
 
 def _made(folder: str) -> bool:

@@ -13,6 +13,7 @@ NOT_OURS = (
     "node_modules",
     ".bundle",
     "var",
+    "dist",
     ".venv",
     "tests",
     "bench",

@@ -50,13 +50,14 @@ def identity_of(order: Order, *, allow_scripts: bool) -> UnixIdentity | None:
     """Return the Unix user for an order; None: the node worker's own.
 
     Raises:
-        OrderRefused: ``unix_user`` (no such account, or not a student's) or
-            ``isolation`` (a script, a recipe that runs its owner's code, models
-            served by root, or anything in Slurm by root, without a separate user).
+        OrderRefused: ``unix_user`` (no such account, not a student's, or
+            of another uid) or ``isolation`` (a script, a recipe that runs its owner's
+            code, models served by root, or anything in Slurm by root, without a
+            separate user).
     """
     root = os.geteuid() == 0
     if root and order.unix_user:
-        return _lookup(order.unix_user)
+        return _lookup(order.unix_user, order.unix_uid)
     if root and order.slurm is not None and not allow_scripts:
         # An id without an account is unknown to Slurm, and root may use every node.
         raise OrderRefused(
@@ -105,7 +106,7 @@ def _is_development_run() -> bool:
     return bool(os.environ.get("GPUPORTAL_SUPERVISOR_PID"))
 
 
-def _lookup(name: str) -> UnixIdentity:
+def _lookup(name: str, uid: int) -> UnixIdentity:
     try:
         entry = pwd.getpwnam(name)
     except KeyError as error:
@@ -115,6 +116,13 @@ def _lookup(name: str) -> UnixIdentity:
             "unix-user",
             f"Unix user {name} has uid {entry.pw_uid}: Jobs run as uid "
             f"{LOWEST_UID} or more, never as a system account",
+        )
+    if uid and entry.pw_uid != uid:
+        # Under this name it may be the account of another person.
+        raise OrderRefused(
+            "unix-user",
+            f"Unix user {name} has uid {entry.pw_uid} on this node, not {uid} as "
+            "the owner's login says",
         )
     return UnixIdentity(
         name=entry.pw_name,

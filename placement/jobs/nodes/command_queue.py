@@ -26,6 +26,7 @@ from placement.protocol.process_commands import ProcessOrder
 from placement.protocol.user_messages import UserMessage
 from placement.rules.sweep import variables
 from reservations.models import SitePolicy
+from reservations.store.unix_logins import unix_uid
 from telemetry import request_id
 from telemetry.models import Gpu, Node
 from telemetry.protocol.sentences import sentence
@@ -72,6 +73,7 @@ def start_order(job: Job, *, now: datetime, part: JobPart | None = None) -> Orde
         gpu_indexes=tuple(gpu.index for gpu in gpus),
         user=job.owner.username,
         unix_user=job.owner.unix_user,
+        unix_uid=unix_uid(job.owner),
         argv=tuple(job.arguments) if script else None,
         recipe=None if script else job.recipe,
         settings=job.recipe_settings,

@@ -7,6 +7,10 @@ from datetime import datetime
 from django.db import transaction
 
 from reservations.accounts.identities.rules import Claims
+from reservations.accounts.identities.unix_account import (
+    NO_ACCOUNT,
+    stored_account,
+)
 from reservations.models import ApiToken, UsedAssertion, User
 
 
@@ -30,6 +34,9 @@ def keep_claims(used: UsedAssertion, *, user_pk: int, claims: Claims) -> str:
     used.user_id = user_pk
     used.token_hash = ApiToken.hash_token(token)
     used.claims = asdict(claims) | {"groups": groups}
+    if claims.unix == NO_ACCOUNT:
+        # Release 0.1.0, which may run beside this one, does not know it.
+        del used.claims["unix"]
     used.save(update_fields=["user", "token_hash", "claims"])
     return token
 
@@ -46,5 +53,7 @@ def take_claims(token: str, *, user: User, now: datetime) -> Claims | None:
         values = found.claims
         found.claims, found.token_hash = None, ""
         found.save(update_fields=["claims", "token_hash"])
-    groups = values.pop("groups")
-    return Claims(**values, groups=None if groups is None else frozenset(groups))
+    groups, unix = values.pop("groups"), stored_account(values.pop("unix", None))
+    return Claims(
+        **values, groups=None if groups is None else frozenset(groups), unix=unix
+    )

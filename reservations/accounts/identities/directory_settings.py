@@ -122,6 +122,7 @@ def read_directory(
         group_base=group_base,
         group_filter=group_filter,
         groups_claim="memberOf" if not group_filter else "LDAP_GROUP_FILTER",
+        **_unix_attributes(variables, username),
         sign_up=variables.sign_up(),
         match_usernames=variables.switch("MATCH_USERNAMES"),
     )
@@ -191,6 +192,13 @@ def _attribute(variables: SourceVariables, name: str, default: str) -> str:
     if not ATTRIBUTE.fullmatch(found):
         raise SettingMissing(f"LDAP_{name}: {found[:80]} is not the name of one")
     return found
+
+
+def _unix_attributes(variables: SourceVariables, username: str) -> dict[str, str]:
+    for name in ("UNIX_USER_ATTRIBUTE", "UNIX_UID_ATTRIBUTE"):
+        if variables.value(name):
+            _attribute(variables, name, "")
+    return variables.unix_claims("ATTRIBUTE", username)
 
 
 def _check_user_dn(text: str) -> None:

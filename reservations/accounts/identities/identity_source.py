@@ -24,6 +24,10 @@ class IdentitySource:
     groups_claim: str = field(default="groups", kw_only=True)
     sign_up: SignUp = field(default="mapped", kw_only=True)
     """Who may get an account: nobody, people whose groups are mapped, or everybody."""
+    unix_user_claim: str = field(default="", kw_only=True)
+    """Has the Unix user of a person. "": admins set it."""
+    unix_uid_claim: str = field(default="", kw_only=True)
+    """Has the uid of that user. Without it in an answer no Unix user is taken."""
     match_usernames: bool = field(default=False, kw_only=True)
     """Whether its user names are those of people whom an admin made."""
 
@@ -87,6 +91,19 @@ class SourceVariables:
         """
         text = self.one_of("SIGN_UP", SIGN_UP, "mapped")
         return "off" if text == "off" else "all" if text == "all" else "mapped"
+
+    def unix_claims(self, kind: str, username: str) -> dict[str, str]:
+        """Return the claims with the Unix user of a person, as fields of a source.
+
+        Args:
+            kind: CLAIM or ATTRIBUTE, as the variables are called.
+            username: the claim of the user name. A site that names only the claim of
+                the uid takes the Unix user from it.
+        """
+        user = self.value(f"UNIX_USER_{kind}")
+        uid = self.value(f"UNIX_UID_{kind}")
+        wanted = user or (username if uid else "")
+        return {"unix_user_claim": wanted, "unix_uid_claim": uid}
 
     def secret(self, name: str) -> str:
         """Return a secret from its variable, or from the file that another one names.

@@ -211,6 +211,7 @@ def _provider(
         scopes=scopes,
         username_claim=value("USERNAME_CLAIM", "preferred_username"),
         groups_claim=value("GROUPS_CLAIM", "groups"),
+        **variables.unix_claims("CLAIM", value("USERNAME_CLAIM", "preferred_username")),
         sign_up=variables.sign_up(),
         match_usernames=variables.switch("MATCH_USERNAMES"),
     )

@@ -11,6 +11,11 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from reservations.accounts.identities.unix_account import (
+    NO_ACCOUNT,
+    UnixAccount,
+    read_unix_account,
+)
 from reservations.accounts.tree.tree_edits import LOGIN
 from telemetry.protocol.sentences import Sentence, counted, sentence
 
@@ -40,6 +45,7 @@ class Claims:
     """"" if it sent none, or says that it is not verified."""
     groups: frozenset[str] | None
     """None: the claim is missing."""
+    unix: UnixAccount = NO_ACCOUNT
 
 
 @dataclass(frozen=True)
@@ -101,12 +107,19 @@ class RightChanges:
 
 
 def read_claims(
-    raw: Mapping[str, Any], *, username_claim: str, groups_claim: str
+    raw: Mapping[str, Any],
+    *,
+    username_claim: str,
+    groups_claim: str,
+    unix_user_claim: str = "",
+    unix_uid_claim: str = "",
 ) -> Claims:
     """Read the claims of a verified ID token.
 
     Args:
         groups_claim: its name. Dots lead into objects: `realm_access.roles`.
+        unix_user_claim: "": the provider does not say the Unix user.
+        unix_uid_claim: "": it does not say the uid.
 
     Raises:
         SignInRefused: the subject is missing or longer than 255 characters (OpenID
@@ -130,6 +143,11 @@ def read_claims(
         name=_text(raw.get("name"), 80),
         mail=mail if "@" in mail and _is_verified(raw) else "",
         groups=read_groups(_inside(raw, groups_claim)),
+        unix=read_unix_account(
+            _inside(raw, unix_user_claim) if unix_user_claim else None,
+            _inside(raw, unix_uid_claim) if unix_uid_claim else None,
+            needs_uid=bool(unix_uid_claim),
+        ),
     )
 
 

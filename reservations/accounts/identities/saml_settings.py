@@ -25,6 +25,7 @@ OIDS: Mapping[str, str] = {
     "uid": "urn:oid:0.9.2342.19200300.100.1.1",
     "mail": "urn:oid:0.9.2342.19200300.100.1.3",
     "cn": "urn:oid:2.5.4.3",
+    "uidNumber": "urn:oid:1.3.6.1.1.1.1.0",
     "displayName": "urn:oid:2.16.840.1.113730.3.1.241",
     "eduPersonAffiliation": "urn:oid:1.3.6.1.4.1.5923.1.1.1.1",
     "eduPersonPrincipalName": "urn:oid:1.3.6.1.4.1.5923.1.1.1.6",
@@ -133,6 +134,7 @@ def read_saml(
         name_attribute=_attribute(variables, "NAME_ATTRIBUTE", "displayName"),
         mail_attribute=_attribute(variables, "MAIL_ATTRIBUTE", "mail"),
         groups_claim=_attribute(variables, "GROUPS_ATTRIBUTE", "isMemberOf"),
+        **_unix_attributes(variables),
         sign_up=variables.sign_up(),
         match_usernames=variables.switch("MATCH_USERNAMES"),
     )
@@ -178,6 +180,14 @@ def _attribute(variables: SourceVariables, name: str, default: str) -> str:
     if found and not ATTRIBUTE.fullmatch(found):
         raise SettingMissing(f"SAML_{name}: {found[:80]} is not the name of one")
     return found
+
+
+def _unix_attributes(variables: SourceVariables) -> dict[str, str]:
+    for name in ("UNIX_USER_ATTRIBUTE", "UNIX_UID_ATTRIBUTE"):
+        _attribute(variables, name, "")
+    return variables.unix_claims(
+        "ATTRIBUTE", variables.value("USERNAME_ATTRIBUTE", "uid")
+    )
 
 
 def _is_safe(url: str, *, production: bool) -> bool:

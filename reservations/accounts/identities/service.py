@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 
 from django.db import IntegrityError, transaction
+from django.db.models import F
 
 from reservations.accounts.identities.identity_source import IdentitySource
 from reservations.accounts.identities.queries import (
@@ -26,12 +27,14 @@ from reservations.accounts.identities.rules import (
     SignInRefused,
     check_sign_up,
 )
+from reservations.accounts.identities.unix_account import UnixAccount
 from reservations.accounts.invitations import UNUSABLE
 from reservations.accounts.openid_clients.service import end_tokens
 from reservations.accounts.tree import service as accounts
 from reservations.accounts.tree.tree_edits import Edit, Edited
 from reservations.models import (
     Account,
+    AuditEntry,
     ClaimGrant,
     ClaimMapping,
     Identity,
@@ -70,6 +73,7 @@ def sign_in(*, provider: IdentitySource, claims: Claims, now: datetime) -> User:
                 sentence("Your account here is switched off. Contact the lab admin."),
             )
         _see(found, claims, now)
+        _give_unix_user(found, claims.unix, now)
     _apply_own(found, now)
     return found.user
 
@@ -111,6 +115,7 @@ def connect(
                 user, provider, claims, verb="identity.linked", actor=user, now=now
             )
         _see(found, claims, now)
+        _give_unix_user(found, claims.unix, now)
     _apply_own(found, now)
 
 
@@ -229,6 +234,66 @@ def _see(identity: Identity, claims: Claims, now: datetime) -> None:
     if claims.groups is not None:
         identity.groups = sorted(claims.groups)
     identity.save(update_fields=["seen_at", "groups"])
+
+
+# --- the Unix user ----------------------------------------------------------------
+
+
+def _give_unix_user(identity: Identity, account: UnixAccount, now: datetime) -> None:
+    """Give a person the Unix user that a provider says. A fault gives nothing.
+
+    One that an admin set, or took away, stays as it is. The sign-in goes on in any
+    case.
+    """
+    user = User.objects.get(pk=identity.user_id)
+    if user.unix_user not in (identity.unix_user, account.name):
+        return
+    before = user.unix_user, identity.unix_uid or 0
+    fault = account.fault
+    if account.name and not fault:
+        fault = _unix_fault(user, account)
+    if fault:
+        _note_unix_fault(user, fault, now)
+        return
+    if not account.name or (account.name, account.uid) == before:
+        return
+    User.objects.filter(pk=user.pk).update(unix_user=account.name)
+    identity.user.unix_user = identity.unix_user = account.name
+    identity.unix_uid = account.uid or None
+    identity.save(update_fields=["unix_user", "unix_uid"])
+    audit_act(
+        verb="identity.unix-user",
+        subject=f"user:{user.pk}",
+        actor=None,
+        now=now,
+        changes={
+            "unix_user": [before[0], account.name],
+            "unix_uid": [before[1], account.uid],
+        },
+    )
+
+
+def _unix_fault(user: User, account: UnixAccount) -> str:
+    """Return why a person cannot have a Unix user. "": they can."""
+    if account.name != user.unix_user:
+        user.unix_user = account.name
+        if (fault := login_fault(user, ("unix_user",))) is not None:
+            return fault.text
+    others = Identity.objects.exclude(user=user).filter(user__erased_at=None)
+    same = others.filter(unix_uid=account.uid or None, unix_user=F("user__unix_user"))
+    other = same.select_related("user").first() if account.uid else None
+    if other is None:
+        return ""
+    return sentence("uid {uid} is that of {person}", uid=account.uid, person=other.user)
+
+
+def _note_unix_fault(user: User, fault: str, now: datetime) -> None:
+    """Write a fault into the audit log, unless it is the last one there."""
+    verb, subject = "identity.unix-user-refused", f"user:{user.pk}"
+    log.warning("Unix user of user %s: %s", user.pk, fault)
+    rows = AuditEntry.objects.filter(verb=verb, subject=subject).order_by("-pk")
+    if (last := rows.first()) is None or last.reason != fault:
+        audit_act(verb=verb, subject=subject, actor=None, now=now, reason=fault)
 
 
 # --- rights by groups -------------------------------------------------------------

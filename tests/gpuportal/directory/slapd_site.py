@@ -32,6 +32,7 @@ CONFIGURATION = """
 include /etc/ldap/schema/core.schema
 include /etc/ldap/schema/cosine.schema
 include /etc/ldap/schema/inetorgperson.schema
+include /etc/ldap/schema/nis.schema
 modulepath /usr/lib/ldap
 moduleload back_mdb
 moduleload memberof
@@ -67,9 +68,10 @@ def _entry(name: str, **attributes: str | Sequence[str]) -> Entry:
 def person(uid: str, password: str = PASSWORD, **more: str) -> Entry:
     """Return the entry of a person."""
     values = {"cn": uid.title(), "sn": uid, "mail": f"{uid}@example.org", **more}
+    unix = ("posixAccount",) if "uidNumber" in more else ()
     return _entry(
         f"uid={uid},{PEOPLE}",
-        objectClass="inetOrgPerson",
+        objectClass=["inetOrgPerson", *unix],
         uid=uid,
         userPassword=password,
         **values,
@@ -99,7 +101,7 @@ TREE = (
         pwdAttribute="userPassword",
         pwdLockout="TRUE",
     ),
-    person("mia"),
+    person("mia", uidNumber="2718", gidNumber="100", homeDirectory="/home/mia"),
     person("tom"),
     person("zoë", mail="zoe@example.org"),
     person("twin", mail="both@example.org"),

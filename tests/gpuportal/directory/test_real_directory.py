@@ -29,6 +29,7 @@ from reservations.models import (
     SecondFactor,
     User,
 )
+from reservations.store.unix_logins import unix_uid
 from tests.factories import PASSWORD as LOCAL_PASSWORD
 from tests.factories import make_account, make_user
 from tests.gpuportal.directory.slapd_site import (
@@ -313,6 +314,19 @@ def test_a_new_person_gets_an_account_and_the_groups(site):
     assert "identity.person-made" in verbs()
     assert sign_in("MIA").status_code == 302
     assert User.objects.count() == 1
+
+
+def test_the_entry_says_the_unix_user_where_the_site_wants_it(site, settings):
+    sign_in()
+    assert User.objects.get().unix_user == ""
+    names = {"unix_user_claim": "uid", "unix_uid_claim": "uidNumber"}
+    use(settings, site.directory(**names))
+    sign_in()
+    mia = User.objects.get()
+    assert (mia.unix_user, unix_uid(mia)) == ("mia", 2718)
+    # Tom has no Unix account in the directory.
+    sign_in("tom")
+    assert User.objects.get(username="tom").unix_user == ""
 
 
 def test_people_without_a_mapped_group_get_no_account(site, settings):

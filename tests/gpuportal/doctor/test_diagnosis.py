@@ -114,6 +114,7 @@ def test_a_line_names_three_migrations_and_counts_the_others():
             "settings security.W004",
         ),
         ({"mail": "connection refused"}, "mail"),
+        ({"sign_up_domains": 1, "sign_up_possible": False}, "sign-up"),
         ({"logins": (replace(PORTAL.logins[0], fault="away"),)}, "login Uni"),
         ({"backup_failure": "the disk is full"}, "backup"),
         ({"backup_age_seconds": None}, "backup"),

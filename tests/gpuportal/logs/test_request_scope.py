@@ -6,8 +6,10 @@ import json
 import logging
 
 import pytest
+import redis
 from django.test import RequestFactory
 
+from gpuportal import work_counters
 from gpuportal.celery import app
 from gpuportal.logs import log_format, task_request
 from gpuportal.logs.request_scope import RequestScope
@@ -35,10 +37,27 @@ def answered(headers: list[tuple[bytes, bytes]]) -> tuple[str, list]:
     async def send(message):
         sent.append(message)
 
-    scope = {"type": "http", "headers": headers}
+    scope = {"type": "http", "path": "/", "headers": headers}
     asyncio.run(RequestScope(application)(scope, None, send))
     assert request_id.current() == ""
     return inside[0], sent[0]["headers"]
+
+
+def test_a_request_is_counted_and_waits_for_the_broker(monkeypatch, caplog):
+    """While the broker is away nothing is lost, and no request waits."""
+    counted = []
+    monkeypatch.setattr(work_counters, "count", lambda *one: counted.append(one[:2]))
+    answered([])
+    assert counted == [("request", "2xx")]
+    monkeypatch.undo()
+    away = redis.Redis(host="127.0.0.1", port=1)
+    monkeypatch.setattr(work_counters.ticks, "broker", lambda: away)
+    caplog.set_level("INFO", "gpuportal.work_counters")
+    before = work_counters._counts["request 2xx count"]
+    work_counters.count("request", "2xx", 0.5)
+    work_counters.write()
+    assert work_counters._counts["request 2xx count"] == before + 1
+    assert "are not counted" in caplog.text
 
 
 def test_an_id_of_the_proxy_is_used_and_returned():

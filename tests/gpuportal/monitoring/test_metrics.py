@@ -12,9 +12,10 @@ import yaml
 from django.utils import timezone
 from prometheus_client.parser import text_string_to_metric_families
 
-from gpuportal import ticks
+from gpuportal import celery, ticks, work_counters
 from gpuportal.backup import last_backup
 from placement.models import Job
+from reservations.accounts import tasks
 from reservations.accounts.api_tokens import create_token
 from reservations.models import ApiToken, SitePolicy
 from reservations.rules.lifecycle import State
@@ -265,6 +266,15 @@ def test_what_the_shipped_files_ask_for_is_there(
     monkeypatch.setattr(last_backup, "read_last", lambda: last)
     Node.objects.update(last_seen_at=now - timedelta(seconds=7))
     ticks.begin()
+    work_counters.write()
+    redis_client.delete(work_counters.KEY)
+    work_counters.count("request", "2xx", 0.25)
+    work_counters.count("request", "2xx", 0.5)
+    work_counters.count("request", "5xx", 1)
+    for state in ("SUCCESS", "FAILURE"):
+        celery.note_begin(task_id="t")
+        celery.count_task(task_id="t", task=tasks.invite, state=state)
+    work_counters.write()
     redis_client.rpush("control", "one", "two")
     redis_client.rpush("control\x06\x163", "three")
     found = samples(client.get("/metrics", **bearer(alice, "metrics")))
@@ -278,6 +288,12 @@ def test_what_the_shipped_files_ask_for_is_there(
         for group in set(re.findall(r"by \((\w+)\)", query)) - {"instance"}:
             name = re.search(r"(?:gpuportal|DCGM)_\w+", query)
             assert group in found[name[0]][0].labels
+    requests = found["gpuportal_requests_total"]
+    assert {one.labels["status"]: one.value for one in requests} == {"2xx": 2, "5xx": 1}
+    took = found["gpuportal_request_seconds_total"]
+    assert [one.value for one in took] == [0.75, 1]
+    ends = {one.labels["state"]: one.value for one in found["gpuportal_tasks_total"]}
+    assert ends == {"done": 1, "failed": 1}
     queues = {one.labels["queue"]: one.value for one in found["gpuportal_queue_length"]}
     assert queues == {"control": 3, "refine": 0, "node.node-a": 0}
     assert found["gpuportal_node_age_seconds"][0].value == pytest.approx(7, abs=0.1)

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -17,6 +17,7 @@ from django.test import Client
 from gpuportal.supervisor.kernel import die_with_parent
 from reservations.accounts.identities.provider_settings import Provider
 from reservations.models import AuditEntry, ClaimMapping, Identity, Membership, User
+from reservations.store.unix_logins import unix_uid
 from tests.factories import make_account
 from tests.gpuportal.oidc.allauth_site import CLIENT, PASSWORD, SECRET
 from tests.gpuportal.oidc.hostile_site import use
@@ -126,7 +127,7 @@ def test_a_person_signs_in_and_comes_back_to_the_page(real):
     assert [row.verb for row in made] == ["identity.person-made"]
 
 
-def test_a_second_sign_in_is_the_same_person(real):
+def test_a_second_sign_in_is_the_same_person(real, settings):
     nlp = make_account("nlp")
     ClaimMapping.objects.create(
         issuer=real.issuer, value="staff", account=nlp, role="head"
@@ -135,10 +136,15 @@ def test_a_second_sign_in_is_the_same_person(real):
     real.set_groups(bea="staff")
     first = Person("bea").sign_in().wsgi_request.user
     assert Membership.objects.get(user=first).is_head
-    real.set_groups(bea=[])
+    # It says the Unix user as well.
+    more = {"groups_claim": "groups.names", "unix_uid_claim": "groups.uidNumber"}
+    names = {"unix_user_claim": "preferred_username"}
+    use(settings, replace(real.settings(), **more, **names))
+    real.set_groups(bea={"names": [], "uidNumber": 1815})
     second = Person("bea").sign_in().wsgi_request.user
     assert second == first and User.objects.filter(username="bea").count() == 1
     assert not Membership.objects.get(user=first).active
+    assert (second.unix_user, unix_uid(second)) == ("bea", 1815)
 
 
 @pytest.mark.once

@@ -331,7 +331,15 @@ def test_a_signed_in_person_connects_the_login(uni):
 @pytest.mark.once
 def test_an_attribute_can_identify_a_person(settings, tmp_path):
     (tmp_path / "metadata.xml").write_text(metadata())
-    use(settings, tmp_path / "metadata.xml", sign_up="all", id_attribute="pairwise-id")
+    use(
+        settings,
+        tmp_path / "metadata.xml",
+        sign_up="all",
+        id_attribute="pairwise-id",
+        unix_user_claim="uid",
+        unix_uid_claim="uidNumber",
+    )
+    numbers = "urn:oid:1.3.6.1.1.1.1.0"
     format = "urn:oasis:names:tc:SAML:2.0:nameid-format:transient"
     name = "urn:oasis:names:tc:SAML:attribute:pairwise-id"
     for values, subject in ((["P1@uni"], "P1@uni"), (["a", "b"], None), ([], None)):
@@ -340,14 +348,15 @@ def test_an_attribute_can_identify_a_person(settings, tmp_path):
             sign(
                 answer(
                     visitor.request_id,
-                    attributes={**ADA, name: values},
+                    attributes={**ADA, name: values, numbers: ["1815"]},
                     format=format,
                     assertion_id=f"_{len(values)}",
                 )
             )
         )
         assert visitor.is_in == (subject is not None)
-    assert Identity.objects.get().subject == "P1@uni"
+    found = Identity.objects.get()
+    assert (found.subject, found.unix_user, found.unix_uid) == ("P1@uni", "ada", 1815)
 
 
 @pytest.mark.once

@@ -29,7 +29,7 @@ from placement.rules.job_refusals import (
     StrategyNotRunnable,
     TooManyJobs,
 )
-from reservations.models import SitePolicy
+from reservations.models import Identity, SitePolicy, User
 from reservations.rules.errors import NotAllowed, NotFound
 from reservations.rules.lifecycle import State
 from telemetry import request_id
@@ -279,8 +279,14 @@ def test_a_plan_is_ordered_with_its_gpus_in_its_own_order(alice, reservation, st
 def test_a_plan_for_one_gpu_gets_that_gpu_and_no_other(alice, reservation):
     plan = real_plan(alice, reservation, "single")
     job = launch(alice, reservation, recipe="tiny-transformer", plan_id=plan.pk)
+    User.objects.filter(pk=alice.pk).update(unix_user="alice")
+    Identity.objects.create(
+        user=alice, issuer="x", subject="7", unix_user="alice", unix_uid=1815
+    )
+    job.owner.refresh_from_db()
     order = start_order(job, now=NOW)
     assert order.gpu_uuids == (plan.plan["shards"][0]["gpu_uuid"],)
+    assert (order.unix_user, order.unix_uid) == ("alice", 1815)
 
 
 def test_a_model_too_small_for_the_plan_is_refused_in_words(alice, reservation):

@@ -126,6 +126,10 @@ def test_an_order_of_several_nodes_reads_back_and_others_stay_of_version_1():
     for order in (spans, brings, make_order(meeting=FIRST)):
         assert json.loads(order.payload())["v"] == 2
         assert parse_order(order.payload()) == order
+    # An older node refuses a command whose uid it cannot check.
+    knows = make_order(unix_user="ada", unix_uid=1815)
+    assert json.loads(knows.payload())["v"] == 5
+    assert parse_order(knows.payload()) == knows
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ tests gets no new user.
 """
 
 import os
+import pwd
 import shutil
 import subprocess
 import sys
@@ -290,6 +291,20 @@ def test_an_unknown_user_is_refused():
     with pytest.raises(OrderRefused, match="no Unix user no-such-user-here") as refusal:
         unix_user.identity_of(order, allow_scripts=True)
     assert refusal.value.code == "unix-user"
+
+
+def test_an_account_of_another_uid_is_refused():
+    """On this node the name may be another person's."""
+    with pytest.MonkeyPatch.context() as patch:
+        entry = pwd.struct_passwd(("ada", "x", 1815, 1815, "", "/nowhere", "/bin/sh"))
+        patch.setattr(unix_user.pwd, "getpwnam", lambda name: entry)
+        patch.setattr(unix_user.os, "getgrouplist", lambda *_: [1815])
+        for uid in (0, 1815):
+            order = nodes.make_order(unix_user="ada", unix_uid=uid)
+            assert unix_user.identity_of(order, allow_scripts=True).uid == 1815
+        order = nodes.make_order(unix_user="ada", unix_uid=1816)
+        with pytest.raises(OrderRefused, match="uid 1815 on this node, not 1816"):
+            unix_user.identity_of(order, allow_scripts=True)
 
 
 def test_a_script_without_a_user_of_its_own_is_refused(node, serve):

@@ -39,6 +39,11 @@ def test_a_directory_that_is_searched():
     assert (one.filter, one.login_attributes) == ("(uid={user})", ("uid",))
     assert one.bind_password == "s3cret" and "s3cret" not in repr(found)
     assert (one.sign_up, one.match_usernames) == ("mapped", False)
+    assert (one.unix_user_claim, one.unix_uid_claim) == ("", "")
+    posix = read({"LDAP_UNIX_UID_ATTRIBUTE": "uidNumber"}).directory
+    assert (posix.unix_user_claim, posix.unix_uid_claim) == ("uid", "uidNumber")
+    wrong = read({"LDAP_UNIX_USER_ATTRIBUTE": "u id"}).problems
+    assert wrong == ("LDAP_UNIX_USER_ATTRIBUTE: u id is not the name of one",)
     assert one.folds_case and not one.plain_over_network
 
 
