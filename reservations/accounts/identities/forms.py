@@ -84,6 +84,11 @@ class MappingRowForm(PlainForm):
 class MappingRows(forms.BaseFormSet):  # type: ignore[type-arg]
     """All rows of a provider."""
 
+    default_error_messages = {
+        "missing_management_form": gettext_lazy("Load the page again."),
+        "too_many_forms": gettext_lazy("These are too many rows."),
+    }
+
     def clean(self) -> None:
         """Refuse the same value twice for a group."""
         seen = set()

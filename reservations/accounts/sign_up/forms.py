@@ -120,6 +120,11 @@ class DomainRowForm(PlainForm):
 class DomainRows(forms.BaseFormSet):  # type: ignore[type-arg]
     """All rows of the list."""
 
+    default_error_messages = {
+        "missing_management_form": gettext_lazy("Load the page again."),
+        "too_many_forms": gettext_lazy("These are too many rows."),
+    }
+
     def clean(self) -> None:
         """Refuse the same domain twice."""
         seen = set()
