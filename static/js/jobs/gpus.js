@@ -32,7 +32,7 @@ class GpuRow {
     drawStateChip(this.chip, cell.state);
     setClass(this.node, `job-gpu state-${cell.state.key}`);
     // Nothing measures a Gpu of Slurm: it has a state and no figures.
-    for (const part of [this.spark, this.figures, this.meter]) part.hidden = isSlurm(cell.info);
+    for (const part of [this.spark, this.figures, this.meter]) part.toggleAttribute("hidden", isSlurm(cell.info));
     if (isSlurm(cell.info)) return;
     drawSparkline(this.spark, cell);
     setText(this.util, gettext("{percent} utilization", { percent: pct(cell.row?.utilPct) }));
