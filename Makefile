@@ -30,7 +30,7 @@ test: ## Run the whole suite: SQLite, then PostgreSQL where it is installed (ARG
 	@sh deploy/setup.sh test
 	@exec $(PYTHON_VENV) -m tests.run $(ARGS)
 
-check: ## Check format, lint, types, import contracts and migrations; all, then fail
+check: ## Check format, lint, types, import contracts, migrations and docs; all, then fail
 	@$(SETUP) check
 	@status=0; made=$$(mktemp -d); \
 	$(PYTHON_VENV) -m ruff format --check . || status=1; \
@@ -38,6 +38,7 @@ check: ## Check format, lint, types, import contracts and migrations; all, then 
 	$(PYTHON_VENV) -m mypy . || status=1; \
 	.venv/bin/lint-imports || status=1; \
 	GPUPORTAL_VAR="$$made" $(PYTHON_VENV) manage.py makemigrations --check --dry-run || status=1; \
+	$(PYTHON_VENV) -m sphinx -W --keep-going -q -b dummy -d "$$made/docs" docs "$$made" || status=1; \
 	rm -rf "$$made"; exit $$status
 
 format: ## Put every Python file into the house's format
