@@ -23,11 +23,12 @@ from placement.protocol.node_refusals import OrderRefused
 from placement.protocol.rendezvous import MOST_NODES, Meeting, StartCheckpoint
 from telemetry.protocol.codec import Malformed, decode, read_exact
 
-VERSION = 4
+VERSION = 5
 SINCE: dict[int, dict[str, Any]] = {
     2: {"meeting": None, "checkpoints": [], "carry_most_bytes": 0},
     3: {"key": "", "resume_key": ""},
     4: {"slurm": None},
+    5: {"beside_sha256": ""},
 }
 """The fields that each version added, and the meaning if they are left out. A command
 is written in the lowest version that can hold it, so that a node with an older worker
@@ -153,6 +154,8 @@ class Order:
     """The key of ``resume_job``."""
     slurm: SlurmPlace | None = None
     """None: the node itself runs the Job."""
+    beside_sha256: Text = ""
+    """Hash of the files beside the script, which are fetched like it; "": none."""
 
     def __post_init__(self) -> None:
         if self.expires_at > self.deadline_at and self.kind is OrderKind.START:

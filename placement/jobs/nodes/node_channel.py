@@ -24,6 +24,7 @@ from placement.jobs.nodes import job_worker, log_store
 from placement.jobs.plan_files import files_for_job
 from placement.models import Job, JobPart, JobQuerySet
 from placement.protocol import signing
+from placement.protocol.launchers import beside_bytes
 from placement.protocol.node_http import (
     BOOT_HEADER,
     FILE_PIECE_BYTES,
@@ -135,6 +136,16 @@ def files(request: HttpRequest, node: Node, *, pk: int) -> HttpResponse:
     if job is None or job.plan is None:
         return refused("not-found", "no files of such a job here")
     return _with_sum(files_for_job(job.plan))
+
+
+@for_nodes("GET")
+def beside(request: HttpRequest, node: Node, *, pk: int) -> HttpResponse:
+    """Send the files beside a Job's script as one JSON object, path to text."""
+    jobs = _jobs_on_node(node).filter(pk=pk, kind=Job.Kind.SCRIPT)
+    job = jobs.select_related("script_folder").first()
+    if job is None or job.script_folder is None:
+        return refused("not-found", "no files beside the script of such a job here")
+    return _with_sum(beside_bytes(job.script_folder.files))
 
 
 def _jobs_on_node(node: Node) -> JobQuerySet:
