@@ -87,6 +87,7 @@ def job_show(request: HttpRequest, pk: int) -> HttpResponse:
             "log_size": size,
             "only_lines": ended and not size and bool(lines),
             "empty_words": _stored_log(job, part, lines)["empty_words"],
+            "beside": sorted(job.script_folder.files) if job.script_folder else [],
             "settings": sorted(job.recipe_settings.items()),
             "usage": job_usage(job, now=timezone.now()),
             "usage_so_far": not ended,
