@@ -8,6 +8,7 @@ import ast
 import os
 import re
 import subprocess
+from pathlib import Path
 
 from gpuportal_client.listing import text as shown
 from gpuportal_client.portal_api import Refused
@@ -84,10 +85,11 @@ class ScriptFolder:
             self._chosen.add(one)
             self._read(one)
             return
+        # os.walk follows no link to a folder.
         for folder, inner, names in os.walk(self.root / name):
             inner[:] = [one for one in inner if not one.startswith((".", "__"))]
             for each in names:
-                one = os.path.relpath(os.path.join(folder, each), self.root)
+                one = (Path(folder) / each).relative_to(self.root).as_posix()
                 if each.startswith(".") or not self._may_be_sent(one):
                     continue
                 try:
@@ -127,19 +129,18 @@ class ScriptFolder:
 
     def _is_there(self, word):
         inside = not word.startswith(("..", "/", "."))
-        return inside and os.path.isfile(os.path.join(self.root, word))
+        return inside and is_file(self.root / word)
 
     def _may_be_sent(self, path):
-        """Return whether a file may be sent. If it is there and not: note the reason."""
-        place = os.path.join(self.root, path)
-        if not os.path.isfile(place):
+        """Return whether a file may be sent. If not, and it is there: note why."""
+        place = self.root / path
+        if not is_file(place):
             return False
-        real = os.path.realpath(place)
-        if os.path.commonpath([real, self.root]) != str(self.root):
+        if self.root not in place.resolve().parents:
             self.left_out[path] = "is a link out of the folder"
         elif not all(PATH_PART.fullmatch(part) for part in path.split("/")):
             self.left_out[path] = "has a name that the portal does not take"
-        elif os.path.getsize(place) > MOST_BYTES:
+        elif place.stat().st_size > MOST_BYTES:
             self.left_out[path] = f"is larger than 1 MiB. {ADVICE}"
         else:
             return True
@@ -156,8 +157,7 @@ class ScriptFolder:
             raise
 
     def _note_elsewhere(self, name):
-        beside, here = os.path.join(self.root, name), os.path.join(os.getcwd(), name)
-        if not is_module(beside) and is_module(here):
+        if not is_module(self.root / name) and is_module(Path.cwd() / name):
             self.left_out[name] = ELSEWHERE
 
     def _ignored(self):
@@ -188,7 +188,15 @@ class ScriptFolder:
 
 def is_module(path):
     """Return whether there is a module or a package of that path."""
-    return os.path.isfile(f"{path}.py") or os.path.isfile(f"{path}/__init__.py")
+    return is_file(path.with_name(f"{path.name}.py")) or is_file(path / "__init__.py")
+
+
+def is_file(path):
+    """Return whether there is a file of that path, which may be any text."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # too long, or with a NUL
+        return False
 
 
 def imported(tree, package):
