@@ -16,6 +16,7 @@ import kombu.exceptions
 from placement.models import Refinement
 from placement.planner.model.adaptation import adapted
 from placement.planner.model.spec import ModelSpec
+from placement.planner.model.well_known import as_published
 from placement.planner.symbolic.case import Case
 from placement.planner.symbolic.child_process import SymbolicFailed
 from placement.planner.symbolic.followed_model import adapted_and_followed
@@ -79,6 +80,7 @@ def planned_model(
         "lora_rank": lora_rank,
         "lora_targets": lora_targets,
     }
+    base = as_published(base, trains=workload.trains)
     if (
         not base.activations_are_a_guess
         or base.source in ("safetensors", "onnx")

@@ -22,6 +22,7 @@ from placement.planner.model.adaptation import (
 from placement.planner.model.sharding import ONE_RANK
 from placement.planner.model.spec import MOST_RATIO as MOST_FLOPS_RATIO
 from placement.planner.model.spec import ModelSpec
+from placement.planner.model.well_known import as_published
 from placement.planner.symbolic.case import Adapter, Case, of_workload
 from placement.planner.symbolic.child_process import SymbolicFailed, run
 from placement.planner.values.humanize import gib
@@ -64,6 +65,7 @@ def adapted_and_followed(
         workload, path, follow: as for `followed`.
         weights, lora_rank, lora_targets: as for `adapted`.
     """
+    base = as_published(base, trains=workload.trains)
     if model is not None and base.activations_are_a_guess:
         seen = followed(
             adapted(base, lora_rank=lora_rank, lora_targets=lora_targets),
