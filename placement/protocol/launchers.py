@@ -127,8 +127,8 @@ def beside_problem(files: Mapping[str, str]) -> str:
 
     >>> beside_problem({"datautils.py": "", "models/net.py": ""})
     ''
-    >>> beside_problem({"../train.py": ""})
-    "'../train.py' is not a path of names with letters, digits, and inside _ . + -"
+    >>> beside_problem({"../train.py": ""})[:28]
+    "'../train.py' cannot be sent"
     """
     if len(files) > MOST_BESIDE:
         return sentence("at most {most} files can be sent", most=MOST_BESIDE)
@@ -140,8 +140,8 @@ def beside_problem(files: Mapping[str, str]) -> str:
             or not all(PATH_PART.fullmatch(part) for part in parts)
         ):
             return sentence(
-                "{path} is not a path of names with letters, digits, and inside _ . + "
-                "-",
+                "{path} cannot be sent: names have letters, digits and _ . + -, and "
+                "begin with a letter, a digit or _",
                 path=repr(path[:MOST_PATH_CHARACTERS]),
             )
         if parts[0] in TAKEN:

@@ -235,9 +235,9 @@ def test_a_script_imports_the_modules_that_lie_beside_it(node, serve):
     assert [row["path"] for row in found["files"]] == ["models/a.csv"], found
     # The node checks the paths again, and the hash of the signed order.
     for name, why in (
-        ("../a.py", "not a path"),
+        ("../a.py", "cannot be sent"),
         ("results/a", "uses"),
-        ("a\nb", "not a path"),
+        ("a\nb", "cannot be sent"),
     ):
         with pytest.raises(OrderRefused, match=why):
             job_files._beside(beside_bytes({name: ""}))
