@@ -209,8 +209,8 @@ def _grace_seconds() -> int:
 def _stored_log(job: Job, part: int, lines: list[str]) -> dict[str, object]:
     """Return how much of a log is stored, and what its panel says without a log.
 
-    A node reports the end of a Job before it has uploaded the log. It tries for
-    KEPT_DAYS.
+    A node reports the end of a Job before it has uploaded the log, which takes several
+    requests. It tries for KEPT_DAYS.
 
     Args:
         part: of a Job over several nodes.
@@ -221,8 +221,7 @@ def _stored_log(job: Job, part: int, lines: list[str]) -> dict[str, object]:
     size = log_store.size(job, part=part)
     is_awaited = (
         job.ended_at is not None
-        and bool(written or lines)
-        and not size
+        and (size < written or (bool(lines) and not size))
         and not log_store.note(job)
         and timezone.now() - job.ended_at < timedelta(days=KEPT_DAYS)
     )

@@ -109,7 +109,7 @@ class ScriptFolder:
         sizes = {path: len(text.encode()) for path, text in self.files.items()}
         total = sum(sizes.values())
         if len(sizes) > MOST_FILES or total > MOST_BYTES:
-            large = ", ".join(sorted(sizes, key=sizes.get)[:-4:-1])
+            large = ", ".join(sorted(sizes, key=sizes.__getitem__)[:-4:-1])
             raise Refused(
                 f"{len(sizes)} files of {total / 2**20:.1f} MiB belong to {self.name}, "
                 f"and the portal takes {MOST_FILES} and 1 MiB (the largest: {large}). "

@@ -193,7 +193,9 @@ def log(request: HttpRequest, node: Node, *, pk: int) -> HttpResponse:
     if part is not None:
         JobPart.objects.filter(pk=part.pk).update(log_bytes=size)
     if attempt == job.attempt and (part is None or part.number == 0):
-        Job.objects.filter(pk=pk, attempt=attempt).update(log_bytes=size)
+        rows = Job.objects.filter(pk=pk, attempt=attempt)
+        # The end of a Job tells the whole size, which its last pieces reach later.
+        rows.filter(Q(ended_at=None) | Q(log_bytes__lt=size)).update(log_bytes=size)
     return JsonResponse({"size": size})
 
 
