@@ -24,8 +24,8 @@ from placement.planner.values.objective import Objective
 from placement.planner.values.plan import LeftOut, Plan, RejectedStrategy, Shard
 from placement.planner.values.workload import Workload
 from placement.plans import service as planning
-from placement.plans.code_following import planned_model
 from placement.plans.model_registry import chosen_spec, parse_model
+from placement.plans.planned_model import planned_model
 from placement.plans.refinement import config_of
 from placement.plans.saved_plans import plan_archive, visible_plan
 from placement.plans.service import make_plans, save_plan, soonest_plans

@@ -17,8 +17,8 @@ from placement.planner.model.spec import ModelSpec
 from placement.planner.values.errors import BadInput
 from placement.planner.values.workload import Workload
 from placement.plans.available_gpus import site_cards
-from placement.plans.code_following import planned_model
 from placement.plans.model_registry import chosen_spec, parse_model
+from placement.plans.planned_model import planned_model
 from placement.plans.refinement import config_of
 from reservations.rules.errors import TooFast
 from reservations.web.rate_limits import check_rate

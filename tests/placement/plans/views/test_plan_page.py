@@ -20,7 +20,7 @@ from placement.planner.model.files.tensor_inventory import (
 from placement.planner.search.memory_savings import PlanLimits
 from placement.planner.symbolic.followed_model import adapted_and_followed
 from placement.planner.values.workload import Workload
-from placement.plans import code_following
+from placement.plans import planned_model
 from placement.plans.views import plan_page, plan_request
 from reservations.booking.service import book
 from reservations.rules.lifecycle import State
@@ -484,7 +484,7 @@ def test_an_unknown_family_is_planned_with_the_operations_of_its_code(
 ):
     """As by the command. Until a worker has followed the code, the page says so."""
     sent = []
-    monkeypatch.setattr(code_following.refine, "delay", sent.append)
+    monkeypatch.setattr(planned_model.refine, "delay", sent.append)
     shapes = [TensorInfo(f"layers.{n}.weight", (512, 512), "fp32") for n in range(4)]
     spec = spec_from_inventory(shapes, name="x", source="config.json")
     model = RegisteredModel.objects.create(

@@ -1,6 +1,6 @@
 """Compare calls of a served language model through the portal's door with direct ones.
 
-    python -m bench.language_model_door --url http://127.0.0.1:8010/serve/132/v1
+    python -m bench.tunnel.language_model_calls --url http://127.0.0.1:8010/serve/132/v1
         --socket <NODE_DIR>/jobs/132-1-<key>/text.sock --model tiny-llama [--calls 200]
         [--tokens 8]
 
