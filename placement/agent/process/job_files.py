@@ -7,6 +7,7 @@ Job's user.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 from collections.abc import Callable
@@ -113,7 +114,11 @@ def _write_inside(
     """Write a file of the Job's user below its folder, and the folders on its path.
 
     Each step uses the descriptor of a real folder, so no link is followed, even if
-    another process of the user puts one there meanwhile.
+    another process of the user puts one there meanwhile. A new folder is handed over
+    only if it is the one that was made: nobody else can move a folder of root here.
+
+    Raises:
+        OSError: another process of the user interferes.
     """
     *folders, last = name.split("/")
     handle = os.open(work, FOLDER)
@@ -127,6 +132,8 @@ def _write_inside(
             os.close(handle)
             handle = inner
             if made and identity is not None:
+                if os.fstat(handle).st_uid != os.geteuid():
+                    raise OSError(errno.EEXIST, "was replaced meanwhile", folder)
                 os.fchown(handle, identity.uid, identity.gid)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
         with os.fdopen(os.open(last, flags, 0o600, dir_fd=handle), "wb") as file:
