@@ -97,6 +97,7 @@ urlpatterns = [
     path("node/v1/ssh", ssh_channel.ssh_access, name="node-ssh"),
     path("node/v1/jobs/<int:pk>/script", node_channel.script, name="node-script"),
     path("node/v1/jobs/<int:pk>/files", node_channel.files, name="node-files"),
+    path("node/v1/jobs/<int:pk>/beside", node_channel.beside, name="node-beside"),
     path("node/v1/jobs/<int:pk>/log", node_channel.log, name="node-log"),
     path(
         "node/v1/jobs/<int:pk>/checkpoint",

@@ -7,6 +7,7 @@
         deadline.json  the Reservation's end, when it has moved since the order
         stop.json      the reason of a stop (written before the shim gets TERM)
         reported.json  the facts that the web has received
+        beside.json    the paths of the files beside the script, which are no results
         size.json      the folder's size on the disk, and when it was measured
         lock           held by the shim as long as it lives
         status.room, stop.room    reserved space for these files on a full disk
@@ -40,6 +41,8 @@ from placement.protocol.commands import Order
 NAME = re.compile(r"(\d{1,18})-(\d{1,9})(?:-([0-9a-f]{1,32}))?")
 RESULTS = "results"
 """The folder in a Job's own folder whose files are uploaded when it has ended."""
+BESIDE = "beside"
+"""Name of the file with the paths of the files beside a script."""
 ENDS = frozenset({"exited", "refused", "lost"})
 """Events after which nothing of an attempt runs."""
 LAST_LINES = 60

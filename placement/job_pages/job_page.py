@@ -88,6 +88,7 @@ def job_show(request: HttpRequest, pk: int) -> HttpResponse:
             "log_size": size,
             "only_lines": ended and not size and bool(lines),
             "empty_words": _stored_log(job, part, lines)["empty_words"],
+            "beside": sorted(job.script_folder.files) if job.script_folder else [],
             "settings": sorted(job.recipe_settings.items()),
             "usage": job_usage(job, now=timezone.now()),
             "by_slurm": job.node.engine == Node.Engine.SLURM,
@@ -210,8 +211,8 @@ def _grace_seconds() -> int:
 def _stored_log(job: Job, part: int, lines: list[str]) -> dict[str, object]:
     """Return how much of a log is stored, and what its panel says without a log.
 
-    A node reports the end of a Job before it has uploaded the log. It tries for
-    KEPT_DAYS.
+    A node reports the end of a Job before it has uploaded the log, which takes several
+    requests. It tries for KEPT_DAYS.
 
     Args:
         part: of a Job over several nodes.
@@ -222,8 +223,7 @@ def _stored_log(job: Job, part: int, lines: list[str]) -> dict[str, object]:
     size = log_store.size(job, part=part)
     is_awaited = (
         job.ended_at is not None
-        and bool(written or lines)
-        and not size
+        and (size < written or (bool(lines) and not size))
         and not log_store.note(job)
         and timezone.now() - job.ended_at < timedelta(days=KEPT_DAYS)
     )

@@ -1,5 +1,6 @@
 """The form that launches a Job in one of the User's Reservations."""
 
+import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -168,6 +169,7 @@ def _words_of(job: Job | None) -> dict[str, object]:
         "name": job.name,
         "what": job.recipe or SCRIPT,
         "script": job.script,
+        "beside": json.dumps(job.script_folder.files) if job.script_folder else "",
         "arguments": shlex.join(job.arguments),
         "launcher": job.started_with,
         "environment_folder": job.environment_folder,
@@ -363,6 +365,7 @@ def _launch_values(form: LaunchForm) -> dict[str, Any]:
         "recipe": "" if script else data["what"],
         "recipe_settings": {} if script else form.recipe_settings,
         "script": data["script"].replace("\r\n", "\n") if script else "",
+        "files": data["beside"] if script else {},
         "arguments": data["arguments"] if script else [],
         "launcher": data["launcher"] if script else "",
         "environment_folder": data["environment_folder"] if script else "",

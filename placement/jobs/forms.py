@@ -30,12 +30,15 @@ from placement.protocol.launchers import MOST_FOLDER_CHARACTERS, Launcher
 from placement.rules.job_refusals import StrategyNotRunnable
 from placement.rules.rebalance_policy import RestartMode
 from placement.rules.sweep import Sweep, read_sweep
+from telemetry.protocol.codec import Malformed, decode
 from telemetry.protocol.gpu_cards import GpuCard
 from telemetry.web.local_time_field import LocalTimeField
 from telemetry.web.plain_forms import PlainForm
 from telemetry.web.translation import translated
 
 MOST_SCRIPT_CHARACTERS = 256 * 1024
+MOST_BESIDE_CHARACTERS = 2 * 2**20
+"""Of the files beside a script as JSON, which is longer than their text."""
 SCRIPT = "script"
 OF_SETTING = "recipe_settings."
 Choices = Sequence[tuple[int, str]]
@@ -88,6 +91,9 @@ class LaunchForm(GapFields):
     )
     script = forms.CharField(
         required=False, max_length=MOST_SCRIPT_CHARACTERS, strip=False
+    )
+    beside = forms.CharField(
+        required=False, max_length=MOST_BESIDE_CHARACTERS, strip=False
     )
     arguments = forms.CharField(required=False, max_length=4000)
     launcher = forms.ChoiceField(
@@ -149,6 +155,20 @@ class LaunchForm(GapFields):
         except LaunchInvalid as wrong:
             raise forms.ValidationError(wrong.fields["sweep"]) from None
 
+    def clean_beside(self) -> dict[str, str]:
+        """Read the files beside the script, texts by path as JSON.
+
+        Raises:
+            ValidationError: it is something else.
+        """
+        text = self.cleaned_data["beside"]
+        try:
+            return decode(dict[str, str], text) if text else {}
+        except Malformed as error:
+            raise forms.ValidationError(
+                gettext_lazy("cannot be read: %(error)s") % {"error": error}
+            ) from None
+
     def clean_arguments(self) -> list[str]:
         """Split the arguments like a shell.
 
@@ -195,6 +215,7 @@ class LaunchForm(GapFields):
             recipe = RECIPES.get(str(self.data.get("what")))
             self.add_error(None, _wrong_setting(recipe, field.removeprefix(OF_SETTING)))
         else:
+            field = "beside" if field == "files" else field
             self.add_error(field if field in self.fields else None, text)
 
     def inputs(self, recipe: Recipe) -> list[SettingInput]:

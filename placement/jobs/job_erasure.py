@@ -24,6 +24,7 @@ from placement.models import (
     MoveDecision,
     PlacementPolicy,
     RegisteredModel,
+    ScriptFolder,
     ServedModel,
     StoredPlan,
     WaitingLaunch,
@@ -68,11 +69,13 @@ def forget(*, user: User, names: PersonNames) -> None:
     jobs.update(
         name=_numbered("job"),
         script="",
+        script_folder=None,
         arguments=[],
         environment_folder="",
         last_lines=[],
         reason="",
     )
+    ScriptFolder.objects.filter(owner=user).delete()
     JobPart.objects.filter(job__in=numbers).update(last_lines=[], reason="")
     CarriedCheckpoint.objects.filter(job__in=numbers).update(
         state=CarriedCheckpoint.State.DROPPED, reason=""

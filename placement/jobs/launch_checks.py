@@ -31,6 +31,7 @@ from placement.protocol.job_parts import gpus_by_node
 from placement.protocol.launchers import (
     MOST_FILES_BYTES,
     Launcher,
+    beside_problem,
     environment_problem,
     why_not_on_nodes,
 )
@@ -54,6 +55,7 @@ def checked_form(
     restart: str,
     launcher: str = "",
     environment_folder: str = "",
+    files: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Return the fields of the row. Raises LaunchInvalid with every invalid one."""
     problems: dict[str, str] = {}
@@ -77,6 +79,8 @@ def checked_form(
             )
         if script:
             problems["script"] = sentence("a ready recipe takes no script")
+        if files:
+            problems["files"] = sentence("a ready recipe takes no files")
         if launcher:
             problems["launcher"] = sentence("a ready recipe takes no launcher")
         if environment_folder:
@@ -93,6 +97,8 @@ def checked_form(
             problems["launcher"] = sentence("must be one of {ways}", ways=ways)
         if why := environment_problem(environment_folder):
             problems["environment_folder"] = why
+        if why := beside_problem(files or {}):
+            problems["files"] = why
         checked |= {"script": script, "arguments": list(arguments)}
         checked |= {"started_with": launcher, "environment_folder": environment_folder}
     else:

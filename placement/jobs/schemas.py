@@ -36,6 +36,9 @@ class NewJob(Schema):
     recipe: str = ""
     recipe_settings: dict[str, Any] = {}
     script: str = ""
+    files: dict[str, str] = {}
+    """Of a script: text files in its folder, by relative path, such as modules that it
+    imports. At most 200 and 1 MiB."""
     arguments: list[str] = []
     launcher: str = ""
     """Of a script: python, torchrun, accelerate or deepspeed. "": it starts itself."""
@@ -96,6 +99,7 @@ class NewJob(Schema):
             "recipe": self.recipe,
             "recipe_settings": self.recipe_settings,
             "script": self.script,
+            "files": self.files,
             "arguments": self.arguments,
             "launcher": self.launcher,
             "environment_folder": self.environment_folder,

@@ -4,6 +4,7 @@ The tick derives from the database what should run, so nothing is lost if the br
 loses its data.
 """
 
+import hashlib
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -24,7 +25,7 @@ from placement.jobs.launch_checks import (
 )
 from placement.jobs.nodes import checkpoint_relay, job_nodes, job_worker
 from placement.jobs.predecessor import checked_predecessor
-from placement.models import Job, StoredPlan
+from placement.models import Job, ScriptFolder, StoredPlan
 from placement.planner.launch.execution import RUNNABLE_STRATEGIES, why_not
 from placement.planner.launch.recipes import (
     BY_TORCHRUN,
@@ -36,6 +37,7 @@ from placement.planner.launch.recipes import (
     with_planned_sizes,
 )
 from placement.planner.values.errors import LaunchInvalid
+from placement.protocol.launchers import FILES, beside_bytes
 from placement.rules.job_refusals import (
     JobOver,
     PlanElsewhere,
@@ -70,6 +72,7 @@ def launch_in(
     recipe: str = "",
     recipe_settings: Mapping[str, object] | None = None,
     script: str = "",
+    files: Mapping[str, str] | None = None,
     arguments: Sequence[str] = (),
     launcher: str = "",
     environment_folder: str = "",
@@ -89,6 +92,7 @@ def launch_in(
 
     Args:
         node: the node, if the Reservation has Gpus on several.
+        files: texts beside a script, by relative path (``launchers.beside_problem``).
         launcher, environment_folder: of a script (``protocol.launchers``).
         restart: how it may be restarted (``rebalance_policy.RestartMode``). "": not.
         gpu_count: how many Gpus it needs. None: all of the Reservation on its node.
@@ -104,11 +108,14 @@ def launch_in(
         JobRefusal: the rules refuse it.
     """
     words = (name, kind, recipe, recipe_settings or {}, script, arguments)
-    checked = checked_form(*words, restart, launcher, environment_folder)
+    checked = checked_form(*words, restart, launcher, environment_folder, files)
     reservation = locked_usable_reservation(
         user, reservation_id, now, for_gap="backfill" in marks
     )
     plan = _plan_of(user, plan_id, kind, launcher)
+    if plan is not None and (taken := sorted({*FILES} & {*(files or {})})):
+        why = sentence("{name} is a file of the plan", name=taken[0])
+        raise LaunchInvalid({"files": why})
     where = _node_of_job(reservation, plan, node)
     check_counts(reservation, where, gpu_count, retries, retry_failed)
     _check_rights(user, reservation, where, checked, may_move=may_move)
@@ -134,9 +141,21 @@ def launch_in(
             user, resume_from, where, kind=kind, recipe=recipe
         ),
         created_at=now,
+        script_folder=_script_folder(user, files),
         **marks,
         **checked,
     )
+
+
+def _script_folder(user: User, files: Mapping[str, str] | None) -> ScriptFolder | None:
+    """Store the files beside a script once for all Jobs of a User that have them."""
+    if not files:
+        return None
+    digest = hashlib.sha256(beside_bytes(files)).hexdigest()
+    folder, _ = ScriptFolder.objects.get_or_create(
+        owner=user, sha256=digest, defaults={"files": dict(files)}
+    )
+    return folder
 
 
 launch = transaction.atomic(durable=True)(launch_in)

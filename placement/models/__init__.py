@@ -8,6 +8,7 @@ from placement.models.jobs import (
     JobEvent,
     JobQuerySet,
     LogDropped,
+    ScriptFolder,
 )
 from placement.models.language_model_endpoints import (
     LanguageModelEndpoint,
@@ -49,6 +50,7 @@ __all__ = [
     "Refinement",
     "RegisteredModel",
     "ResultFile",
+    "ScriptFolder",
     "ServedModel",
     "StoredPlan",
     "StoredPlanQuerySet",

@@ -79,6 +79,26 @@ class JobQuerySet(models.QuerySet["Job"]):
         ).exclude(kind__in=Job.Kind.endless())
 
 
+class ScriptFolder(models.Model):
+    """The text files that lie beside a script, shared by the Jobs that have them."""
+
+    owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT)
+    sha256 = models.CharField(max_length=64, help_text="Of the files as JSON.")
+    files = models.JSONField(help_text="Texts by relative path.")
+    created_at = models.DateTimeField(default=timezone.now)
+
+    class Meta:
+        ordering = ["-created_at"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["owner", "sha256"], name="placement_scriptfolder_once"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{len(self.files)} files"
+
+
 class JobArray(models.Model):
     """Jobs that differ only in some parameters, launched together (Slurm: array)."""
 
@@ -125,6 +145,14 @@ class Job(models.Model):
     kind = models.CharField(max_length=10, choices=Kind)
     recipe = models.CharField(max_length=40, blank=True)
     script = models.TextField(blank=True)
+    script_folder = models.ForeignKey(
+        ScriptFolder,
+        null=True,
+        blank=True,
+        on_delete=models.PROTECT,
+        related_name="jobs",
+        help_text="The files beside the script.",
+    )
     arguments = models.JSONField(
         default=list, blank=True, help_text="argv after the script"
     )

@@ -17,7 +17,6 @@ from placement.jobs.forms import MOST_DAYS_AHEAD, most_days_ahead
 from placement.models import StoredPlan
 from placement.planner.launch.files import launch_files
 from placement.planner.memory.estimate import Estimate, estimate
-from placement.planner.model.adaptation import adapted
 from placement.planner.model.spec import ModelSpec
 from placement.planner.search.card_support import cards_of, completed_workload
 from placement.planner.values.errors import BadInput
@@ -26,6 +25,8 @@ from placement.planner.values.plan import LeftOut, Plan, RejectedStrategy, Shard
 from placement.planner.values.workload import Workload
 from placement.plans import service as planning
 from placement.plans.model_registry import chosen_spec, parse_model
+from placement.plans.planned_model import planned_model
+from placement.plans.refinement import config_of
 from placement.plans.saved_plans import plan_archive, visible_plan
 from placement.plans.service import make_plans, save_plan, soonest_plans
 from reservations.models import User
@@ -243,12 +244,16 @@ def plan_make(request: HttpRequest, body: NewPlan) -> PlanSetAnswer:
         reservation_id=body.reservation,
     )
     workload = completed_workload(body.workload, cards_of(offered.offers))
-    spec = adapted(
+    spec = planned_model(
         _chosen(user, body, now),
+        workload,
+        config=lambda: body.config or config_of(user, body.model, body.model_id),
         weights=body.weights,
         lora_rank=body.lora_rank,
         lora_targets=body.lora_targets,
-    )
+        user=user,
+        now=now,
+    ).spec
     if body.max_gpus is not None and body.max_gpus < 1:
         raise BadInput({"max_gpus": sentence("must be at least 1")})
     if body.wish == "soonest" and body.reservation is None:

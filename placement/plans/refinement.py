@@ -68,9 +68,17 @@ def refine(
             "this portal has no torch to follow a model with: closed form only"
         )
         raise BadInput({"refine": detail})
-    config = _config(user, well_known, model_id)
+    config = config_of(user, well_known, model_id)
     case = of_workload({"config": config}, {}, workload, replicas=replicas)
-    case = replace(case, adapter=adapter)
+    return ask(replace(case, adapter=adapter), user=user, now=now)
+
+
+def ask(case: Case, *, user: User, now: datetime) -> tuple[Refinement, bool]:
+    """Return the Refinement of a Case, and whether it must be sent.
+
+    Raises:
+        BadInput: this User has too many open ones.
+    """
     key = key_of(case)
     with transaction.atomic(durable=True):
         row = Refinement.objects.select_for_update().filter(key=key).first()
@@ -105,6 +113,11 @@ def refine(
         old = Refinement.objects.exclude(state__in=Refinement.OPEN)[MOST_KEPT:]
         Refinement.objects.filter(pk__in=[one.pk for one in old]).delete()
     return row, True
+
+
+def stored(case: Case) -> Refinement | None:
+    """Return the Refinement of a Case. None: nobody has asked for it."""
+    return Refinement.objects.filter(key=key_of(case)).first()
 
 
 def compute_refinement(*, refinement_id: int, clock: Callable[[], datetime]) -> str:
@@ -212,7 +225,7 @@ def _version(package: str) -> str:
         return ""
 
 
-def _config(user: User, well_known: str, model_id: int | None) -> Mapping[str, Any]:
+def config_of(user: User, well_known: str, model_id: int | None) -> Mapping[str, Any]:
     """Return the config.json of a choice.
 
     Raises:

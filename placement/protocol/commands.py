@@ -28,7 +28,7 @@ SINCE: dict[int, dict[str, Any]] = {
     2: {"meeting": None, "checkpoints": [], "carry_most_bytes": 0},
     3: {"key": "", "resume_key": ""},
     4: {"slurm": None},
-    5: {"unix_uid": 0},
+    5: {"unix_uid": 0, "beside_sha256": ""},
 }
 """The fields that each version added, and the meaning if they are left out. A command
 is written in the lowest version that can hold it, so that a node with an older worker
@@ -156,6 +156,8 @@ class Order:
     """None: the node itself runs the Job."""
     unix_uid: Count = 0
     """That ``unix_user`` must have; 0: unknown."""
+    beside_sha256: Text = ""
+    """Hash of the files beside the script, which are fetched like it; "": none."""
 
     def __post_init__(self) -> None:
         if self.expires_at > self.deadline_at and self.kind is OrderKind.START:

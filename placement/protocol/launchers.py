@@ -8,7 +8,7 @@ Options: torch 2.13 "torchrun", accelerate 1.15 "accelerate launch --help", Deep
 import base64
 import json
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -40,6 +40,15 @@ FILES = {
 }
 """Files of a Plan in the Job's folder -> the environment variable with the path."""
 MOST_FILES_BYTES = 2**20
+"""Size of the JSON text of a Plan's files, and of those beside a script."""
+MOST_BESIDE = 200
+"""Files that can lie beside a script."""
+MOST_PATH_CHARACTERS = 200
+MOST_PATH_PARTS = 8
+PATH_PART = re.compile(r"\w[\w.+-]{0,99}")
+"""A name in the path of a file beside a script: no dot, space or dash comes first."""
+TAKEN = ("script", "results", "checkpoint")
+"""The portal's own names in the folder of a script's Job."""
 MOST_FOLDER_CHARACTERS = 300
 CONDA_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,99}")
 REQUIREMENTS = (".txt", ".in")
@@ -106,6 +115,54 @@ def script_command(
     if launcher is Launcher.DEEPSPEED:
         return [*_deepspeed(ranks), *words, *_deepspeed_config(ranks, arguments)]
     return ["python", *words]
+
+
+def beside_problem(files: Mapping[str, str]) -> str:
+    """Return why files cannot lie beside a script; "" if they can.
+
+    Web and node both check, because the node writes the files as the Job's user.
+
+    Args:
+        files: texts by path, relative to the script's folder, with slashes.
+
+    >>> beside_problem({"datautils.py": "", "models/net.py": ""})
+    ''
+    >>> beside_problem({"../train.py": ""})[:28]
+    "'../train.py' cannot be sent"
+    """
+    if len(files) > MOST_BESIDE:
+        return sentence("at most {most} files can be sent", most=MOST_BESIDE)
+    for path in files:
+        parts = path.split("/")
+        if (
+            len(path) > MOST_PATH_CHARACTERS
+            or len(parts) > MOST_PATH_PARTS
+            or not all(PATH_PART.fullmatch(part) for part in parts)
+        ):
+            return sentence(
+                "{path} cannot be sent: names have letters, digits and _ . + -, and "
+                "begin with a letter, a digit or _",
+                path=repr(path[:MOST_PATH_CHARACTERS]),
+            )
+        if parts[0] in TAKEN:
+            return sentence("{name} is a name that the portal uses", name=parts[0])
+        above = ("/".join(parts[:end]) for end in range(1, len(parts)))
+        if clash := next((one for one in above if one in files), ""):
+            return sentence("{path} is a file and a folder", path=clash)
+    try:
+        size = len(beside_bytes(files))
+    except UnicodeEncodeError:
+        return sentence("must be text in UTF-8")
+    if size > MOST_FILES_BYTES:
+        return sentence("they are over 1 MiB: the limit for a node")
+    if any("\0" in text for text in files.values()):
+        return sentence("must be text, without the character NUL")
+    return ""
+
+
+def beside_bytes(files: Mapping[str, str]) -> bytes:
+    """Return the files beside a script as JSON. Equal files have equal bytes."""
+    return json.dumps(files, sort_keys=True, ensure_ascii=False).encode()
 
 
 def programs(launcher: Launcher) -> tuple[str, ...]:

@@ -313,6 +313,7 @@ def _carry_out(row: MoveDecision, now: datetime) -> bool:
         recipe=job.recipe,
         recipe_settings=job.recipe_settings,
         script=job.script,
+        files=job.script_folder.files if job.script_folder else {},
         arguments=job.arguments,
         launcher=job.started_with,
         environment_folder=job.environment_folder,

@@ -68,6 +68,7 @@ def check(user: User, job: Mapping[str, Any]) -> dict[str, Any]:
         wanted.restart,
         wanted.launcher,
         wanted.environment_folder,
+        wanted.files,
     )
     plan = jobs._plan_of(user, wanted.plan, wanted.kind)
     if plan is None and wanted.recipe in BY_TORCHRUN:

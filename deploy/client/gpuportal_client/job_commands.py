@@ -9,10 +9,12 @@ import time
 from pathlib import Path
 
 from gpuportal_client import program
-from gpuportal_client.instants import clock
+from gpuportal_client.booking_commands import own
+from gpuportal_client.instants import clock, span
 from gpuportal_client.listing import JSON_OPTION, facts, show
 from gpuportal_client.portal_api import Refused
 from gpuportal_client.saved_login import portal
+from gpuportal_client.script_folder import WORD, ScriptFolder
 
 FOLLOW_SECONDS = 1.0
 PATIENCE_SECONDS = 1800
@@ -33,6 +35,7 @@ def what_runs(args):
             raise Refused("--set is for --recipe", 2)
         script = Path(args.script)
         text = script.read_text()
+        folder = what_goes_with(script, text, args)
         launcher = args.launcher
         if launcher is None:
             # A #! line says what starts the script. The usual ones of Python only name
@@ -44,12 +47,15 @@ def what_runs(args):
             "name": args.name or script.name,
             "kind": "script",
             "script": text,
+            "files": folder.files,
             "arguments": args.arguments,
             "launcher": "" if launcher == "none" else launcher,
             "environment_folder": environment(args.env),
         }
     if args.env or args.launcher is not None:
         raise Refused("--env and --launcher are for a script", 2)
+    if args.beside or args.alone:
+        raise Refused("--beside and --alone are for a script", 2)
     if args.arguments:
         raise Refused("a recipe has no arguments; use --set NAME=VALUE", 2)
     return {
@@ -58,6 +64,22 @@ def what_runs(args):
         "recipe": args.recipe,
         "recipe_settings": dict(args.set),
     }
+
+
+def what_goes_with(script, text, args):
+    """Return the files beside a script that are sent. Print them, and what is not."""
+    folder = ScriptFolder(script)
+    for path in args.beside:
+        folder.add(Path(path))
+    if not args.alone:
+        if script.suffix == ".py":
+            folder.add_imports(text)
+        else:
+            folder.add_words(WORD.findall(text))
+        folder.add_words(args.arguments)
+    for line in folder.finish():
+        print(line, file=sys.stderr)
+    return folder
 
 
 def environment(name):
@@ -109,10 +131,14 @@ def export(args):
 def run(args):
     """Start a script or a ready recipe."""
     to = portal()
-    if (args.reservation is None) != args.gaps:
+    if args.reservation is not None and args.gaps:
         raise Refused("give --reservation NUMBER or --gaps", 2)
-    body = what_runs(args) | {
-        "reservation": args.reservation,
+    body = what_runs(args)
+    number = args.reservation
+    if number is None and not args.gaps:
+        number = active_reservation(to)
+    body |= {
+        "reservation": number,
         "gpus": args.gpus,
         "retries": args.retries,
         "retry_failed": args.retry_failed,
@@ -141,6 +167,27 @@ def run(args):
         read_log(to, made["id"], follow=True)
     else:
         print(made["id"])
+
+
+def active_reservation(to):
+    """Return the number of the user's only reservation that runs now, and print it.
+
+    Raises:
+        Refused: there is none, or there are several. They are listed.
+    """
+    rows = [row for row in own(to) if row["state"] == "active"]
+    told = [f"{row['id']:>6}  {span(row)}  {to.cards(row['gpu_ids'])}" for row in rows]
+    if not rows:
+        raise Refused(
+            "none of your reservations runs now. Book one (gp book --hours 8), give "
+            "--reservation NUMBER of a later one, or --gaps",
+            2,
+        )
+    if len(rows) > 1:
+        several = "\n".join(told)
+        raise Refused(f"which one? Give --reservation NUMBER:\n{several}", 2)
+    print(f"in reservation {told[0].strip()}", file=sys.stderr)
+    return rows[0]["id"]
 
 
 def jobs(args):
@@ -324,8 +371,19 @@ def declare(word):
     """Add the commands of this module."""
     runs = word(
         run,
-        reservation={"type": int, "help": "number of the reservation to run in"},
+        reservation={
+            "type": int,
+            "help": "number of the reservation to run in (default: your active one)",
+        },
         name={"default": "", "help": "name of the job"},
+        beside={
+            "action": "append",
+            "default": [],
+            "metavar": "PATH",
+            "help": "send this text file or folder of the script's folder too. Give it "
+            "again for several (default: the modules that a .py file imports)",
+        },
+        alone={"action": "store_true", "help": "send only the script, no modules"},
         gpus={"type": int, "help": "how many of its GPUs (default: all)"},
         retries={"type": int, "default": 0, "help": "restarts if the node fails"},
         retry_failed={

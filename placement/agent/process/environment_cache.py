@@ -56,6 +56,10 @@ LOOK_SECONDS = 0.5
 CHUNK_BYTES = 65_536
 MOST_REASON_CHARACTERS = 300
 END_OF_OUTPUT = b"[end of output]"
+CAUSE = re.compile(rb"(?:Caused by|cause):\s*(.*)")
+"""The line of uv with the cause of its error. The last one is the first cause."""
+WRONG_HASHES = b"THESE PACKAGES DO NOT MATCH THE HASHES"
+"""Of pip's sentence of 300 characters. The package is in the next line."""
 WHOLE, VENV = "whole", "venv"
 ENTRY = re.compile(r"[0-9a-f]{24}-[a-z0-9_]{8}")
 """The name of an environment's folder. Nothing else in the cache is ever removed: it
@@ -290,7 +294,7 @@ def _build_of(source: Path, env: Mapping[str, str]) -> EnvironmentBuild:
                 f"the project {source} has no environment yet, and uv is not installed "
                 f"on this node. Install uv there, or make it: cd {source} && uv sync"
             )
-        words = (uv, "sync", "--frozen", "--no-progress", "--project", str(source))
+        words = (uv, "sync", "--locked", "--no-progress", "--project", str(source))
         contents = project_contents(source)
         return EnvironmentBuild(
             environment_key(b"uv", *contents), source, (words,), contents
@@ -453,8 +457,13 @@ class _BuildOutput:
         line = line.strip()
         if line == END_OF_OUTPUT:  # of the package's own setup, which pip quotes
             self.cause = self.line
-        if line.lower().startswith(b"error"):
+        if WRONG_HASHES in self.line:
+            self.error = b"a hash in the requirements file is not that of the package:"
+            self.cause = line.partition(b" from ")[0]
+        elif line.lower().startswith(b"error"):
             self.error = line
+        elif found := CAUSE.fullmatch(line):
+            self.cause = found[1]
         self.line = line or self.line
 
     def reason(self) -> str:

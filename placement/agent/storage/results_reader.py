@@ -169,8 +169,8 @@ def _found(
 ) -> Iterator[tuple[str, int, str]]:
     """Yield what lies in the results folder, then what lies in a script's own folder.
 
-    Hidden files, links and the kept ones are no results. Nor are those whose name the
-    results folder has.
+    Hidden files, compiled modules, links and the kept ones are no results. Nor are
+    those whose name the results folder has.
     """
     walk = FolderWalk()
     yield from sorted(walk.entries(folder))
@@ -184,7 +184,10 @@ def _found(
         return no_result or not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
     try:
-        yield from sorted(walk.entries(own, is_skipped))
+        for row in sorted(walk.entries(own, is_skipped)):
+            compiled = "__pycache__" in row[0].split("/")
+            if row[2] == TOO_MANY or not (row[0] in there or compiled):
+                yield row
     except OSError as error:
         yield ".", 0, f"cannot be opened: {error.strerror}"
 

@@ -19,7 +19,7 @@ from typing import IO, Any
 from urllib.parse import urlencode
 
 from placement.agent import portal_channel
-from placement.agent.job_folder import RESULTS, JobFolder, NodeView
+from placement.agent.job_folder import BESIDE, RESULTS, JobFolder, NodeView
 from placement.agent.portal_channel import ChannelDown, ChannelRefused
 from placement.agent.process import unix_user
 from placement.agent.process.job_exec import CHECKPOINT, SCRIPT
@@ -80,7 +80,8 @@ class ResultCarrier:
             identity = identity_of(folder)
             limits = self._request_json(folder, "GET")
             own = folder.work if _is_script(folder) else None
-            told = _listing(place, own, identity, limits)
+            beside = folder.read(BESIDE).get("paths", [])
+            told = _listing(place, own, identity, limits, beside)
             if told["files"] or told["left_out"]:
                 wanted = self._request_json(folder, "PUT", json.dumps(told).encode())[
                     "files"
@@ -172,14 +173,16 @@ def _listing(
     own: Path | None,
     identity: UnixIdentity | None,
     limits: dict[str, Any],
+    beside: Sequence[str],
 ) -> dict[str, Any]:
     """List the results, and what a script left in its own folder.
 
     The examples of libraries write to the folder in which they are started. The
-    portal's own files and the checkpoint are no results.
+    portal's own files, the checkpoint and the files ``beside`` the script, which the
+    person sent, are no results.
     """
     numbers = (str(int(limits[name])) for name in ("most_files", "most_bytes"))
-    left = () if own is None else (str(own), SCRIPT, CHECKPOINT, *FILES)
+    left = () if own is None else (str(own), SCRIPT, CHECKPOINT, *FILES, *beside)
     done = subprocess.run(
         _command("list", str(place), *numbers, *left),
         **as_user(identity),

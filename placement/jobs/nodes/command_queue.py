@@ -78,6 +78,7 @@ def start_order(job: Job, *, now: datetime, part: JobPart | None = None) -> Orde
         recipe=None if script else job.recipe,
         settings=job.recipe_settings,
         script_sha256=sha256,
+        beside_sha256=job.script_folder.sha256 if job.script_folder else "",
         launcher=Launcher(job.started_with),
         environment_folder=job.environment_folder,
         files_sha256=_files_sha256(job),

@@ -317,8 +317,12 @@ def tail(job: Job, length: int = TAIL_BYTES, *, part: int = 0) -> LogPiece:
 
 
 def last_lines(job: Job, count: int, *, part: int = 0) -> list[str]:
-    """Return the last lines of the stored log, or those that the node sent live."""
-    if size(job, part=part):
+    """Return the last lines of the stored log, or those that the node sent live.
+
+    After the end the log is stored later than those, which may be in several pieces.
+    """
+    late = job.ended_at is not None and size(job, part=part) < job.log_bytes
+    if size(job, part=part) and not (late and part == 0 and job.last_lines):
         return tail(job, 16 * 1024, part=part).data.splitlines()[-count:]
     return [clean(line) for line in job.last_lines][-count:]
 

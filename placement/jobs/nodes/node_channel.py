@@ -24,6 +24,7 @@ from placement.jobs.nodes import job_worker, log_store
 from placement.jobs.plan_files import files_for_job
 from placement.models import Job, JobPart, JobQuerySet
 from placement.protocol import signing
+from placement.protocol.launchers import beside_bytes
 from placement.protocol.node_http import (
     BOOT_HEADER,
     FILE_PIECE_BYTES,
@@ -137,6 +138,16 @@ def files(request: HttpRequest, node: Node, *, pk: int) -> HttpResponse:
     return _with_sum(files_for_job(job.plan))
 
 
+@for_nodes("GET")
+def beside(request: HttpRequest, node: Node, *, pk: int) -> HttpResponse:
+    """Send the files beside a Job's script as one JSON object, path to text."""
+    jobs = _jobs_on_node(node).filter(pk=pk, kind=Job.Kind.SCRIPT)
+    job = jobs.select_related("script_folder").first()
+    if job is None or job.script_folder is None:
+        return refused("not-found", "no files beside the script of such a job here")
+    return _with_sum(beside_bytes(job.script_folder.files))
+
+
 def _jobs_on_node(node: Node) -> JobQuerySet:
     """Return Jobs that run on a node, or have a part there."""
     parts = JobPart.objects.filter(node=node).values("job")
@@ -182,7 +193,9 @@ def log(request: HttpRequest, node: Node, *, pk: int) -> HttpResponse:
     if part is not None:
         JobPart.objects.filter(pk=part.pk).update(log_bytes=size)
     if attempt == job.attempt and (part is None or part.number == 0):
-        Job.objects.filter(pk=pk, attempt=attempt).update(log_bytes=size)
+        rows = Job.objects.filter(pk=pk, attempt=attempt)
+        # The end of a Job tells the whole size, which its last pieces reach later.
+        rows.filter(Q(ended_at=None) | Q(log_bytes__lt=size)).update(log_bytes=size)
     return JsonResponse({"size": size})
 
 

@@ -26,6 +26,7 @@ SAME = (
     "kind",
     "recipe",
     "script",
+    "script_folder",
     "arguments",
     "started_with",
     "environment_folder",

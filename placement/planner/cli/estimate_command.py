@@ -19,6 +19,7 @@ from placement.planner.cli.json_input import json_from
 from placement.planner.cli.workload_options import add_workload_options, workload_of
 from placement.planner.memory.estimate import estimate, interval
 from placement.planner.model.sharding import Sharding
+from placement.planner.model.well_known import as_published
 from placement.planner.reference.memory_cases import closed_case
 from placement.planner.sandbox.model_source import Source, find
 from placement.planner.symbolic.case import Case, of_workload, partial_input, read_case
@@ -131,7 +132,7 @@ def sharding_of(options: Mapping[str, Any]) -> Sharding:
 def _closed(
     source: Source, workload: Workload, options: Mapping[str, Any]
 ) -> dict[str, Any]:
-    spec = source.closed_spec()
+    spec = as_published(source.closed_spec(), trains=workload.trains)
     began = time.process_time()
     made = estimate(spec, workload, sharding_of(options))
     return {

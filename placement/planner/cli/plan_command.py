@@ -21,19 +21,12 @@ from placement.planner.cli.workload_options import (
     workload_of,
 )
 from placement.planner.launch.files import launch_files
-from placement.planner.model.adaptation import (
-    ALL_LINEAR,
-    adapted,
-    target_names,
-    usual_targets,
-)
 from placement.planner.model.spec import ModelSpec
 from placement.planner.sandbox.model_source import find
 from placement.planner.search import planner
 from placement.planner.search.card_support import cards_of
 from placement.planner.search.memory_savings import PlanLimits
-from placement.planner.symbolic.case import Adapter
-from placement.planner.symbolic.followed_model import followed
+from placement.planner.symbolic.followed_model import adapted_and_followed
 from placement.planner.symbolic.torch_check import torch_installed
 from placement.planner.values.errors import BadInput
 from placement.planner.values.gpu_availability import GpuOffer
@@ -201,25 +194,15 @@ def question_of(options: Mapping[str, Any]) -> Question:
         BadInput: by field.
     """
     source = find(options["source"])
-    spec = source.closed_spec()
-    lora = {"lora_rank": options["lora"], "lora_targets": options["lora_targets"]}
-    if source.model is not None and spec.activations_are_a_guess and torch_installed():
-        # Quantized weights are followed as they are: their activations are the same.
-        adapters = adapted(spec, **lora)
-        seen = followed(
-            adapters,
-            source.model,
-            workload_of(options),
-            path=str(Path.cwd()),
-            adapter=_adapter_of(spec, options),
-        )
-        spec = replace(
-            spec,
-            activation_ratio=seen.activation_ratio,
-            flops_ratio=seen.flops_ratio,
-            notes=seen.notes,
-        )
-    spec = adapted(spec, weights=options["weights"] or "full", **lora)
+    spec = adapted_and_followed(
+        source.closed_spec(),
+        source.model if torch_installed() else None,
+        workload_of(options),
+        weights=options["weights"] or "full",
+        lora_rank=options["lora"],
+        lora_targets=options["lora_targets"],
+        path=str(Path.cwd()),
+    )
     most = options["max_gpus"]
     if most is not None and most < 1:
         raise BadInput({"max-gpus": "must be at least 1"})
@@ -230,18 +213,6 @@ def question_of(options: Mapping[str, Any]) -> Question:
     return Question(
         spec, options, PlanLimits(max_gpus=most, strategies=strategies, **forbidden)
     )
-
-
-def _adapter_of(spec: ModelSpec, options: Mapping[str, Any]) -> Adapter | None:
-    """Return the adapters of the options for the symbolic form. None: there are
-    none.
-    """
-    if not options["lora"]:
-        return None
-    targets = tuple(options["lora_targets"] or usual_targets(spec))
-    if targets == (ALL_LINEAR,):
-        targets = target_names(spec)
-    return Adapter(rank=options["lora"], targets=targets)
 
 
 def plans_for_file(question: Question, offers: Sequence[GpuOffer]) -> PlanSet:

@@ -251,7 +251,8 @@ def _largest_matrix(learns: Sequence[LayerPart], workload: Workload) -> int:
 
 def _logits_bytes(setting: Replaying, layer: LayerSpec) -> int:
     """Return the bytes of a score for each token and word. With a fused loss none
-    stays.
+    stays. Tensor ranks gather the scores for the loss, except those of Megatron
+    (`model_ends.head`).
     """
     shape, workload = setting.spec.shape, setting.workload
     words = ("causal_lm", "masked_lm", "seq2seq_lm")
@@ -259,7 +260,10 @@ def _logits_bytes(setting: Replaying, layer: LayerSpec) -> int:
         return 0
     if workload.loss == "fused":
         return 0
-    vocab = max(1, shape.vocab // setting.cut.tensor_degree)
+    parts = setting.cut.tensor_degree
+    if workload.trains and workload.precision != "megatron_bf16":
+        parts = 1
+    vocab = max(1, shape.vocab // parts)
     return int(setting.tokens("head").count * vocab * widths(workload).compute)
 
 

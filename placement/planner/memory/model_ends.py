@@ -123,6 +123,11 @@ def head(
 
     `in_place_loss`: Megatron's, which makes one fp32 copy of the logits and turns it
     into the softmax and then into the gradient (core/tensor_parallel/cross_entropy.py).
+    Only Megatron's tensor ranks keep their part of the words for the loss. Other ranks
+    gather the logits first: ``"lm_head": "colwise_gather_output"`` in the plans of
+    transformers 5 (models/llama/modeling_llama.py), and
+    ``ColwiseParallel(output_layouts=Replicate())`` in torch's tutorial of tensor
+    parallelism.
     """
     if kind == "masked_lm":
         narrow = shape.embedding_width or shape.hidden
@@ -145,6 +150,9 @@ def head(
     masked = kind == "masked_lm"
     frozen = "embedding" if tied else "head"
     logits = linear(tape, x, width, vocab, bias=masked, component=frozen)
+    if tape.saves and tensor_degree > 1 and not (in_place_loss or fused_loss):
+        whole = logits.elements // vocab * shape.vocab
+        logits = tape.simple([logits], whole, logits.width)
     if shape.final_softcap:
         scaled = tape.simple([logits], logits.elements, logits.width)
         bent = tape.simple([scaled], logits.elements, logits.width, keep_output=True)

@@ -7,7 +7,7 @@ demo recipe can train on a laptop's CPU.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -421,6 +421,33 @@ for _fill in (
 ):
     _fill()
 WELL_KNOWN: Mapping[str, WellKnown] = _BY_NAME
+
+
+MXFP4_FILES = {
+    "quant_method": "mxfp4",
+    "modules_to_not_convert": [
+        *("model.layers.*.self_attn", "model.layers.*.mlp.router"),
+        *("model.embed_tokens", "lm_head"),
+    ],
+}
+"""``quantization_config`` of the files of openai/gpt-oss-20b and gpt-oss-120b."""
+
+
+def as_published(spec: ModelSpec, *, trains: bool) -> ModelSpec:
+    """Return a well-known model with the weights of its published files, to serve it.
+
+    The files of gpt-oss have their experts in MXFP4. It is trained in 16 bits, as the
+    list has it, because transformers trains no MXFP4 weights: its documentation loads
+    them by ``Mxfp4Config(dequantize=True)`` to train.
+    """
+    if spec.source != "well-known" or spec.family != "gpt_oss" or trains:
+        return spec
+    if spec.is_quantized or spec.name not in WELL_KNOWN:
+        return spec
+    config = {**WELL_KNOWN[spec.name].config, "quantization_config": MXFP4_FILES}
+    made = parse_config(config, name=spec.name, source="well-known")
+    note = sentence("its published files have the experts in 4 bits (MXFP4)")
+    return replace(made, notes=(*made.notes, note))
 
 
 @cache

@@ -103,6 +103,8 @@ class Work:
     """Elements that the optimizer steps."""
     stream_bytes: float
     """Outputs of the blocks, which tensor parallelism adds up."""
+    logits_bytes: float = 0.0
+    """Whole logits, which tensor ranks gather for the loss."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +195,7 @@ def work_of(
         weight_bytes=float(sum(cost.gathered_bytes for cost in costs)),
         stepped=sum(c.gradient_bytes for c in costs) / max(1.0, bytes_each.gradient),
         stream_bytes=float(sum(c.output_bytes for c in costs if c.kind not in ends)),
+        logits_bytes=float(sum(c.logits_bytes for c in costs)),
     )
 
 
@@ -351,6 +354,8 @@ def tensor_seconds(
     """Return the time of one microbatch's all-reduces of the residual stream.
 
     There are 4 per block, 6 if it is recomputed, 2 in inference. They cannot be hidden.
+    In training the logits are gathered once, except by Megatron-LM, whose loss takes
+    each rank's part of the words (`model_ends.head`).
     """
     if degree < 2:
         return 0.0
@@ -358,6 +363,8 @@ def tensor_seconds(
     if workload.trains and workload.checkpointing == "full":
         rounds = 6
     moved = rounds * all_reduce_bytes(work.stream_bytes, degree)
+    if workload.trains and workload.precision != "megatron_bf16":
+        moved += work.logits_bytes * (degree - 1) / degree
     return moved / link.bytes_per_second
 
 

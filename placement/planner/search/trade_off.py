@@ -233,6 +233,15 @@ def _lost(one: Plan, better: Plan) -> RejectedStrategy:
             "{my_cost}.",
             **values,
         )
+    elif (
+        one.step_seconds < better.step_seconds and one.gpu_seconds < better.gpu_seconds
+    ):
+        reason = sentence(
+            "It takes {mine} and {my_cost} GPU-seconds a step, and {title} ({gpus}) "
+            "takes {step} and {cost}. Estimates that differ by less than 10 % count as "
+            "equal, and {title} comes first in the order of choice.",
+            **values,
+        )
     else:
         reason = sentence(
             "{title} ({gpus}) takes {step} and {cost} GPU-seconds a step; this one "

@@ -7,15 +7,22 @@ agree, so that every plan of the model uses the symbolic figure. The operations 
 forward are those that the code takes, counted by torch's formulas.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from placement.planner.memory.estimate import estimate, rank_costs
+from placement.planner.model.adaptation import (
+    ALL_LINEAR,
+    adapted,
+    target_names,
+    usual_targets,
+)
 from placement.planner.model.sharding import ONE_RANK
 from placement.planner.model.spec import MOST_RATIO as MOST_FLOPS_RATIO
 from placement.planner.model.spec import ModelSpec
+from placement.planner.model.well_known import as_published
 from placement.planner.symbolic.case import Adapter, Case, of_workload
 from placement.planner.symbolic.child_process import SymbolicFailed, run
 from placement.planner.values.humanize import gib
@@ -35,6 +42,58 @@ kernels a recurrent family (Mamba) runs one operator after another for every tok
 """
 ALIKE = {"mixed_fp16": "fp16", "megatron_bf16": "bf16"}
 """Precisions whose activations are as wide as in another one, which can be followed."""
+
+
+def adapted_and_followed(
+    base: ModelSpec,
+    model: Mapping[str, Any] | None,
+    workload: Workload,
+    *,
+    weights: str = "full",
+    lora_rank: int = 0,
+    lora_targets: Sequence[str] = (),
+    path: str = "",
+    follow: Callable[[Case], Mapping[str, Any]] | None = None,
+) -> ModelSpec:
+    """Return the model of a plan: adapted, and followed if its activations are a guess.
+
+    Quantized weights are followed as they are, because their activations are the same.
+
+    Args:
+        base: as its source has it.
+        model: the model of a Case; None: it has no code.
+        workload, path, follow: as for `followed`.
+        weights, lora_rank, lora_targets: as for `adapted`.
+    """
+    base = as_published(base, trains=workload.trains)
+    if model is not None and base.activations_are_a_guess:
+        seen = followed(
+            adapted(base, lora_rank=lora_rank, lora_targets=lora_targets),
+            model,
+            workload,
+            path=path,
+            adapter=_adapter(base, lora_rank, lora_targets),
+            follow=follow,
+        )
+        base = replace(
+            base,
+            activation_ratio=seen.activation_ratio,
+            flops_ratio=seen.flops_ratio,
+            notes=seen.notes,
+        )
+    return adapted(
+        base, weights=weights, lora_rank=lora_rank, lora_targets=lora_targets
+    )
+
+
+def _adapter(base: ModelSpec, rank: int, named: Sequence[str]) -> Adapter | None:
+    """Return the adapters for the symbolic form. None: there are none."""
+    if not rank:
+        return None
+    targets = tuple(named or usual_targets(base))
+    if targets == (ALL_LINEAR,):
+        targets = target_names(base)
+    return Adapter(rank=rank, targets=targets)
 
 
 def followed(

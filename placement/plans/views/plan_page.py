@@ -100,7 +100,7 @@ def plan_now(request: HttpRequest) -> HttpResponse:
                 per_minute=ESTIMATES_PER_MINUTE,
                 now=timezone.now(),
             )
-            asked = question_of_form(request, form)
+            asked = question_of_form(request, form, asks=False)
             context |= quick_pictures(asked, estimate(asked.spec, asked.workload))
         except (BadInput, TooFast) as error:
             add_problems(form, error)
@@ -126,6 +126,7 @@ def quick_pictures(asked: PlanRequest, one: Estimate) -> dict[str, object]:
         "attention": _choice("attention", asked.workload.attention),
         "classes": [_class_verdict(name, total, one) for name, total in classes],
         "question": asked.question(),
+        "is_followed_now": asked.is_followed_now,
         "closed_only": asked.closed_only,
     }
 

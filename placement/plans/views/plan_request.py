@@ -12,12 +12,14 @@ from django.utils.translation import gettext
 from placement.jobs.forms import PlanForm
 from placement.jobs.views.viewer import reader, usable_reservations
 from placement.models import RegisteredModel
-from placement.planner.model.adaptation import adapted, usual_targets
+from placement.planner.model.adaptation import usual_targets
 from placement.planner.model.spec import ModelSpec
 from placement.planner.values.errors import BadInput
 from placement.planner.values.workload import Workload
 from placement.plans.available_gpus import site_cards
 from placement.plans.model_registry import chosen_spec, parse_model
+from placement.plans.planned_model import planned_model
+from placement.plans.refinement import config_of
 from reservations.rules.errors import TooFast
 from reservations.web.rate_limits import check_rate
 from telemetry.protocol.coded_error import CodedError
@@ -41,6 +43,8 @@ class PlanRequest:
     weights: str
     lora_rank: int
     lora_targets: tuple[str, ...]
+    is_followed_now: bool = False
+    """Whether a worker follows the model's code, so the page plans again soon."""
 
     def question(self) -> dict[str, Any]:
         """Return the request for the symbolic Estimate to `/ws/plans/`."""
@@ -110,6 +114,7 @@ def question_of_form(
     request: HttpRequest,
     form: PlanForm,
     cards: Iterable[GpuCard | None] | None = None,
+    asks: bool = True,
 ) -> PlanRequest:
     """Return the request of a valid form. A new upload is parsed and stored first.
 
@@ -118,6 +123,7 @@ def question_of_form(
         form: valid.
         cards: on which it must run. None: those of the form's Reservation or of the
             site.
+        asks: whether a worker follows a model that none has followed yet.
 
     Raises:
         BadInput: by a field of the form.
@@ -127,13 +133,28 @@ def question_of_form(
     rank = data["lora_rank"] or 0
     targets = (data["lora_targets"] or usual_targets(base)) if rank else ()
     weights = data["weights"] or "full"
+    known = data["known"] if data["source"] == "known" else ""
+    model_id = data["model"] if data["source"] == "file" else None
+    there = site_cards(data["reservation"]) if cards is None else cards
+    workload = form.workload(there)
+    user = reader(request)
+    model = planned_model(
+        base,
+        workload,
+        config=lambda: config_of(user, known, model_id),
+        weights=weights,
+        lora_rank=rank,
+        lora_targets=targets,
+        user=user,
+        now=timezone.now(),
+        asks=asks,
+    )
     return PlanRequest(
-        spec=adapted(base, weights=weights, lora_rank=rank, lora_targets=targets),
-        workload=form.workload(
-            site_cards(data["reservation"]) if cards is None else cards
-        ),
-        known=data["known"] if data["source"] == "known" else "",
-        model_id=data["model"] if data["source"] == "file" else None,
+        spec=model.spec,
+        is_followed_now=model.is_followed_now,
+        workload=workload,
+        known=known,
+        model_id=model_id,
         weights=weights,
         lora_rank=rank,
         lora_targets=targets,

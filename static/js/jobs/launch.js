@@ -1,5 +1,7 @@
 // The launch form: shows only the settings of the chosen recipe.
 
+import { startBeside } from "./beside.js";
+
 const form = document.getElementById("launch");
 
 function showSettings() {
@@ -21,5 +23,6 @@ function showSettings() {
 
 if (form) {
   form.addEventListener("change", showSettings);
+  startBeside(form);
   showSettings();
 }

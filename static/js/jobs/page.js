@@ -113,7 +113,13 @@ const refreshLater = settled(refresh, LOG_ARRIVES_MS);
 async function showStored({ bytes: size, is_awaited, empty_words }) {
   setText(rows.nodes.empty, empty_words);
   if (is_awaited) refreshLater();
-  if (!job.ended_at || !size || log.end) return;
+  if (!job.ended_at || !size) return;
+  if (log.end) {
+    if (size <= log.end) return;
+    await log.take({ offset: size, bytes: 0, data: "" });
+    readOn();
+    return;
+  }
   page.log_size = size;
   at("log-last")?.remove();
   await firstTail();

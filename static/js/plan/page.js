@@ -12,6 +12,7 @@ const form = document.getElementById("plan-form");
 const upload = document.getElementById("id_upload");
 const ESTIMATE_MS = 120;
 const PLAN_MS = 350;
+const FOLLOWED_MS = 4000;
 const KEPT_HERE = new Set(["csrfmiddlewaretoken", "upload"]);
 
 function showParts() {
@@ -52,6 +53,13 @@ const result = document.getElementById("plan-layout-result");
 /** Marks the result as older than the form, before the request. */
 const markOld = () => setAttr(result, "aria-busy", "true");
 
+/** A worker follows the model's code: plans again soon, with its figures. */
+function planWhenFollowed() {
+  if (!document.querySelector("[data-followed-now]")) return;
+  clearTimeout(waiting);
+  waiting = setTimeout(() => again(), FOLLOWED_MS);
+}
+
 /** Sends the form and puts the answer's parts in place. Returns true after an answer.
  *  box: element that is marked as busy meanwhile. id: the part that is shown there.
  *  wanted(): true if the answer is still needed when it arrives. */
@@ -75,6 +83,7 @@ async function send(url, data, box, id, wanted = () => true) {
   }
   replace([...page.body.children]);
   follow();
+  planWhenFollowed();
   return true;
 }
 
@@ -143,3 +152,4 @@ form.elements.at.addEventListener("change", ({ target }) => target.dispatchEvent
 showParts();
 showErrors();
 follow();
+planWhenFollowed();

@@ -418,6 +418,8 @@ words: {
 "highest": "höchste",
 "in use without a booking": "ohne Reservierung benutzt",
 "in {span}": "in {span}",
+"is larger than 1 MiB": "ist größer als 1 MiB",
+"is not text": "ist kein Text",
 "its node does not work: {reason}": "ihr Knoten arbeitet nicht: {reason}",
 "job #{job}": "Job #{job}",
 "job isolation: {isolation}": "Job-Isolation: {isolation}",

@@ -80,6 +80,7 @@ def test_a_student_books_runs_follows_extends_and_gives_back(
     job = Job.objects.get()
     assert job.arguments == ["-x", "a b"], text
     _python_as_typed(tmp_path, made)
+    _modules_go_with_the_script(tmp_path / "proj", made)
     assert f"{job.pk}  queued" in gp(tmp_path, "jobs")[1]
     log_store.append(job, attempt=0, offset=0, data="one\nzwei ✓\n".encode())
     assert gp(tmp_path, "log", job.pk) == (0, "one\nzwei ✓\n")
@@ -145,6 +146,50 @@ def _python_as_typed(tmp_path, made):
         2,
         "gp.py: --env and --launcher are for a script\n",
     )
+
+
+def _modules_go_with_the_script(proj, made):
+    """Local modules are found and sent. What is not sent is named before the upload."""
+    (proj / "models").mkdir(parents=True)
+    (proj / "models" / "__init__.py").touch()
+    (proj / "models" / "net.py").write_text("from . import sizes\n")
+    (proj / "models" / "sizes.py").write_text("width = 8\n")
+    (proj / "datautils.py").write_text("import models.net, mylinks, train\n")
+    (proj / "mysecrets.py").write_text("password = 1\n")
+    (proj / ".gitignore").write_text("mysecrets.py\n")
+    (proj / "conf.yaml").write_text("a: 1\n")
+    (proj / "mylinks.py").symlink_to("/etc/hostname")
+    script = proj / "train.py"
+    script.write_text(
+        "import torch, datautils, mysecrets\nopen('conf.yaml')\nopen('no.yaml')\n"
+    )
+    subprocess.run(["git", "init", "-q", proj], check=True)
+    # No tick runs here.
+    Reservation.objects.filter(pk=made.pk).update(state="active")
+    status, text = gp(proj.parent, "run", script)
+    job = Job.objects.latest("pk")
+    assert status == 0 and text.splitlines()[1:5] == [
+        "sent with train.py: datautils.py, models/__init__.py, models/net.py, "
+        "models/sizes.py, train.py (0.1 KiB)",
+        "not sent: conf.yaml is named in the code: --beside conf.yaml sends it",
+        "not sent: mylinks.py is a link out of the folder",
+        "not sent: mysecrets.py is ignored by Git: --beside mysecrets.py sends it",
+    ], text
+    assert f"\nin reservation {made.pk}  " in text
+    assert job.reservation == made
+    assert job.script_folder.files["models/sizes.py"] == "width = 8\n"
+    words = ("run", script, "--alone", "--beside", proj / "mysecrets.py")
+    status, text = gp(proj.parent, *words)
+    assert status == 0 and "sent with train.py: mysecrets.py (" in text, text
+    assert "not sent" not in text
+    status, text = gp(proj.parent, "run", script, "--beside", "/etc/hostname")
+    assert status == 2 and "/etc/hostname is not in the folder" in text, text
+    (proj / "models" / "sizes.py").write_text("#" * 2**20)
+    status, text = gp(proj.parent, "run", script)
+    assert status == 2 and "the largest: models/sizes.py" in text, text
+    Reservation.objects.filter(pk=made.pk).update(state="confirmed")
+    status, text = gp(proj.parent, "run", script, "--alone")
+    assert status == 2 and "none of your reservations runs now" in text, text
 
 
 def _files_come_back(tmp_path, job):

@@ -166,6 +166,16 @@ def test_a_failed_job_says_exit_code_and_last_lines_first(student, reservation):
     log_store.append(job, attempt=1, offset=0, data=b"whole\n")
     log = student.get(f"/jobs/{job.pk}/state?part=0").json()["log"]
     assert (log["bytes"], log["is_awaited"]) == (6, False)
+    # A long log comes in several requests, and the end of the job told its size.
+    job.log_bytes = 10
+    job.save()
+    state = student.get(f"/jobs/{job.pk}/state?part=0").json()
+    assert (state["log"]["bytes"], state["log"]["is_awaited"]) == (6, True)
+    assert state["last_lines"] == ["one", "boom"]
+    log_store.append(job, attempt=1, offset=6, data=b"log\n")
+    state = student.get(f"/jobs/{job.pk}/state?part=0").json()
+    assert state["log"]["is_awaited"] is False
+    assert state["last_lines"] == ["whole", "log"]
     log_store.path_of(job).unlink()
     job.ended_at -= timedelta(days=KEPT_DAYS)  # then the node removes it
     job.save()

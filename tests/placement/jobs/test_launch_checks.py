@@ -9,7 +9,7 @@ from django.test import Client
 
 from placement.jobs import service as jobs
 from placement.jobs.nodes.command_queue import planned_uuids, start_order
-from placement.models import Job
+from placement.models import Job, ScriptFolder
 from placement.planner.values.errors import LaunchInvalid
 from reservations.rules.lifecycle import State
 from tests.factories import make_reservation
@@ -73,8 +73,10 @@ def test_every_door_takes_the_launcher_and_refuses_a_wrong_one_by_its_field(
         data = json.dumps({**body, **given, **changes})
         return student.post("/api/v1/jobs", data, content_type="application/json")
 
-    assert post().status_code == 201
+    files = {"datautils.py": "x = 1", "models/net.py": ""}
+    assert post(files=files).status_code == 201
     page = {**body, **given, "what": "script", "arguments": "-x"}
+    page["beside"] = json.dumps(files)
     assert student.post("/jobs/new/", page).status_code == 302
     script = tmp_path / "train.py"
     script.write_text("print(1)")
@@ -85,6 +87,9 @@ def test_every_door_takes_the_launcher_and_refuses_a_wrong_one_by_its_field(
     )
     rows = Job.objects.values_list("started_with", "environment_folder")
     assert list(rows) == [("accelerate", BIN)] * 3
+    # Jobs with the same files share them.
+    assert ScriptFolder.objects.get().jobs.count() == 2
+    _files_beside_the_script(student, post, page)
     again = student.get(f"/jobs/new/?again={Job.objects.first().pk}").content.decode()
     assert 'value="accelerate" selected' in again and BIN in again
     refused = post(launcher="mpirun", environment_folder="venv/bin").json()
@@ -98,3 +103,41 @@ def test_every_door_takes_the_launcher_and_refuses_a_wrong_one_by_its_field(
             script="",
             launcher="python",
         )
+
+
+def _files_beside_the_script(student, post, page):
+    """Hostile files are refused at their field, by page and API."""
+    job = Job.objects.filter(script_folder__isnull=False).latest("pk")
+    for place in (f"/jobs/{job.pk}/", f"/jobs/new/?again={job.pk}"):
+        assert "models/net.py" in student.get(place).content.decode()
+    token = job.node.new_token()
+    job.node.save()
+    job.attempt, job.order_nonce = 1, "a" * 32
+    order = start_order(job, now=NOW)
+    assert json.loads(order.payload())["v"] == 5
+    web = Client(headers={"Authorization": f"Node {job.node.name}:{token}"})
+    sent = web.get(f"/node/v1/jobs/{job.pk}/beside").content
+    assert hashlib.sha256(sent).hexdigest() == order.beside_sha256
+    other = Job.objects.get(script_folder=None)
+    assert web.get(f"/node/v1/jobs/{other.pk}/beside").status_code == 404
+    plain = json.loads(start_order(other, now=NOW).payload())
+    assert plain["v"] < 5 and "beside_sha256" not in plain
+    for files in (
+        {"../a.py": ""},
+        {"/etc/a.py": ""},
+        {"a//b.py": ""},
+        {"a\nb.py": ""},
+        {".ssh/rc": ""},
+        {"script": ""},
+        {"results/a": ""},
+        {"a": "", "a/b": ""},
+        {"/".join("a" * 9): ""},
+        {"a.py": "x" * 2**20},
+        {f"a{n}.py": "" for n in range(201)},
+    ):
+        answer = post(files=files)
+        assert (answer.status_code, "files" in str(answer.json())) == (422, True), files
+    for text in ("[]", "{", '{"a": 1}', '{"../a": ""}'):
+        assert student.post("/jobs/new/", page | {"beside": text}).status_code == 422
+    assert post(files={"a.py": "\0"}).status_code == 422
+    assert post(files={"a.py": "\ud800"}).status_code in (400, 422)

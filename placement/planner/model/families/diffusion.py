@@ -1,5 +1,5 @@
-"""Readers for configurations of diffusers: FLUX, Stable Diffusion 3, and the UNets of
-Stable Diffusion 1, 2 and XL.
+"""Readers for configurations of diffusers: FLUX, Stable Diffusion 3, DiT, and the UNets
+of Stable Diffusion 1, 2 and XL.
 
 The names and sizes of the tensors are those of diffusers 0.42's classes. The tokens of
 a sample are the positions of its image, and of the text beside it. Each matrix is
@@ -154,6 +154,42 @@ def stable_diffusion_3(fields: ConfigFields) -> TensorList:
         if not last:
             _feed_forward(found, f"{name}.ff_context", width, text)
     _last(found, width, patch**2 * out, image)
+    return found
+
+
+def diffusion_transformer(fields: ConfigFields) -> TensorList:
+    """DiTTransformer2DModel: DiT (arXiv:2212.09748), which draws classes of images.
+
+    Each block has its own embedding of time and class, unlike the paper's code, so
+    DiT-XL/2 has 750 M parameters in diffusers and 675 M in the paper. Files from before
+    diffusers 0.30 name the class Transformer2DModel.
+    """
+    kind = fields.word("norm_type", default="ada_norm_zero")
+    fields.require("norm_type", kind == "ada_norm_zero", "must be ada_norm_zero")
+    head = fields.whole("attention_head_dim", default=72, high=2**12)
+    width = head * fields.whole("num_attention_heads", default=16, high=2**12)
+    side = fields.whole("sample_size", default=32, high=2**12)
+    patch = fields.whole("patch_size", default=2, high=2**8)
+    channels = fields.whole("in_channels", default=4, high=2**14)
+    outputs = fields.whole("out_channels", default=channels, high=2**14)
+    classes = fields.whole("num_embeds_ada_norm", default=1000, high=2**20)
+    image = float(max(1, side // patch) ** 2)
+    found = TensorList(DTYPE_BYTES["fp32"], sample_tokens=int(image))
+    found.convolution("pos_embed.proj", width, channels, patch, patch, tokens=image)
+    for number in range(fields.whole("num_layers", default=28, high=MAX_BLOCKS)):
+        name = f"transformer_blocks.{number}"
+        times = f"{name}.norm1.emb.timestep_embedder"
+        found.linear(f"{times}.linear_1", width, TIME_CHANNELS, bias=True, tokens=ONCE)
+        found.linear(f"{times}.linear_2", width, width, bias=True, tokens=ONCE)
+        # One more: no class, for guidance.
+        table = f"{name}.norm1.emb.class_embedder.embedding_table.weight"
+        found.add(table, classes + 1, width)
+        found.linear(f"{name}.norm1.linear", 6 * width, width, bias=True, tokens=ONCE)
+        for part in ("to_q", "to_k", "to_v", "to_out.0"):
+            found.linear(f"{name}.attn1.{part}", width, width, bias=True, tokens=image)
+        _feed_forward(found, f"{name}.ff", width, image)
+    found.linear("proj_out_1", 2 * width, width, bias=True, tokens=ONCE)
+    found.linear("proj_out_2", patch**2 * outputs, width, bias=True, tokens=image)
     return found
 
 
@@ -406,7 +442,9 @@ def unet(fields: ConfigFields) -> TensorList:
 
 
 CLASSES: Mapping[str, Callable[[ConfigFields], TensorList]] = {
+    "DiTTransformer2DModel": diffusion_transformer,
     "FluxTransformer2DModel": flux,
     "SD3Transformer2DModel": stable_diffusion_3,
+    "Transformer2DModel": diffusion_transformer,
     "UNet2DConditionModel": unet,
 }

@@ -943,6 +943,7 @@ class _GridSearch:
                 work,
                 flops=micro * unit.total_flops / ratio,
                 stream_bytes=micro * work.stream_bytes,
+                logits_bytes=micro * work.logits_bytes,
             )
         return known
 

@@ -239,6 +239,18 @@ def test_the_reason_has_the_error_of_the_packages_own_setup(build):
         )
     with pytest.raises(OSError, match=r"ERROR: Exception: KeyError: 3$"):
         build("echo ERROR: Exception:; echo Traceback; echo KeyError: 3; exit 2")
+    # Of pip's sentence of 300 characters about hashes the page would show no package.
+    with pytest.raises(OSError, match=r"not that of the package: six==1\.17\.0$"):
+        build(
+            "echo 'ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE FILE. If';"
+            "echo '    six==1.17.0 from https://x/six.whl (from -r a.txt (line 1)):';"
+            "echo '        Expected sha256 5'; echo '             Got        4'; exit 1"
+        )
+    with pytest.raises(OSError, match=r"Failed to parse `uv.lock`: unclosed table$"):
+        build(
+            "echo 'error: Failed to parse `uv.lock`'; echo '  Caused by: TOML error';"
+            "echo '  Caused by: unclosed table'; echo '   |'; echo hint: x; exit 2"
+        )
 
 
 def test_other_folders_in_the_cache_stay(build):

@@ -9,6 +9,10 @@ from pathlib import Path
 import pytest
 
 from placement.agent.local_runner import ask
+from placement.agent.process import job_files
+from placement.agent.storage import results_reader
+from placement.protocol.launchers import beside_bytes
+from placement.protocol.node_refusals import OrderRefused
 from tests.placement.nodes import ended, log_text, script_order, start, until
 
 BIN = str(Path(sys.executable).parent)
@@ -199,3 +203,44 @@ def test_files_that_are_not_those_ordered_are_never_written(node, serve):
     other = launched(node, web, "", job=2, files_sha256="0" * 64)
     assert "not the one that was ordered" in ended(other)["reason"]
     assert [path.name for path in other.work.rglob("*")] == ["results"]
+
+
+def test_a_script_imports_the_modules_that_lie_beside_it(node, serve):
+    web = serve("from datautils import rows\nfrom models.net import width\n")
+    web.script += b"import os\nos.makedirs('models/out')\nopen('models/a.csv', 'w')\n"
+    web.script += b"print(rows, width)\n"
+    files = {
+        "datautils.py": "rows = 'Zeilen ✓'",
+        "models/__init__.py": "",
+        "models/net.py": "from .sizes import width",
+        "models/sizes.py": "width = 8",
+    }
+
+    def sent(files, **changes):
+        body = beside_bytes(files)
+        web.pages["/node/v1/jobs/7/beside"] = body
+        known = {"beside_sha256": hashlib.sha256(body).hexdigest()}
+        return launched(node, web, "python", **known | changes)
+
+    folder = sent(files)
+    assert ended(folder)["exit_code"] == 0, log_text(folder)
+    assert log_text(folder) == "Zeilen ✓ 8\n"
+    found = results_reader.listing(
+        str(folder.work / "results"),
+        100,
+        2**20,
+        str(folder.work),
+        ["script", *folder.read("beside")["paths"]],
+    )
+    assert [row["path"] for row in found["files"]] == ["models/a.csv"], found
+    # The node checks the paths again, and the hash of the signed order.
+    for name, why in (
+        ("../a.py", "cannot be sent"),
+        ("results/a", "uses"),
+        ("a\nb", "cannot be sent"),
+    ):
+        with pytest.raises(OrderRefused, match=why):
+            job_files._beside(beside_bytes({name: ""}))
+    folder = sent(files, attempt=2, beside_sha256="0" * 64)
+    assert "is not the one that was ordered" in ended(folder)["reason"]
+    assert not (folder.work / "models").exists()

@@ -12,8 +12,15 @@ from django.template.loader import render_to_string
 from django.utils import timezone, translation
 
 from placement.jobs.forms import PlanForm
-from placement.models import RegisteredModel, StoredPlan
+from placement.models import Refinement, RegisteredModel, StoredPlan
+from placement.planner.model.files.tensor_inventory import (
+    TensorInfo,
+    spec_from_inventory,
+)
 from placement.planner.search.memory_savings import PlanLimits
+from placement.planner.symbolic.followed_model import adapted_and_followed
+from placement.planner.values.workload import Workload
+from placement.plans import planned_model
 from placement.plans.views import plan_page, plan_request
 from reservations.booking.service import book
 from reservations.rules.lifecycle import State
@@ -27,6 +34,12 @@ from tests.placement.lab import (
 )
 
 pytestmark = pytest.mark.django_db
+WORKLOAD = {
+    "batch": 8,
+    "sequence_length": 512,
+    "precision": "autocast_bf16",
+    "attention": "flash",
+}
 FRAGMENT = {"X-Fragment": "plan-result"}
 GPT2_CONFIG = json.dumps({"model_type": "gpt2"}).encode()
 
@@ -464,3 +477,36 @@ def test_the_page_asks_the_database_no_more_for_more_gpus(
 ):
     with django_assert_max_num_queries(28):
         student.get("/plan/")
+
+
+def test_an_unknown_family_is_planned_with_the_operations_of_its_code(
+    student, alice, monkeypatch
+):
+    """As by the command. Until a worker has followed the code, the page says so."""
+    sent = []
+    monkeypatch.setattr(planned_model.refine, "delay", sent.append)
+    shapes = [TensorInfo(f"layers.{n}.weight", (512, 512), "fp32") for n in range(4)]
+    spec = spec_from_inventory(shapes, name="x", source="config.json")
+    model = RegisteredModel.objects.create(
+        owner=alice, name="x", spec=spec.to_json() | {"config": {"model_type": "xlnet"}}
+    )
+    asked = typed(source="file", model=str(model.pk))
+    html = student.post("/plan/", asked, headers=FRAGMENT).content.decode()
+    row = Refinement.objects.get()
+    assert sent == [row.pk]
+    assert "data-followed-now" in html and "code now; the next plan uses" in html
+    answer = {"peak_bytes": 9 * 2**30, "forward_flops": 10**15}
+    Refinement.objects.update(state="done", answer=answer)
+    html = student.post("/plan/", asked, headers=FRAGMENT).content.decode()
+    assert "data-followed-now" not in html and "own code needs 9.0 GiB" in html
+    body = {"model_id": model.pk, "workload": WORKLOAD}
+    answer = student.post("/api/v1/plans", body, content_type="application/json")
+    expected = adapted_and_followed(
+        spec,
+        {"config": {}},
+        Workload(**WORKLOAD),
+        follow=lambda _: Refinement.objects.get().answer,
+    )
+    assert expected.flops_ratio > 100
+    assert answer.json()["spec"]["notes"] == list(expected.notes)
+    assert Refinement.objects.count() == 1 and sent == [row.pk]

@@ -63,6 +63,12 @@ SD3 = {
             11_901_408_320,
             59.8,
         ),
+        # DiT-XL/2 at 256 x 256. The paper counts 118.6 G of multiplications.
+        (
+            {"_class_name": "DiTTransformer2DModel", "out_channels": 8},
+            749_826_464,
+            0.23,
+        ),
     ],
 )
 def test_parameters_are_those_of_diffusers(config, parameters, tera_operations):
@@ -93,6 +99,7 @@ def test_an_adapter_keeps_what_its_layer_sees():
     ("change", "field"),
     [
         ({"_class_name": "AutoencoderKL"}, "_class_name"),
+        ({"_class_name": "Transformer2DModel", "norm_type": "layer_norm"}, "norm_type"),
         ({"_class_name": ["UNet2DConditionModel"]}, "_class_name"),
         ({"block_out_channels": 320}, "block_out_channels"),
         ({"block_out_channels": [320, 0, 1280]}, "block_out_channels"),

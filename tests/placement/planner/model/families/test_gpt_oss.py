@@ -10,8 +10,9 @@ from placement.planner.model.files.tensor_inventory import (
     spec_from_inventory,
 )
 from placement.planner.model.spec import ModelSpec
-from placement.planner.model.well_known import well_known_spec
+from placement.planner.model.well_known import as_published, well_known_spec
 from placement.planner.sandbox.config_build import routed_ratio
+from placement.planner.symbolic.followed_model import adapted_and_followed
 from placement.planner.values.workload import Workload
 
 pytestmark = pytest.mark.pure
@@ -129,3 +130,17 @@ def test_unknown_mixtures_count_the_experts_that_a_token_takes():
 )
 def test_a_config_says_how_many_experts_a_token_takes(config, ratio):
     assert routed_ratio(config) == ratio
+
+
+def test_by_name_it_is_served_from_its_published_files_and_trained_in_16_bits():
+    named = well_known_spec("gpt-oss-20b")
+    assert as_published(named, trains=True) is named
+    served = as_published(named, trains=False)
+    assert served.is_quantized and served.parameter_count == named.parameter_count
+    # The files have 13.76 GB (openai/gpt-oss-20b).
+    assert served.stored_bytes == pytest.approx(13_761_300_984, rel=0.001)
+    assert "MXFP4" in served.notes[-1]
+    asked = Workload(task="infer", batch=1, sequence_length=4096)
+    assert adapted_and_followed(named, None, asked).is_quantized
+    other = well_known_spec("gpt2")
+    assert as_published(other, trains=False) is other
