@@ -8,6 +8,7 @@ of a rank is counted by the estimate alone.
 import itertools
 from dataclasses import replace
 from functools import lru_cache
+from operator import attrgetter
 
 import pytest
 from hypothesis import given, settings
@@ -109,11 +110,15 @@ def planned(strategy, blocks, workload, offers):
     return min((one.step_seconds for one in good), default=None)
 
 
+def more_bytes(offer):
+    return int(offer.free_bytes * (1 + SLACK_RATIO)) + 2**26
+
+
 def roomier(offers):
     return [
         replace(
             one,
-            free_bytes=int(one.free_bytes * (1 + SLACK_RATIO)) + 2**26,
+            free_bytes=more_bytes(one),
             memory_total_bytes=48 * GIB,
             used_bytes=0,
         )
@@ -228,7 +233,14 @@ def cuts(count, stages):
         yield list(itertools.pairwise((0, *inner, count)))
 
 
-def stage_fits(blocks, workload, team, span, base, stage, stages):
+def stages_fit(blocks, workload, order, spans, base, room_bytes):
+    return all(
+        stage_fits(blocks, workload, team, span, base, stage, len(order), room_bytes)
+        for stage, (team, span) in enumerate(zip(order, spans, strict=True))
+    )
+
+
+def stage_fits(blocks, workload, team, span, base, stage, stages, room_bytes):
     sharding = replace(
         base,
         first_layer=span[0],
@@ -237,34 +249,35 @@ def stage_fits(blocks, workload, team, span, base, stage, stages):
         pipeline_degree=stages,
     )
     need = need_bytes(blocks, workload, sharding)
-    return min(one.free_bytes for row in team for one in row) >= need
+    return min(room_bytes(one) for row in team for one in row) >= need
 
 
 def brute_stages(blocks, workload, ways, base, least):
     """(shortest step of all, step that the planner's objective promises).
 
     Its objective: for each way to form teams the cut and order with the shortest
-    matrix products and bubble, of those the shortest step.
+    matrix products and bubble, of those the shortest step. With a little more room more
+    cuts fit. One with shorter products may have a longer step.
     """
     count = blocks + 2
     shortest = promised = INFINITE
     for teams in ways:
-        best = [INFINITE, INFINITE]
+        shortest_bare, possible = INFINITE, []
         for stages in range(least, min(len(teams), count) + 1):
             for order in itertools.permutations(teams, stages):
                 for spans in cuts(count, stages):
-                    if not all(
-                        stage_fits(blocks, workload, t, s, base, i, stages)
-                        for i, (t, s) in enumerate(zip(order, spans, strict=True))
-                    ):
+                    asked = (blocks, workload, order, spans, base)
+                    if not stages_fit(*asked, more_bytes):
                         continue
-                    bare, step = staged_seconds(blocks, workload, order, spans, base)
-                    shortest = min(shortest, step)
-                    if bare < best[0] * (1 - 1e-9):
-                        best = [bare, step]
-                    elif bare <= best[0] * (1 + 1e-9):
-                        best[1] = max(best[1], step)
-        promised = min(promised, best[1])
+                    bare, step = staged_seconds(*asked)
+                    possible.append((bare, step))
+                    if stages_fit(*asked, attrgetter("free_bytes")):
+                        shortest = min(shortest, step)
+                        shortest_bare = min(shortest_bare, bare)
+        if shortest_bare < INFINITE:
+            limit = shortest_bare * (1 + 1e-9)
+            longest = max(step for bare, step in possible if bare <= limit)
+            promised = min(promised, longest)
     return shortest, promised
 
 
