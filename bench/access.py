@@ -15,10 +15,8 @@ from __future__ import annotations
 
 import argparse
 import os
-import socket
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -26,13 +24,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from bench.rig.cluster import cpu_seconds, process, setup, valkey
-from gpuportal.pages import client_files
-
-CLIENT = client_files.folder() / client_files.ONE_FILE
-READY_SECONDS = 60.0
-OF_USER = 16
-"""Sessions of one user at once."""
+from bench.rig.access_site import CLIENT, OF_USER, access_site, proxy
+from bench.rig.cluster import cpu_seconds, setup, valkey
 
 
 @dataclass
@@ -162,66 +155,18 @@ def measure(args: argparse.Namespace, folder: Path) -> None:
     # Django is set up now.
     import redis
     from django.conf import settings
-    from django.core.management import call_command
-    from django.utils import timezone
 
-    from placement.access.frame_lists import NODE
-    from reservations.accounts.api_tokens import create_token
-    from reservations.models import User
-    from reservations.rules.lifecycle import State
-    from tests.factories import make_gpus, make_membership, make_node, make_reservation
-    from tests.placement.access.ssh_servers import ssh_server
-
-    call_command("migrate", verbosity=0, interactive=False)
-    row, now = make_node("node1"), timezone.now()
-    logins: list[tuple[str, str]] = []
-    for number in range(max(1, -(-args.sessions // OF_USER))):
-        user = User.objects.create_user(f"bench{number}")
-        make_membership(user, "bench")
-        made = make_reservation(user, make_gpus(1, row), state=State.ACTIVE)
-        shown = create_token(user=user, label="b", scopes=["job"], days=1, now=now)[1]
-        logins.append((f"r{made.pk}.gpuportal", shown))
-    token = row.new_token()
-    row.save()
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        web_port = free.getsockname()[1]
-    url = f"http://127.0.0.1:{web_port}"
-    web = ["-m", "uvicorn", "--lifespan", "off", "--log-level", "error"]
-    web += ["--ws-per-message-deflate", "false"]
-    if args.workers > 1:
-        web += ["--workers", str(args.workers)]
+    users = max(1, -(-args.sessions // OF_USER))
     with ExitStack() as stack:
-        server = stack.enter_context(
-            process(*web, "--port", str(web_port), "gpuportal.asgi:application")
-        )
-        sshd = stack.enter_context(ssh_server(folder / "sshd"))
-        node = stack.enter_context(
-            process(
-                *(
-                    "-m",
-                    "bench.rig.tunnel_node",
-                    str(folder),
-                    url,
-                    token,
-                    str(sshd.port),
-                )
-            )
-        )
+        site = stack.enter_context(access_site(folder, users, args.workers))
+        server, node, sshd = site.web, site.node, site.sshd
         client = redis.Redis.from_url(settings.REDIS_URL)
-        until = time.monotonic() + READY_SECONDS
-        while not client.exists(NODE + "node1"):
-            if time.monotonic() > until:
-                raise SystemExit("the node did not connect")
-            time.sleep(0.1)
-        env = os.environ | {"GPUPORTAL_URL": url}
-        alone = "" if args.compiled_mask else "-S "
-        proxy = f"{sys.executable} {alone}{CLIENT} tunnel %h"
+        tunnel = proxy(alone=not args.compiled_mask)
         port = ["-o", f"Port={sshd.port}"]
-        direct = Way("direct", [*sshd.words("none"), *port], "127.0.0.1", env)
+        direct = Way("direct", [*sshd.words("none"), *port], "127.0.0.1", site.env(""))
         portal = [
-            Way("portal", sshd.words(proxy), host, env | {"GPUPORTAL_TOKEN": shown})
-            for host, shown in logins
+            Way("portal", sshd.words(tunnel), host, site.env(shown))
+            for host, shown in site.logins
         ]
         ways = (direct, portal[0])
         print(f"load {os.getloadavg()[0]:.1f} before, {os.cpu_count()} cores")

@@ -443,6 +443,7 @@ class LiveWeb:
 
         from gpuportal.asgi import application
         from gpuportal.http.workspace_door import WorkspaceDoor
+        from gpuportal.supervisor.bounded_websocket import BoundedWebsocket
         from tests.static_door import StaticDoor
 
         parts = application.application.portal.application_mapping
@@ -457,6 +458,7 @@ class LiveWeb:
         self.server = uvicorn.Server(
             uvicorn.Config(
                 served,
+                ws=BoundedWebsocket,
                 log_level="warning",
                 lifespan="off",
                 timeout_graceful_shutdown=2,

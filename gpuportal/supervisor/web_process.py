@@ -15,6 +15,7 @@ import socket
 import uvicorn
 
 from gpuportal import systemd
+from gpuportal.supervisor.bounded_websocket import BoundedWebsocket
 from placement.protocol.node_http import UNSENT_BYTES
 
 ACCEPTED_SECONDS = 0.5
@@ -58,6 +59,7 @@ def main() -> None:
             proxy_headers=True,
             # The proxy's. "*" where nobody else reaches the socket.
             forwarded_allow_ips=os.environ.get("FORWARDED_ALLOW_IPS", "127.0.0.1"),
+            ws=BoundedWebsocket,
             ws_max_size=2**20,
             ws_per_message_deflate=False,
             timeout_graceful_shutdown=DRAIN_SECONDS,

@@ -45,7 +45,12 @@ def principal(reservation_pk: int, user_pk: int, key_pk: int) -> str:
     It names the user, because co-users share a reservation and not their accounts. It
     names the key, so that a removed key can be refused.
     """
-    return f"r{reservation_pk}-u{user_pk}-k{key_pk}"
+    return f"{principal_start(reservation_pk, user_pk)}k{key_pk}"
+
+
+def principal_start(reservation_pk: int, user_pk: int) -> str:
+    """Return the beginning of the principals of a user in one reservation."""
+    return f"r{reservation_pk}-u{user_pk}-"
 
 
 def host_name(node: str) -> str:

@@ -53,6 +53,11 @@ class ByteStream:
         """Whether both directions have ended."""
         return self._state.over
 
+    @property
+    def end_code(self) -> str | None:
+        """Code with which both directions were ended at once; None: they were not."""
+        return self._state.ended.code if self._state.ended else None
+
     # --- for its user ---------------------------------------------------------------
 
     def takes_now(self, size_bytes: int) -> bool:

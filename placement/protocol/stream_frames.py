@@ -15,11 +15,21 @@ and a node does not get it.
 
 Both ends begin without credit. A window gives the other end the right to send so many
 more bytes. A close without a code ends one direction. A close with a code ends both.
+
+``gp`` and the node can resume an ssh connection on another stream. Each keeps the bytes
+that it sent until the other one reports them as received. After a loss both report how
+much they have, and send the rest. The reports are control messages (`StreamReport`),
+and texts on the client's websocket:
+
+    received 131072     so many bytes of the other end have come since the beginning
+    ended 204800        the sender's direction ends after so many bytes
+
 Rules: docs/design/placement.md#streams.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -49,6 +59,14 @@ CONTROL_BYTES = 1024
 CONTROL_COST_BYTES = 256
 """Least credit that a control message takes."""
 MOST_OPTIONS = 16
+SESSION, AGAIN, HOLDER, UNTIL = "session", "again", "holder", "until"
+"""Options of a connection that can be resumed: the client's secret number, whether it
+exists already, the beginning of the user's principals (``r17-u5-``), and the end of
+access (Unix time).
+"""
+SESSION_ID = re.compile(r"\A[0-9a-f]{32}\Z")
+_REPORT = re.compile(r"\A(received|ended) (0|[1-9][0-9]{0,17})\Z")
+ByteCount = Annotated[int, Meta(ge=0, lt=10**18)]
 StreamId = Annotated[str, Meta(pattern=r"\A[0-9a-f]{32}\Z")]
 ServiceName = Annotated[str, Meta(pattern=r"\A[a-z][a-z-]{0,30}\Z")]
 OptionName = Annotated[str, Meta(pattern=r"\A[a-z_]{1,30}\Z")]
@@ -153,3 +171,34 @@ class StreamOrder(PlainOrder):
 
 
 parse_stream_order = partial(parse_plain_order, StreamOrder)
+
+
+class StreamReport(Struct, frozen=True, omit_defaults=True):
+    """One control message. It has one of the fields."""
+
+    received: ByteCount | None = None
+    ended: ByteCount | None = None
+    until: Annotated[float, Meta(ge=0, lt=2**40)] | None = None
+    """End of access, which an extension moves (Unix time). Only the portal sends it."""
+
+
+def report_of(text: str) -> dict[str, int] | None:
+    """Return the control message of a client's text, or None.
+
+    >>> report_of("received 131072")
+    {'received': 131072}
+    >>> report_of("received -1")
+    """
+    found = _REPORT.match(text)
+    return {found[1]: int(found[2])} if found else None
+
+
+def text_of(report: StreamReport) -> str:
+    """Return a node's report as a text for the client; "": there is nothing to tell.
+
+    >>> text_of(StreamReport(ended=5))
+    'ended 5'
+    """
+    if report.received is not None:
+        return f"received {report.received}"
+    return "" if report.ended is None else f"ended {report.ended}"

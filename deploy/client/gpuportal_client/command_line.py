@@ -42,11 +42,12 @@ MODULES = (
     "job_commands",
     "model_commands",
     "ssh_commands",
+    "ssh_tunnel",
     "workspace_commands",
     "completion",
 )
 """Modules with commands, in the order of the help."""
-OF_SSH = ("tunnel", "certificate")
+OF_SSH = {"tunnel": "ssh_tunnel", "certificate": "ssh_commands"}
 """Commands that ssh starts for each connection. Only their module is loaded, because
 the one file is compiled each time it starts.
 """
@@ -105,7 +106,7 @@ def main(argv=None):
         completion.complete(parser(), words[1:])
         return 0
     cut = words.index("--") if "--" in words else len(words)
-    modules = ("ssh_commands",) if words[:1] and words[0] in OF_SSH else MODULES
+    modules = (OF_SSH[words[0]],) if words[:1] and words[0] in OF_SSH else MODULES
     args = parser(modules).parse_args(words[:cut])
     args.arguments = words[cut + 1 :]
     try:

@@ -3,52 +3,28 @@
 import json
 import os
 import re
-import select
 import shlex
 import socket
-import struct
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-import urllib.parse
 from datetime import datetime, timedelta
 from pathlib import Path
 
 from gpuportal_client import program
 from gpuportal_client.instants import UTC, clock, when
-from gpuportal_client.listing import JSON_OPTION, show, text
+from gpuportal_client.listing import JSON_OPTION, show
 from gpuportal_client.portal_api import Refused
 from gpuportal_client.saved_login import KEPT, portal, replaced
-from gpuportal_client.websocket import BINARY, CLOSE, PING, PONG, TEXT, Socket
+from gpuportal_client.ssh_tunnel import HOST, LOST_FILE, OPEN_NAME
 
-HOST = re.compile(r"r([1-9][0-9]{0,17})(?:\.([A-Za-z0-9_-]+))?\.gpuportal")
-"""Host of a reservation: r17.gpuportal, or r17.node-a.gpuportal."""
 KEYS = KEPT / "ssh"
 """This machine's ssh key, its certificates, and the portal's authority."""
 FRESH_SECONDS = 300
 """How long a certificate is used again before the portal makes another one."""
 KEPT_SECONDS = 7 * 86_400
 """How long files about a host stay after its last certificate."""
-PIECE_BYTES = 240 * 1024
-"""As much as the portal passes on in one piece."""
-PIPE_BYTES = 256 * 1024
-"""As much as ssh can write ahead, where the system allows it."""
-COPY_BYTES = 16 * 1024
-"""If so much was sent and received since the last piece, it is a copy."""
-REST_SECONDS = 0.001
-"""In a copy ssh's input is left so long, so that it is read in large pieces."""
-FULL_BYTES = PIECE_BYTES * 3 // 4
-"""After a piece of this size the input is read again at once."""
-RESTARTS = (1001, 1012)
-"""Codes with which a server that stops closes a connection (RFC 6455, IANA)."""
-LOST = 4502
-"""Code of the portal: the connection to the node is lost."""
-LOST_FILE = "GPUPORTAL_LOST_FILE"
-"""Variable with the file in which `tunnel` leaves word that the connection is lost."""
-OPEN_NAME = "open"
-"""Name of the file beside it that `tunnel` makes when the node has answered."""
 IN_TMUX = ("tmux", "new-session", "-A", "-s", "gp")
 """Opens the user's session "gp", which is made at the first time."""
 NO_COMMAND = 127
@@ -59,138 +35,6 @@ LASTED_SECONDS = 10
 PAUSE_SECONDS = 2
 LEAVE_SCREEN = "\x1b[?1049l\x1b[?25h"
 """Brings a terminal back from a full screen that was cut off."""
-WARNING = b"warning: "
-"""Begins a message of the portal that is for the user's eyes."""
-
-
-def tunnel(args):
-    """Connect standard input and output to the ssh server of a host's node."""
-    try:
-        _carry(args)
-    except Refused as refusal:
-        file = os.environ.get(LOST_FILE)
-        if not file or refusal.status != 3:
-            raise
-        # The command `ssh` prints it, when ssh has given the terminal back.
-        Path(file).write_text(str(refusal), encoding="utf-8")
-        sys.exit(refusal.status)
-
-
-def _carry(args):
-    """Carry one connection until either end closes it."""
-    found = HOST.fullmatch(args.host)
-    if not found:
-        words = f"{args.host!r} is not a host such as r17.gpuportal"
-        raise Refused(words, 2)
-    node = urllib.parse.urlencode({"node": found[2]} if found[2] else {})
-    line = Socket(portal(), f"/ws/ssh/{found[1]}/{'?' if node else ''}{node}")
-    # Only this thread uses the connection: an encrypted one is not for two.
-    here, read = _input(0)
-    typed, over, answered = [here], False, False
-    pace = Pace()
-    while not over:
-        ready = [line.line] if line.waits() else []
-        if not ready:
-            rest_seconds = pace.rest_seconds(time.monotonic()) if typed else 0.0
-            wanted = [line.line, *([] if rest_seconds else typed)]
-            ready, _, _ = select.select(wanted, [], [], rest_seconds or None)
-        if here in ready:
-            data = read(PIECE_BYTES)
-            line.send(BINARY if data else TEXT, data or b"end")
-            typed = typed if data else []
-            pace.sent(len(data), time.monotonic())
-        if line.line in ready:
-            found = line.messages()
-            pace.received(sum(len(data) for _, data in found))
-            if not answered and any(kind == BINARY for kind, _ in found):
-                answered = True
-                if file := os.environ.get(LOST_FILE):
-                    Path(file).with_name(OPEN_NAME).touch()
-            over = any([_passed_on(line, *one) for one in found])
-
-
-class Pace:
-    """How long the input of a tunnel is left alone.
-
-    In a copy ssh writes 32 KiB at a time, and a few bytes for each 32 KiB that it gets.
-    Each message takes time at the portal and on the node, so they are read together.
-    A key that is typed is sent at once.
-    """
-
-    def __init__(self):
-        self._moved_bytes, self._until = 0, 0.0
-
-    def received(self, size):
-        """Note bytes from the portal."""
-        self._moved_bytes += size
-
-    def sent(self, size, now):
-        """Note a piece that was read and sent. The clock is monotonic, in seconds."""
-        moved_bytes, self._moved_bytes = self._moved_bytes + size, 0
-        rests = moved_bytes >= COPY_BYTES and size < FULL_BYTES
-        self._until = now + REST_SECONDS if rests else 0.0
-
-    def rest_seconds(self, now):
-        """Return the seconds until the input may be read again."""
-        return max(0.0, self._until - now)
-
-
-def _input(descriptor):
-    """Return what select can wait for, and the function that reads from it."""
-    if os.name != "nt":
-        for pipe in (descriptor, 1):
-            _widen(pipe)
-        return descriptor, lambda size: os.read(descriptor, size)
-    here = _copied(descriptor)
-    return here, here.recv
-
-
-def _widen(descriptor):
-    """Let a pipe hold more, where the system allows it (Linux: fcntl(2))."""
-    try:
-        import fcntl
-
-        fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-    except (ImportError, AttributeError, OSError):
-        pass
-
-
-def _copied(descriptor):
-    """Return a socket with what comes from a descriptor. Windows' select takes no
-    other.
-    """
-    here, there = socket.socketpair()
-
-    def copy():
-        with there:
-            while data := os.read(descriptor, PIECE_BYTES):
-                there.sendall(data)
-
-    threading.Thread(target=copy, daemon=True).start()
-    return here
-
-
-def _passed_on(line, kind, data):
-    """Handle one message of the portal. Return whether it was the last."""
-    if kind == PING:
-        line.send(PONG, data)
-    elif kind == BINARY:
-        while data:
-            data = data[os.write(1, data) :]
-    elif kind == TEXT and data.startswith(WARNING):
-        words = text(data[len(WARNING) :].decode(errors="replace"))
-        # ssh has switched off that a line's end also returns to its beginning.
-        os.write(2, f"\r\n{program()}: {words}\r\n".encode())
-    elif kind == CLOSE:
-        code = struct.unpack(">H", data[:2])[0] if len(data) > 1 else 1000
-        if code != 1000:
-            words = data[2:].decode(errors="replace") or f"it gave the code {code}"
-            if code in RESTARTS:
-                words = "the portal restarts. What runs in tmux goes on."
-            status = 3 if code in (*RESTARTS, LOST) else 1
-            raise Refused(f"the connection has ended: {words}", status)
-        return True
-    return False
 
 
 def _program():
@@ -468,4 +312,3 @@ def declare(word):
     stored.add_argument("value", nargs="?", help="a .pub file, or a key's number")
     word(config_ssh, user=user)
     word(certificate).add_argument("host", help="r17.gpuportal, or r17.NODE.gpuportal")
-    word(tunnel).add_argument("host", help="r17.gpuportal, or r17.NODE.gpuportal")

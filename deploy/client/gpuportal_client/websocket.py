@@ -1,6 +1,7 @@
 """A websocket to the portal (RFC 6455), for one thread."""
 
 import base64
+import contextlib
 import hashlib
 import http.client
 import os
@@ -55,26 +56,23 @@ class Socket:
         except (OSError, ValueError, http.client.HTTPException) as error:
             raise Refused(f"the portal cannot be reached: {error}", 3) from None
         if answer.status != 101:
-            raise Refused(
-                words_of(problem_of(answer), answer, to),
-                3 if answer.status >= 500 else 1,
-            )
+            said = problem_of(answer)
+            status = 3 if answer.status >= 500 else 1
+            raise Refused(words_of(said, answer, to), status, str(said.get("code")))
         digest = hashlib.sha1(key + ACCEPT, usedforsecurity=False).digest()
         if answer.headers["Sec-WebSocket-Accept"] != base64.b64encode(digest).decode():
             raise Refused(f"{to.url} is not a GPU Portal", 2)
         self.line.settimeout(0)
 
     def send(self, kind, data):
-        """Send one message. Clients must mask theirs."""
-        size = len(data)
-        if size < 126:
-            head = struct.pack(">BB", 0x80 | kind, 0x80 | size)
-        elif size < 2**16:
-            head = struct.pack(">BBH", 0x80 | kind, 0x80 | 126, size)
-        else:
-            head = struct.pack(">BBQ", 0x80 | kind, 0x80 | 127, size)
-        mask = os.urandom(4)
-        self._put(b"".join([head, mask, *masked(data, mask)]))
+        """Send one message."""
+        self._put(_frame(kind, data))
+
+    def leave(self):
+        """Close it with a goodbye. Never waits."""
+        with contextlib.suppress(OSError):
+            self.line.send(_frame(CLOSE, struct.pack(">H", 1000)))
+        self.line.close()
 
     def _put(self, data):
         """Send all bytes. Wait while the portal takes none."""
@@ -136,6 +134,19 @@ class Socket:
             data = bytes(content)
         del self.kept[: start + size]
         return bool(lead & 0x80), lead & 0x0F, data
+
+
+def _frame(kind, data):
+    """Return one message as bytes. Clients must mask theirs (RFC 6455, 5.2)."""
+    size = len(data)
+    if size < 126:
+        head = struct.pack(">BB", 0x80 | kind, 0x80 | size)
+    elif size < 2**16:
+        head = struct.pack(">BBH", 0x80 | kind, 0x80 | 126, size)
+    else:
+        head = struct.pack(">BBQ", 0x80 | kind, 0x80 | 127, size)
+    mask = os.urandom(4)
+    return b"".join([head, mask, *masked(data, mask)])
 
 
 @cache

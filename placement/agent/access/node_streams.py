@@ -22,6 +22,7 @@ import uvloop
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import InvalidStatus, WebSocketException
 
+from placement.agent.access.kept_connections import kept_connections
 from placement.agent.access.services import SERVICES, Service
 from placement.agent.job_folder import NodeView
 from placement.agent.portal_socket import OlderSockets, serve_until_renewal
@@ -40,7 +41,7 @@ from placement.protocol.stream_frames import (
     parse_stream_order,
     unpack_frame,
 )
-from placement.protocol.stream_refusal import ENDED, StreamRefused
+from placement.protocol.stream_refusal import ENDED, LOST, StreamRefused, refusal_of
 from placement.protocol.stream_state import FrameQueue
 from telemetry.protocol.back_off import BackOff
 
@@ -108,6 +109,7 @@ class NodeStreams:
             await asyncio.wait({work}, timeout=STOP_SECONDS)
         work.cancel()
         await asyncio.wait({work})
+        kept_connections().close()
         if not work.cancelled():
             work.result()
 
@@ -154,6 +156,10 @@ class NodeStreams:
                     logger.warning("a frame of the portal is invalid: %s", error)
         finally:
             mine = dict(link.tasks)
+            for name in mine.values():
+                if stream := self.streams.get(name):
+                    # A service may keep its connection for the client.
+                    stream.lose(refusal_of(LOST, ""))
             for task in (sending, *mine):
                 task.cancel()
             await asyncio.gather(sending, *mine, return_exceptions=True)

@@ -28,6 +28,7 @@ from placement.protocol.commands import check_order
 from placement.protocol.node_refusals import OrderRefused
 from placement.protocol.process_commands import LOWEST_UID, NOBODY_UID
 from placement.protocol.ssh_access import (
+    ACCOUNT_NAME,
     ADDRESS,
     SshAccess,
     SshAnswer,
@@ -159,3 +160,20 @@ def _write(path: Path, text: str) -> bool:
         draft.unlink(missing_ok=True)
         raise
     return True
+
+
+def is_listed(node: NodeView, account: str, holder: str) -> bool:
+    """Return whether an account has a principal that begins with ``holder``.
+
+    Args:
+        node: whose files are read.
+        account: name on the node; "": the portal knows none.
+        holder: reservation and user, such as ``r17-u5-``.
+    """
+    if not ACCOUNT_NAME.fullmatch(account) or not holder:
+        return False
+    try:
+        text = (node.node_dir / FOLDER / PRINCIPALS / account).read_text()
+    except (OSError, ValueError):
+        return False
+    return any(line.startswith(holder) for line in text.splitlines())

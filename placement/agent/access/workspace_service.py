@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 
-from placement.agent.access.ssh_service import carry
+from placement.agent.access.socket_splice import carry
 from placement.agent.job_folder import JobFolder, NodeView
 from placement.agent.process import serving_socket
 from placement.protocol.byte_stream import ByteStream

@@ -20,6 +20,7 @@ TITLES = {
     "job_commands": "Jobs",
     "model_commands": "Plans and served models",
     "ssh_commands": "ssh",
+    "ssh_tunnel": "ssh",
     "workspace_commands": "Programs in the browser, and tokens",
     "completion": "Completion",
 }

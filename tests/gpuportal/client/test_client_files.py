@@ -60,10 +60,10 @@ def test_the_client_needs_the_standard_library_only():
 
 @pytest.mark.pure
 def test_on_windows_a_thread_feeds_what_select_waits_for(main):
-    from gpuportal_client import ssh_commands
+    from gpuportal_client import ssh_tunnel
 
     source, sink = os.pipe()
-    here = ssh_commands._copied(source)
+    here = ssh_tunnel._copied(source)
     os.write(sink, b"typed")
     os.close(sink)
     data = b""

@@ -469,13 +469,14 @@ def test_a_language_model_is_served(gp, lab, settings):
 
 
 def test_a_warning_of_the_portal_is_printed_beside_the_connection(main, capfd):
-    from gpuportal_client import ssh_commands
-    from gpuportal_client.websocket import BINARY, TEXT
+    from gpuportal_client import ssh_tunnel
+    from gpuportal_client.websocket import TEXT
 
-    for kind, data in ((BINARY, b"shell"), (TEXT, b"end"), (TEXT, b"news")):
-        assert not ssh_commands._passed_on(None, kind, data)
+    ssh_tunnel.written(b"shell")
+    for kind, data in ((TEXT, b"end"), (TEXT, b"news")):
+        assert not ssh_tunnel.passed_on(None, kind, data)
     words = b"warning: reservation 17 ends in 10 min\x1b[2J"
-    assert not ssh_commands._passed_on(None, TEXT, words)
+    assert not ssh_tunnel.passed_on(None, TEXT, words)
     out, err = capfd.readouterr()
     assert out == "shell"
     assert err == "\r\ngp: reservation 17 ends in 10 min [2J\r\n"
@@ -509,7 +510,7 @@ def test_a_message_is_masked_and_says_its_length(main, monkeypatch, size, compil
 
 
 def test_a_copy_is_read_in_large_pieces_and_a_key_at_once(main):
-    from gpuportal_client.ssh_commands import COPY_BYTES, FULL_BYTES, Pace
+    from gpuportal_client.ssh_tunnel import COPY_BYTES, FULL_BYTES, Pace
 
     pace = Pace()
     pace.sent(1, 10.0)

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import socket
 import subprocess
 import sys
 from contextlib import AsyncExitStack
@@ -15,13 +16,16 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from gpuportal.http.ssh_door import _EndWarnings
 from gpuportal.pages import client_files
+from placement.access import access_guard
 from placement.access.access_target import AccessTarget
 from placement.access.frame_lists import NODE
 from placement.agent.access.services import SERVICES
-from placement.protocol.stream_frames import WINDOW_BYTES
+from placement.protocol.node_http import UNSENT_BYTES
+from placement.protocol.stream_frames import WINDOW_BYTES, StreamReport
 from reservations.accounts.api_tokens import create_token
 from reservations.models import Allocation, CoUser
 from reservations.rules.lifecycle import State
+from telemetry.protocol.codec import decode
 from tests.factories import make_gpus, make_node, make_reservation
 from tests.placement.access.ssh_servers import ssh_server
 from tests.placement.access.stream_nodes import streams_of
@@ -40,11 +44,11 @@ def token(user, *scopes):
 
 
 @pytest.fixture
-def lab(tmp_path, live_asgi, redis_client, valkey_url, alice):
+def lab(tmp_path, live_web, live_asgi, redis_client, valkey_url, alice):
     """Return a function that runs a node, and Alice's reservation on it."""
 
     class Lab:
-        url = live_asgi
+        url, web = live_asgi, live_web
         row = make_node("node1")
         made = make_reservation(alice, make_gpus(1, row), state=State.ACTIVE)
 
@@ -61,8 +65,11 @@ def lab(tmp_path, live_asgi, redis_client, valkey_url, alice):
         def until_connected(self):
             until(self.is_connected, what="the node")
 
-        def socket(self, shown="", origin=None, number=None, more="", **headers):
+        def socket(
+            self, shown="", origin=None, number=None, more="", sock=None, **headers
+        ):
             named = {"Authorization": f"Bearer {shown}"} if shown else {}
+            options = {"sock": sock, "max_queue": 1} if sock else {}
             address = f"/ws/ssh/{number or self.made.pk}/{more}"
             return connect(
                 self.url.replace("http", "ws") + address,
@@ -72,6 +79,7 @@ def lab(tmp_path, live_asgi, redis_client, valkey_url, alice):
                 open_timeout=PATIENCE_SECONDS,
                 close_timeout=PATIENCE_SECONDS,
                 ping_interval=None,
+                **options,
             )
 
     return Lab()
@@ -112,8 +120,17 @@ def test_a_student_runs_ssh_and_scp_through_the_portal(lab, alice, tmp_path):
         assert (tmp_path / "copy").read_bytes() == large
         own = f"r{lab.made.pk}.node1.gpuportal"
         assert run(["ssh", *words, own, "exit 7"], lab, shown).returncode == 7
+
+
+@pytest.mark.once
+def test_a_session_outlives_the_portal_and_not_its_node(lab, alice, tmp_path):
+    shown = token(alice, "job")
+    proxy = f"{sys.executable} -S {CLIENT} tunnel %h"
+    typed = os.urandom(300_000)
+    with ssh_server(tmp_path / "sshd") as server, lab.node(sshd_port=server.port):
+        lab.until_connected()
         held = subprocess.Popen(
-            ["ssh", *words, host, "cat"],
+            ["ssh", *server.words(proxy), f"r{lab.made.pk}.gpuportal", "cat"],
             env=of_portal(lab, shown) | {"GPUPORTAL_LOST_FILE": str(tmp_path / "lost")},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -122,11 +139,30 @@ def test_a_student_runs_ssh_and_scp_through_the_portal(lab, alice, tmp_path):
         )
         held.stdin.write(b"x")
         assert held.stdout.read(1) == b"x"
-    # The node is gone. "gp ssh" prints the reason, and may connect again.
-    _, told = held.communicate(timeout=PATIENCE_SECONDS)
-    assert held.returncode == 255 and b"gp.py" not in told
-    assert (tmp_path / "lost").read_text().startswith("the connection has ended: ")
+        # The portal restarts. The session goes on, and what is typed meanwhile comes.
+        lab.web.stop()
+        held.stdin.write(typed)
+        lab.web.start()
+        assert read_exactly(held.stdout, len(typed)) == typed
+    # The node is gone, and its connections with it. "gp ssh" prints the reason, and may
+    # connect again.
+    with lab.node(sshd_port=server.port):
+        _, told = held.communicate(timeout=PATIENCE_SECONDS)
+    assert held.returncode == 255
+    assert (
+        told.count(b"gp.py: the portal restarts. Connecting again ... connected.") == 1
+    )
+    assert told.count(b"gp.py: ") == 2
+    lost = (tmp_path / "lost").read_text()
+    assert lost == "the connection has ended: node1 no longer has this connection."
     assert (tmp_path / "open").exists()
+
+
+def read_exactly(file, size):
+    found = b""
+    while len(found) < size and (data := file.read(size - len(found))):
+        found += data
+    return found
 
 
 async def test_the_client_is_warned_where_the_node_cannot_do_it():
@@ -269,6 +305,118 @@ async def end_of(socket):
         while True:
             await asyncio.wait_for(socket.recv(), PATIENCE_SECONDS)
     return closed.value.rcvd.code, closed.value.rcvd.reason
+
+
+async def test_only_a_loss_lets_the_node_keep_a_connection(
+    lab, alice, bob, monkeypatch
+):
+    monkeypatch.setattr(access_guard, "RECHECK_SECONDS", 0.1)
+    shown = await later(token)(alice, "job")
+    orders, told, ends = [], [], []
+
+    async def counting(_node, order, stream):
+        orders.append(order.options)
+        await stream.write_control({"received": 0})
+        try:
+            while piece := await stream.read():
+                told.append(
+                    decode(StreamReport, piece.data) if piece.control else piece.data
+                )
+        finally:
+            ends.append(stream.end_code)
+
+    session = "?session=" + "5" * 32
+
+    async def one_more_end(code):
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while len(ends) < len(orders):
+                await asyncio.sleep(0.01)
+        assert ends[-1] == code
+
+    with await later(lab.node)({"ssh": counting}):
+        await asyncio.to_thread(lab.until_connected)
+        with pytest.raises(InvalidStatus) as refused:
+            await lab.socket(shown, more="?session=../sshd")
+        assert refused.value.response.status_code == 400 and orders == []
+        async with lab.socket(shown, more=session) as one:
+            assert await one.recv() == "received 0"
+            await one.send(b"x")
+            await one.send("received 5")
+            rows = Allocation.objects.filter(reservation=lab.made)
+            end = lab.made.end + timedelta(hours=1)
+            await later(rows.update)(end=end)
+            await asyncio.to_thread(until, lambda: len(told) == 3)
+        await one_more_end("stream-ended")
+        assert told == [
+            b"x",
+            StreamReport(received=5),
+            StreamReport(until=end.timestamp()),
+        ]
+        assert orders[-1] == {
+            "session": "5" * 32,
+            "holder": f"r{lab.made.pk}-u{alice.pk}-",
+            "until": str(lab.made.end.timestamp()),
+        }
+        lost = await lab.socket(shown, more=f"{session}&again=1")
+        assert await lost.recv() == "received 0"
+        assert orders[-1]["again"] == 1
+        lost.transport.abort()
+        await one_more_end("stream-lost")
+        # What a client may not say, and the end of access.
+        for text in ("received -1", "until 5"):
+            async with lab.socket(shown, more=session) as wrong:
+                await wrong.recv()
+                await wrong.send(text)
+                assert (await end_of(wrong))[0] == 4410
+            await one_more_end("stream-ended")
+        sharing = {"reservation": lab.made, "user": bob, "added_by": alice}
+        shared = await later(CoUser.objects.create)(**sharing)
+        theirs = await later(token)(bob, "job")
+        async with lab.socket(theirs, more=session) as removed:
+            await removed.recv()
+            await later(CoUser.objects.filter(pk=shared.pk).update)(
+                removed_at=timezone.now()
+            )
+            assert (await end_of(removed))[0] == 4410
+        await one_more_end("stream-ended")
+
+
+async def test_clients_that_never_read_take_little_and_are_few(lab, alice):
+    shown, sent = await later(token)(alice, "job"), {}
+
+    async def flood(_node, order, stream):
+        while True:
+            await stream.write(bytes(16_384))
+            sent[order.stream] = sent.get(order.stream, 0) + 16_384
+
+    # As the portal's own server sets it.
+    option = (socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT)
+    lab.web.listener.setsockopt(*option, UNSENT_BYTES)
+
+    def deaf_socket(more):
+        line = socket.socket()
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
+        line.connect(("127.0.0.1", int(lab.url.rpartition(":")[2])))
+        return lab.socket(shown, more=more, sock=line)
+
+    with await later(lab.node)({"ssh": flood}):
+        await asyncio.to_thread(lab.until_connected)
+        opened, refused, known = [], 0, {}
+        for number in range(24):
+            more = f"?session={number:032x}" if number % 2 else ""
+            try:
+                opened.append(await deaf_socket(more))
+            except InvalidStatus as answer:
+                refused += answer.response.status_code == 429
+        assert (len(opened), refused) == (16, 8)
+        while known != sent or len(sent) < 16:
+            known = dict(sent)
+            await asyncio.sleep(0.5)
+        # A window that the client did not read, and what has left the door: messages
+        # of 240 KiB at the web server, in the kernel and in the client.
+        assert max(sent.values()) <= 5 * WINDOW_BYTES, sent
+        for one in opened:
+            one.transport.abort()
 
 
 async def test_abuse_is_bounded_and_a_node_that_leaves_ends_the_connection(lab, alice):

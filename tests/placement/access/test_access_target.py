@@ -6,6 +6,7 @@ import pytest
 from django.utils import timezone
 
 from placement.access.access_target import access_target
+from placement.device_gate.queries import grants_of
 from placement.protocol.stream_refusal import StreamRefused
 from reservations.models import Allocation, CoUser
 from reservations.rules.errors import NotFound
@@ -49,3 +50,33 @@ def test_owner_and_co_users_connect_while_the_window_runs(alice, bob, omar):
     made.state = State.RELEASED
     made.save()
     assert code(alice) == ("access-over", f"Reservation {made.pk} is over.")
+
+
+def test_two_reservations_on_one_node_hold_and_end_separately(alice):
+    node = make_node("node-a")
+    first, second = (
+        make_reservation(alice, make_gpus(1, node), state=State.ACTIVE)
+        for _ in range(2)
+    )
+    later = second.end + timedelta(hours=1)
+    Allocation.objects.filter(reservation=second).update(end=later)
+    now = timezone.now()
+
+    def granted(at):
+        return {uuid for one in grants_of(node, at) for uuid in one.gpu_uuids}
+
+    uuids = {made.pk: made.allocations.get().gpu.uuid for made in (first, second)}
+    # The number of the reservation says which one a connection belongs to.
+    for made, end in ((first, first.end), (second, later)):
+        found = access_target(alice, made.pk, now, node_name="node-a")
+        assert (found.node, found.reservation, found.until) == ("node-a", made.pk, end)
+    assert granted(now) == set(uuids.values())
+    with pytest.raises(StreamRefused, match=f"Reservation {first.pk} is over"):
+        access_target(alice, first.pk, first.end)
+    assert access_target(alice, second.pk, first.end).until == later
+    assert granted(first.end) == {uuids[second.pk]}
+    Allocation.objects.filter(reservation=second).update(live=False)
+    with pytest.raises(StreamRefused):
+        access_target(alice, second.pk, now)
+    assert access_target(alice, first.pk, now).node == "node-a"
+    assert granted(now) == {uuids[first.pk]}

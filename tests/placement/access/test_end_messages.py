@@ -1,6 +1,7 @@
 """Messages on the terminals of a Reservation's users before its end."""
 
 import os
+import pty
 import pwd
 from datetime import timedelta
 
@@ -159,3 +160,34 @@ def test_only_a_persons_own_terminals_are_written(tmp_path, monkeypatch):
     monkeypatch.setattr(terminals.pwd, "getpwnam", lambda name: person)
     assert terminals.tell_account("al", "text\x1b[2J", tmp_path) == 1
     assert wrote == [(4321, "text [2J", tmp_path)]
+
+
+@pytest.mark.once
+@pytest.mark.skipif(os.getuid() != 0, reason="root gives a terminal to another user")
+def test_the_warning_reaches_a_real_terminal_of_the_holder(held, node, monkeypatch):
+    """From the tick through the signed order to the terminal, at both moments."""
+    person = pwd.struct_passwd(("al", "x", 54_321, 54_321, "", "/", "/bin/sh"))
+    monkeypatch.setattr(terminals.pwd, "getpwnam", lambda name: person)
+    desk = OrderDesk(node, publish=[].append)
+    monkeypatch.setattr(
+        end_messages,
+        "send_user_message",
+        lambda one: desk.take(one.payload(), signing.sign(one.payload())),
+    )
+    CoUser.objects.all().delete()
+    Allocation.objects.filter(gpu__node__name="node2").update(live=False)
+    master, slave = pty.openpty()
+    try:
+        os.fchown(slave, person.pw_uid, -1)
+        shown = []
+        for seconds in (599, 59):
+            Allocation.objects.update(end=timezone.now() + timedelta(seconds=seconds))
+            end_messages.send_due(timezone.now())
+            shown.append(os.read(master, 1000).decode())
+        assert f"reservation {held.pk} on node1 ends in 10 min" in shown[0]
+        assert "ends in 59 s. Save your work, or extend it." in " ".join(
+            shown[1].split()
+        )
+    finally:
+        os.close(master)
+        os.close(slave)

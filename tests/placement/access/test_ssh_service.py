@@ -6,8 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from placement.agent.access import ssh_principals, ssh_service
-from placement.agent.access.ssh_service import COPY_BYTES, connect_sshd
+from placement.agent.access import socket_splice, ssh_principals
+from placement.agent.access.socket_splice import COPY_BYTES
+from placement.agent.access.ssh_service import connect_sshd
 from placement.protocol.byte_stream import ByteStream
 from placement.protocol.stream_frames import CloseFrame
 from placement.protocol.stream_refusal import StreamRefused
@@ -25,7 +26,7 @@ async def connect(port, frames):
     node = SimpleNamespace(name="node1", sshd_port=port)
     stream = ByteStream(NAME, frames.extend)
     stream.deliver(CloseFrame(NAME))
-    await connect_sshd(node, None, stream)
+    await connect_sshd(node, SimpleNamespace(options={}), stream)
 
 
 async def test_a_node_without_an_ssh_server_says_so():
@@ -66,10 +67,11 @@ async def test_answers_in_a_copy_go_together_and_keys_at_once(monkeypatch):
         elif data == b"key":
             reader.feed_eof()
 
-    monkeypatch.setattr(ssh_service, "_rest", rest)
+    monkeypatch.setattr(socket_splice, "_rest", rest)
     reader = asyncio.StreamReader()
     stream = SimpleNamespace(write=write, finish=lambda: None)
-    splice = ssh_service._Splice(reader, None, stream, moved_bytes=COPY_BYTES)
+    splice = socket_splice._Splice(reader, None, stream)
+    splice.pace.moved_bytes = COPY_BYTES
     reader.feed_data(b"first")
     await splice.read_socket()
     assert sent == [b"first", b"secondthird", b"key"]

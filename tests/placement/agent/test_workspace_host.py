@@ -7,12 +7,18 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from placement.agent.access import container_command, program_host, workspace_host
 from placement.agent.access.program_host import ProgramHost, with_token
-from placement.agent.access.workspace_host import ProgramMissing, app_command
+from placement.agent.access.workspace_host import (
+    FolderMissing,
+    ProgramMissing,
+    app_command,
+    shown_folder,
+)
 from placement.agent.access.workspace_service import connect_workspace
 from placement.agent.process import program_lookup
 from placement.agent.process.job_process import CODE_DIR
@@ -230,3 +236,22 @@ def test_only_a_running_workspace_can_be_reached(tmp_path, folder):
     with pytest.raises(StreamRefused) as refused:
         asyncio.run(connect_workspace(node, order, None))
     assert refused.value.code in ("no-service", "bad-request")
+
+
+@pytest.mark.pure
+def test_a_home_that_is_not_mounted_is_named_and_another_folder_works(
+    tmp_path, monkeypatch
+):
+    account = SimpleNamespace(pw_dir=str(tmp_path / "ada"))
+    monkeypatch.setattr(workspace_host.pwd, "getpwuid", lambda uid: account)
+    (tmp_path / "runs").mkdir()
+    for entered in ("", "~", "runs", "~/runs"):
+        with pytest.raises(FolderMissing, match=r"/ada is not on this node.*absolute"):
+            shown_folder(entered, str(tmp_path))
+    runs = str(tmp_path / "runs")
+    assert shown_folder(runs, str(tmp_path)) == runs
+    # It is mounted now.
+    (tmp_path / "ada").mkdir()
+    assert shown_folder("~/runs", str(tmp_path)) == runs
+    with pytest.raises(FolderMissing, match=r"no folder .*/lost on this node"):
+        shown_folder("lost", str(tmp_path))
