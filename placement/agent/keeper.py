@@ -27,6 +27,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import redis
@@ -85,6 +86,21 @@ class KeptFolder:
     def ended(self) -> bool:
         """Whether nothing of the Job runs any more."""
         return self.status.get("event") in ENDS
+
+    @cached_property
+    def by_slurm(self) -> bool:
+        """Whether Slurm runs the Job."""
+        return slurm_job.is_of_slurm(self.folder)
+
+    def told_status(self) -> dict[str, Any]:
+        """Return the status as the portal is told it: a Job that waits in Slurm has not
+        started.
+        """
+        submitted_at = self.status.get("started_at")
+        if submitted_at is None or not self.by_slurm:
+            return self.status
+        began_at = slurm_job.began_at(self.folder, submitted_at)
+        return {**self.status, "started_at": began_at}
 
     def deadline_at(self) -> float | None:
         """Return the Reservation's end as it is known here."""
@@ -261,13 +277,14 @@ class JobKeeper:
 
     def _report(self, kept: KeptFolder) -> None:
         facts = f"facts.{self.node.name}"
-        if kept.status.get("started_at") and not kept.reported.get("started"):
-            fact = fact_of(kept.folder, {**kept.status, "event": "started"})
+        status = kept.told_status()
+        if status.get("started_at") and not kept.reported.get("started"):
+            fact = fact_of(kept.folder, {**status, "event": "started"})
             if not self._append_to_stream(facts, fact, maxlen=FACTS_MAXLEN):
                 return
             kept.report(started=True)
         if kept.ended and not kept.reported.get("ended"):
-            fact = fact_of(kept.folder, kept.status)
+            fact = fact_of(kept.folder, status)
             if self._append_to_stream(facts, fact, maxlen=FACTS_MAXLEN):
                 kept.report(ended=True)
 
@@ -281,7 +298,7 @@ class JobKeeper:
                         "job": kept.folder.job,
                         "attempt": kept.folder.attempt,
                         "key": kept.folder.key,
-                        "started_at": kept.status.get("started_at"),
+                        "started_at": kept.told_status().get("started_at"),
                         "deadline_at": kept.deadline_at(),
                         "worked_at": self.kernels.worked_at(kept.folder),
                         **meets_at(kept.status),
@@ -289,7 +306,8 @@ class JobKeeper:
                 )
             elif now - float(kept.status.get("ended_at") or 0) < RECALL_SECONDS:
                 # Without its last lines, because the log itself has been uploaded.
-                ended.append(fact_of(kept.folder, {**kept.status, "last_lines": []}))
+                status = {**kept.told_status(), "last_lines": []}
+                ended.append(fact_of(kept.folder, status))
         belief = {
             "v": 1,
             "kind": "jobs",

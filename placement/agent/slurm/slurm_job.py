@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import time
 from pathlib import Path
 from threading import Event
 
 from placement.agent.job_folder import JobFolder, job_folders
 from placement.agent.slurm import slurm_client
 from placement.agent.slurm.job_script import (
+    BEGUN_FOLDER,
     ENDED,
     EXIT,
     FOLDER,
@@ -102,6 +105,28 @@ def is_lost(order: Order, folder: JobFolder) -> bool:
         return False
     ours = folder.work / FOLDER
     return os.path.lexists(ours / LOST_FILE) and not os.path.lexists(ours / EXIT)
+
+
+def is_of_slurm(folder: JobFolder) -> bool:
+    """Return whether Slurm runs the Job of a folder."""
+    try:
+        return parse_order(str(folder.read("order")["payload"])).slurm is not None
+    except (KeyError, CodedError):
+        return False
+
+
+def began_at(folder: JobFolder, submitted_at: float) -> float | None:
+    """Return when Slurm began the program of a Job (Unix time). None: it waits.
+
+    Args:
+        submitted_at: when the Job's own process began, which submits it (Unix time).
+    """
+    ours = folder.work / FOLDER
+    with contextlib.suppress(OSError):
+        begun_at = (ours / BEGUN_FOLDER).lstat().st_mtime
+        # The node may have another clock.
+        return min(max(begun_at, submitted_at), time.time())
+    return submitted_at if os.path.lexists(ours / EXIT) else None
 
 
 def _mark(folder: JobFolder) -> Path:

@@ -40,6 +40,7 @@ from placement.rules.rebalance_policy import RestartMode
 from reservations.presence.check_in import check_in, note_work
 from reservations.store.co_users import may_use
 from telemetry.inventory.enrollment import record_channel
+from telemetry.models import Node
 from telemetry.protocol.sentences import sentence
 
 ABSENT_SECONDS = 15.0
@@ -369,6 +370,9 @@ def _mark_job_seen(job: Job, item: Running, now: datetime) -> bool:
         # The node does not know the Reservation's end, so the tick sends it again.
         Job.objects.filter(pk=job.pk).update(told_end=None)
     if item.started_at is None:
+        if job.node.engine == Node.Engine.SLURM:
+            # It waits in Slurm, so the holder has come.
+            _check_in(job, now)
         return False
     if job.state == Job.State.STARTING:
         started = JobFact(

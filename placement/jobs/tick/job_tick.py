@@ -39,6 +39,7 @@ from placement.jobs.tick import (
 from placement.models import Job, JobPart, JobQuerySet
 from reservations.models import CoUser, SitePolicy
 from reservations.rules.lifecycle import State
+from telemetry.models import Node
 from telemetry.protocol.sentences import sentence
 from telemetry.rules.isolated_steps import RowSteps
 
@@ -181,12 +182,19 @@ def _long_ago(now: datetime, seconds: float) -> Q:
 
 
 def _unheard(now: datetime) -> Iterable[Job]:
-    return _jobs().filter(
+    """Return the Jobs whose node has not said that it has them.
+
+    A Job that waits in Slurm is starting for long, and its agent has it.
+    """
+    unheard = _jobs().filter(
         _long_ago(now, AGAIN_SECONDS),
         state=Job.State.STARTING,
         reservation__state=State.ACTIVE,
         reservation__end__gt=now,
-    )[:MOST_ROWS]
+    )
+    known = Q(node__engine=Node.Engine.SLURM, seen_at__gt=F("ordered_at"))
+    recent = Q(seen_at__gt=now - timedelta(seconds=AGAIN_SECONDS))
+    return unheard.exclude(known & recent)[:MOST_ROWS]
 
 
 def _order_again(job: Job, now: datetime) -> bool:

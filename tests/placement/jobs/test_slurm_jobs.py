@@ -1,5 +1,7 @@
 """Jobs on nodes of Slurm: what the portal's side sends, and from whom it hears."""
 
+from datetime import timedelta
+
 import pytest
 
 from placement.jobs import bound_gpus
@@ -17,7 +19,7 @@ from telemetry.rules.slurm_use import SlurmUse
 from telemetry.slurm.cluster_view import SlurmGpuView, SlurmNodeView
 from telemetry.slurm.service import record_view
 from tests.factories import make_node, make_reservation
-from tests.placement.stage import NOW, fact, now_is, record
+from tests.placement.stage import NOW, belief, fact, now_is, record
 from tests.placement.stage_fixtures import orders, text_bodies
 
 __all__ = ["orders", "text_bodies"]
@@ -67,6 +69,26 @@ def test_the_agent_gets_the_command_and_its_facts_are_believed(
     job_tick.tick(NOW)
     (stop,) = orders("slurm-lab")
     assert (stop.kind, stop.job) == ("stop", job.pk)
+
+
+def test_a_job_that_waits_in_slurm_is_starting_and_its_holder_has_come(
+    alice, reservation, orders
+) -> None:
+    job = launch(alice, reservation)
+    job_tick.tick(NOW)
+    said = belief(job)
+    said["running"][0]["started_at"] = None
+    for seconds in (5, 25, 45):
+        now = NOW + timedelta(seconds=seconds)
+        record(said, now=now, node="slurm-lab")
+        assert job_tick.tick(now)["ordered_again"] == 0
+    assert (now_is(job), job.started_at) == (Job.State.STARTING, None)
+    reservation.refresh_from_db()
+    assert reservation.checked_in_at is not None
+    # If the agent loses it, it is ordered again.
+    assert job_tick.tick(NOW + timedelta(seconds=70))["ordered_again"] == 1
+    record(belief(job), now=NOW + timedelta(seconds=75), node="slurm-lab")
+    assert now_is(job) == Job.State.RUNNING
 
 
 def test_a_part_of_the_gpus_leaves_the_rest_of_the_node(

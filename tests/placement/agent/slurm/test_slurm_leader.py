@@ -8,8 +8,11 @@ from unittest import mock
 import pytest
 
 from placement.agent.job_folder import JobFolder
+from placement.agent.keeper import KeptFolder
 from placement.agent.slurm import slurm_client, slurm_job, slurm_leader
 from placement.agent.slurm.job_script import (
+    BEGUN_FOLDER,
+    EXIT,
     FOLDER,
     LOST_FILE,
     REQUEUED,
@@ -230,6 +233,24 @@ def test_a_controller_that_dies_after_the_ping_is_no_refusal(
     error = SlurmUnavailable if "contact" in words else SlurmRefused
     with pytest.raises(error, match=words[:10]):
         slurm_client.ask(["scontrol", "update"])
+
+
+def test_the_portal_hears_of_a_start_when_slurm_has_begun_the_job(tmp_path):
+    folder = JobFolder.of(tmp_path, ORDER.job, ORDER.attempt, ORDER.key)
+    (folder.work / FOLDER).mkdir(parents=True)
+    folder.write("order", {"payload": ORDER.payload()})
+    kept = KeptFolder(folder)
+    kept.status = {"event": "started", "started_at": 1000.0}
+    assert kept.told_status()["started_at"] is None
+    begun = folder.work / FOLDER / BEGUN_FOLDER
+    begun.mkdir()
+    for told, clock in ((1500.0, 1500.0), (1000.0, 900.0)):
+        os.utime(begun, (clock, clock))
+        assert kept.told_status()["started_at"] == told
+    # It has an exit status. The file server shows the rest later.
+    begun.rmdir()
+    (folder.work / FOLDER / EXIT).write_text("0\n")
+    assert kept.told_status()["started_at"] == 1000.0
 
 
 def test_a_cancel_is_repeated_until_slurm_has_ended_the_job(tmp_path, monkeypatch):
