@@ -156,7 +156,7 @@ def other_plans(gpt2_large) -> dict[str, tuple[Plan, ModelSpec]]:
     for strategy, (spec, offers) in one_node.items():
         asked = Workload(batch=8, sequence_length=256)
         if strategy == "context_parallel":
-            asked = Workload(batch=1, sequence_length=65536, precision="bf16")
+            asked = Workload(batch=1, sequence_length=32768, precision="bf16")
         limits = PlanLimits(strategies=(strategy,), beaten_too=True)
         found = plan(spec, asked, offers, limits=limits)
         assert found.plans, (strategy, found.refusals)
