@@ -41,10 +41,14 @@ def test_a_booking_its_jobs_their_logs_a_stop_and_the_charge(
 
     second = portal.launch(made, "#!/bin/sh\necho on\nwhile :; do sleep 1; done\n")
     portal.until(second, Job.State.RUNNING)
+    portal.works_until(lambda: portal.log_of(second), "the log of the second job")
     made.refresh_from_db()
     assert made.checked_in_at is not None
     jobs.stop(job_id=second.pk, user=portal.user, now=timezone.now())
     portal.until(second, Job.State.STOPPED)
+    # As on a node of the portal: no words of Slurm, and no exit status.
+    assert portal.log_of(second) == "on\n"
+    assert second.exit_code is None
     # It may be completing.
     squeue = ("squeue", "--noheader")
     portal.cluster.wait_until(lambda: portal.cluster.run(*squeue) == "")
