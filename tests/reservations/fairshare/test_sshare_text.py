@@ -9,7 +9,7 @@ from reservations.fairshare.sshare import RowsInvalid, rank_rows
 from reservations.fairshare.sshare_text import sshare_rows
 
 DATA = Path(__file__).parents[2] / "data" / "fairshare"
-GIVEN = ("account", "user", "parent", "raw_shares", "raw_usage")
+GIVEN = ("account", "user", "parent", "raw_shares", "raw_usage", "norm_shares")
 
 
 @pytest.mark.parametrize("name", ["flatlab", "threelevel"])

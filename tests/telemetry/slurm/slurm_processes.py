@@ -121,6 +121,13 @@ class SlurmProcesses:
         self._spawn("slurmctld", "slurmctld", "-D", "-i")
         self.wait_until(lambda: " is UP" in self.run("scontrol", "ping", check=False))
 
+    def restart_slurmctld(self) -> None:
+        """Restart the controller as an admin does: it stores what it knows."""
+        process = self.processes.pop("slurmctld")
+        process.terminate()
+        process.wait()
+        self.start_slurmctld()
+
     def start_slurmd(self, name: str) -> None:
         """Start the daemon of a node. It adopts the jobs of an earlier one."""
         self._spawn(name, "slurmd", "-D", "-N", name)

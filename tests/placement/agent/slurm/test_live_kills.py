@@ -116,6 +116,8 @@ class Killer:
 
 @pytest.fixture
 def killer(portal: LivePortal, tmp_path, settings, monkeypatch) -> Killer:
+    # A kill would bring back what an earlier test has just ended.
+    portal.cluster.restart_slurmctld()
     commands = DeadlyCommands(portal.cluster, tmp_path / "bin")
     settings.SLURM_FOLDER = str(commands.folder)
     monkeypatch.setenv(CLIENT_FOLDER, str(commands.folder))
