@@ -98,17 +98,23 @@ def batch_script(argv: Sequence[str], env: Mapping[str, str], folder: str) -> st
             *exports,
             "umask 077",
             # Slurm signals this shell. The program is in another process group.
-            "trap 'stop=1; test -z \"$child\" || kill -TERM -$child' TERM",
+            # Names that no variable of a job has.
+            "gp_stops=0 gp_seen=-1 gp_status=127",
+            "trap 'gp_stops=$((gp_stops + 1))"
+            '; test -z "$gp_child" || kill -TERM -$gp_child\' TERM',
             f"setsid {program} &",
-            "child=$!",
-            'test -z "$stop" || kill -TERM -$child',
-            # The shell would write "Terminated" into the log.
-            "wait $child 2>/dev/null",
-            "status=$?",
-            "while kill -0 $child 2>/dev/null; do wait $child 2>/dev/null; status=$?;"
-            " done",
-            f"echo $status >{done}.new && mv {done}.new {done}",
-            "exit $status",
+            "gp_child=$!",
+            "test $gp_stops = 0 || kill -TERM -$gp_child",
+            # A signal ends `wait`, also if the program has ended meanwhile: wait again.
+            # 127: its status was taken before. The shell would write "Terminated".
+            "while test $gp_seen != $gp_stops; do",
+            "  gp_seen=$gp_stops",
+            "  wait $gp_child 2>/dev/null",
+            "  gp_now=$?",
+            "  test $gp_now = 127 || gp_status=$gp_now",
+            "done",
+            f"echo $gp_status >{done}.new && mv {done}.new {done}",
+            "exit $gp_status",
             "",
         )
     )
