@@ -106,7 +106,7 @@ def wait_for(url: str) -> None:
 
 
 def size_of(path: Path) -> int:
-    """Return the size of a file; 0: there is none."""
+    """Return the size of a file, or 0 if it does not exist."""
     return path.stat().st_size if path.exists() else 0
 
 

@@ -37,7 +37,7 @@ class SlurmHolding:
     account: str
     job_id: int | None
     portal_job: int | None
-    """The portal's Job that it is. None: it is none, or of another portal."""
+    """The Job of this portal that Slurm runs here. None: another program or portal."""
     reservation: str
     until: datetime | None
     next_at: datetime | None

@@ -128,7 +128,9 @@ def _driver(facts: MachineFacts) -> Diagnosis:
     if facts.simulated:
         return note("driver", sentence("the GPUs are simulated"))
     if facts.without_gpus:
-        fact = sentence("none is needed, because GPUPORTAL_BACKEND is none")
+        fact = sentence(
+            "the machine needs no driver, because GPUPORTAL_BACKEND is none"
+        )
         return note("driver", fact)
     if facts.gpus is None:
         return problem(

@@ -240,7 +240,7 @@ class _Passage:
         self._until: datetime | None = None
 
     async def report_end(self, until: datetime) -> None:
-        """Tell the node another end of access. Never waits."""
+        """Tell the node that access ends at another time. Never waits."""
         known, self._until = self._until, until
         if self._counting and known not in (None, until):
             report = {UNTIL: until.timestamp()}
@@ -324,7 +324,7 @@ class _Passage:
             await self.send({"type": "websocket.send", "text": END})
 
     def _report(self, data: bytes) -> str:
-        """Return the text of a node's report; "": there is none for this client.
+        """Return a node's report as text, or "" if this client takes no reports.
 
         Raises:
             StreamRefused: it is invalid.

@@ -47,7 +47,7 @@ class LogoutRequest:
     indexes: tuple[str, ...]
     """Of the sessions at the provider. Empty: all sessions of the person."""
     state: str | None
-    """The RelayState, which the answer returns to the provider. None: there is none."""
+    """The RelayState, which the answer returns to the provider, or None."""
 
 
 def can_sign_out(provider: SamlProvider, metadata: ProviderMetadata) -> bool:

@@ -173,7 +173,7 @@ def active_reservation(to):
     """Return the number of the user's only reservation that runs now, and print it.
 
     Raises:
-        Refused: there is none, or there are several. They are listed.
+        Refused: the user has no such reservation, or several, which it lists.
     """
     rows = [row for row in own(to) if row["state"] == "active"]
     told = [f"{row['id']:>6}  {span(row)}  {to.cards(row['gpu_ids'])}" for row in rows]

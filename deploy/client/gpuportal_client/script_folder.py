@@ -26,7 +26,7 @@ ADVICE = "Clone the code on the node (gp ssh), or install it in the environment 
 
 
 class ScriptFolder:
-    """What of a script's folder is sent, and what is not."""
+    """The files of a script's folder that are sent, and those that are left out."""
 
     def __init__(self, script):
         """Take the script. Python looks for modules in the folder of the real file."""

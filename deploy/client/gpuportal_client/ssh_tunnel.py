@@ -89,7 +89,7 @@ class _Connection:
         self.counts = None
         """Whether the node counts the bytes; None: not known yet."""
         self.sent_bytes, self.kept = 0, bytearray()
-        """What was sent, and what of it the node has not reported as received."""
+        """The bytes that were sent, and those that the node has not acknowledged."""
         self.got_bytes = self.reported_bytes = 0
         self.typed_all, self.over = False, False
         self.waits = False

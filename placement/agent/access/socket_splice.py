@@ -21,8 +21,8 @@ REST_SECONDS = 0.001
 class CopyPace:
     """How long the input of a copy is left alone.
 
-    In a copy an ssh server answers each 32 KiB with a few bytes. Each answer by itself
-    would cost the portal and the client as much as a large piece.
+    During a copy, an ssh server sends a short answer for each 32 KiB. If each answer
+    were a message, it would cost the portal and the client as much as a large one.
     """
 
     def __init__(self) -> None:

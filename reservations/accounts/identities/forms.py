@@ -7,7 +7,8 @@ from django.utils.translation import gettext, gettext_lazy
 
 from reservations.accounts.identities.identity_source import folded_group
 from reservations.accounts.identities.rules import LONGEST_VALUE, Mapped
-from reservations.models import Account, ClaimRole
+from reservations.models import ClaimRole
+from reservations.web.table_form import TableRows, table_form
 from telemetry.web.plain_forms import PlainForm
 
 MOST_MAPPINGS = 500
@@ -81,33 +82,18 @@ class MappingRowForm(PlainForm):
         return data
 
 
-class MappingRows(forms.BaseFormSet):  # type: ignore[type-arg]
+class MappingRows(TableRows):
     """All rows of a provider."""
 
-    default_error_messages = {
-        "missing_management_form": gettext_lazy("Load the page again."),
-        "too_many_forms": gettext_lazy("These are too many rows."),
-    }
-
-    def clean(self) -> None:
-        """Refuse the same value twice for a group."""
-        seen = set()
-        for row in self.forms:
-            data = getattr(row, "cleaned_data", {})
-            if not data.get("value") or data.get("DELETE"):
-                continue
-            key = (data["value"], data.get("account"))
-            if key in seen:
-                row.add_error("value", gettext("Another row has this value and group."))
-            seen.add(key)
+    main_field = "value"
+    unique_fields = ("value", "account")
+    repeated_text = gettext_lazy("Another row has this value and group.")
 
     def mappings(self) -> list[Mapped]:
         """Return the rows that stay."""
-        rows = (form.cleaned_data for form in self.forms)
         return [
             Mapped(data["value"], data["account"], data["role"])
-            for data in rows
-            if data.get("value") and not data.get("DELETE")
+            for data in self.kept_data()
         ]
 
 
@@ -117,20 +103,16 @@ def mapping_rows(data: Any, stored: list[Mapped], *, folds_case: bool) -> Any:
     Args:
         folds_case: values are compared in small letters.
     """
-    kind = forms.formset_factory(
-        MappingRowForm,
-        formset=MappingRows,
-        extra=EMPTY_ROWS,
-        can_delete=True,
-        max_num=MOST_MAPPINGS,
-        absolute_max=MOST_MAPPINGS,
-        validate_max=True,
-    )
-    open_accounts = Account.objects.filter(archived_at=None).order_by("name")
-    accounts = [(one.pk, str(one)) for one in open_accounts]
     initial = [
         {"value": one.value, "role": one.role, "account": one.account_pk}
         for one in stored
     ]
-    more = {"accounts": accounts, "folds_case": folds_case}
-    return kind(data, initial=initial, prefix="rows", form_kwargs=more)
+    return table_form(
+        MappingRowForm,
+        MappingRows,
+        data,
+        initial,
+        most=MOST_MAPPINGS,
+        empty=EMPTY_ROWS,
+        folds_case=folds_case,
+    )

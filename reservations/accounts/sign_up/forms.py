@@ -15,7 +15,8 @@ from reservations.accounts.sign_up.rules import (
     read_domain,
     shown_domain,
 )
-from reservations.models import Account, SignUpDomain
+from reservations.models import SignUpDomain
+from reservations.web.table_form import TableRows, table_form
 from telemetry.web.plain_forms import PlainForm
 from telemetry.web.translation import translated
 
@@ -117,53 +118,24 @@ class DomainRowForm(PlainForm):
         return data
 
 
-class DomainRows(forms.BaseFormSet):  # type: ignore[type-arg]
+class DomainRows(TableRows):
     """All rows of the list."""
 
-    default_error_messages = {
-        "missing_management_form": gettext_lazy("Load the page again."),
-        "too_many_forms": gettext_lazy("These are too many rows."),
-    }
-
-    def clean(self) -> None:
-        """Refuse the same domain twice."""
-        seen = set()
-        for row in self.forms:
-            data = getattr(row, "cleaned_data", {})
-            domain = data.get("domain")
-            if not domain or data.get("DELETE"):
-                continue
-            if domain in seen:
-                row.add_error("domain", gettext("Another row has this domain."))
-            seen.add(domain)
+    main_field = "domain"
+    unique_fields = ("domain",)
+    repeated_text = gettext_lazy("Another row has this domain.")
 
     def wanted(self) -> dict[str, int | None]:
         """Return the group of each domain that stays."""
-        rows = (form.cleaned_data for form in self.forms)
-        return {
-            data["domain"]: data["account"]
-            for data in rows
-            if data.get("domain") and not data.get("DELETE")
-        }
+        return {data["domain"]: data["account"] for data in self.kept_data()}
 
 
 def domain_rows(data: Any, stored: Mapping[str, SignUpDomain]) -> Any:
     """Return the list with the stored rows and some empty ones."""
-    kind = forms.formset_factory(
-        DomainRowForm,
-        formset=DomainRows,
-        extra=EMPTY_ROWS,
-        can_delete=True,
-        max_num=MOST_DOMAINS,
-        absolute_max=MOST_DOMAINS,
-        validate_max=True,
-    )
-    open_accounts = Account.objects.filter(archived_at=None).order_by("name")
     initial = [
         {"domain": shown_domain(entry), "account": row.account_id}
         for entry, row in stored.items()
     ]
-    accounts = [(one.pk, str(one)) for one in open_accounts]
-    return kind(
-        data, initial=initial, prefix="rows", form_kwargs={"accounts": accounts}
+    return table_form(
+        DomainRowForm, DomainRows, data, initial, most=MOST_DOMAINS, empty=EMPTY_ROWS
     )
