@@ -14,7 +14,7 @@ from gpuportal.pages.node_access import node_access
 from placement.workspace.forms import WorkspaceForm
 from placement.workspace.queries import workspaces_panel
 from placement.workspace.views import allow_entry
-from reservations.engines.queries import hold_shown
+from reservations.engines.queries import hold_shown, parts_of
 from reservations.models import Allocation, LedgerEntry, Reservation, User
 from reservations.presence.queries import pending_release
 from reservations.rules.figures import (
@@ -165,6 +165,7 @@ def reservation(request: HttpRequest, pk: int) -> HttpResponse:
             else None,
             "workspace_form": WorkspaceForm(),
             "allocations": allocations,
+            "parts": parts_of(allocations) if own else (),
             "nodes": _by_node(allocations),
             "own": own,
             "named": named,

@@ -76,6 +76,36 @@ def engine_nodes_named(names: Collection[str]) -> dict[str, EngineNode]:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class ReturnablePart:
+    """Gpus that can only be returned together: one, or those of a whole node."""
+
+    name: str
+    gpu_ids: tuple[int, ...]
+
+    @property
+    def value(self) -> str:
+        """The value of its box in a form."""
+        return ",".join(map(str, self.gpu_ids))
+
+
+def parts_of(allocations: Iterable[Allocation]) -> list[ReturnablePart]:
+    """Return the parts of a Reservation that can be returned.
+
+    Args:
+        allocations: with their Gpus and nodes.
+    """
+    gpus = [one.gpu for one in allocations]
+    of_slurm = {g.node.name for g in gpus if g.node.engine == Node.Engine.SLURM}
+    found = engine_nodes_named(of_slurm).values() if of_slurm else ()
+    whole = {one.name for one in found if one.cpus is None}
+    parts: dict[str, list[int]] = {}
+    for gpu in gpus:
+        name = gpu.node.name if gpu.node.name in whole else str(gpu)
+        parts.setdefault(name, []).append(gpu.pk)
+    return [ReturnablePart(name, tuple(pks)) for name, pks in parts.items()]
+
+
 def held_gpus(chosen: Collection[int]) -> tuple[int, str, int, int]:
     """Return what a hold of these Gpus has on each node: their number, their type, the
     processors, and the number of all Gpus. (0, "", 0, 0): whole nodes.

@@ -48,11 +48,13 @@ class OfferForm(PlainForm):
 
 
 class GpuNumbersField(forms.MultipleChoiceField):
-    """Several GPU numbers, one per box. The service checks whether they are held."""
+    """Several GPU numbers: one per box, or those of a whole node with commas. The
+    service checks whether they are held."""
 
     def to_python(self, value: Any) -> list[Any]:
         """Return the ticked values, as numbers where they are numeric."""
-        texts = super().to_python(value)[:MOST_GPUS]
+        boxes = super().to_python(value)[:MOST_GPUS]
+        texts = [text for box in boxes for text in box.split(",")][:MOST_GPUS]
         return [int(text) if _is_number(text) else text for text in texts]
 
     def valid_value(self, value: Any) -> bool:

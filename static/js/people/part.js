@@ -19,7 +19,7 @@ async function look(form) {
   const said = form.querySelector("[data-price-said]");
   const data = new FormData(form);
   const hours = Number(data.get("hours"));
-  const gpus = data.getAll("gpus").map(Number);
+  const gpus = data.getAll("gpus").flatMap((box) => box.split(",")).map(Number);
   if (!hours && !gpus.length) { said.textContent = gettext("Choose a part first."); return; }
   try {
     const found = await api("POST", form.dataset.price, { hours, gpu_ids: gpus });

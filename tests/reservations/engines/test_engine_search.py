@@ -1,5 +1,6 @@
 """Find a slot, the next slot after a refusal and the waitlist, with nodes of Slurm."""
 
+import re
 from dataclasses import replace
 from datetime import timedelta
 
@@ -283,3 +284,27 @@ def test_a_preview_of_half_a_node_offers_nothing_impossible(
     )
     assert decision.refusal.code == "whole-node-needed"
     assert decision.next_slot is None
+
+
+@pytest.mark.django_db
+def test_whole_nodes_are_returned_as_a_whole(lab, slurm, alice, client, monkeypatch):
+    monkeypatch.setattr("django.utils.timezone.now", lambda: NOW)
+    show(*(SlurmNodeView(f"gp{n}", FREE) for n in (1, 2)))
+    gpus = Gpu.objects.filter(node__name__in=("gp1", "gp2")).order_by("node", "index")
+    made = lab.book(alice, list(gpus), at(12), 3)
+    client.force_login(alice)
+    path = f"/reservations/{made.pk}/"
+    page = client.get(path).content.decode()
+    boxes = re.findall(r'name="gpus" value="([\d,]+)">(\w+)<', page)
+    pks = [gpu.pk for gpu in gpus]
+    assert boxes == [
+        (f"{a},{b}", node)
+        for a, b, node in (
+            (*pks[:2], "gp1"),
+            (*pks[2:], "gp2"),
+        )
+    ]
+    form = {"gpus": [boxes[1][0]], "version": made.version}
+    assert client.post(f"{path}give-back/", form).status_code == 302
+    kept = made.allocations.filter(live=True).values_list("gpu_id", flat=True)
+    assert sorted(kept) == pks[:2]
