@@ -17,7 +17,7 @@ from channels.auth import AuthMiddlewareStack  # noqa: E402
 from channels.routing import ProtocolTypeRouter, URLRouter  # noqa: E402
 
 import gpuportal.celery  # noqa: E402, F401  (sockets send tasks)
-from gpuportal import systemd, work_counters  # noqa: E402
+from gpuportal import process_usage, systemd, work_counters  # noqa: E402
 from gpuportal.http.handler import OneHopHandler  # noqa: E402
 from gpuportal.http.language_model_door import LanguageModelDoor  # noqa: E402
 from gpuportal.http.message_limit import MessageLimit  # noqa: E402
@@ -53,6 +53,7 @@ application = RequestScope(
     request_spans.traced(doors) if trace_export.start_export("web") else doors
 )
 work_counters.start()
+process_usage.start("web")
 gc.freeze()
 gc.enable()
 # The port is open already, and requests are accepted from here on.

@@ -12,7 +12,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand
 from redis import Redis
 
-from gpuportal import systemd
+from gpuportal import process_usage, systemd
 from gpuportal.alerts.calendar_judge import CalendarJudge
 from gpuportal.alerts.response import Responder, record_fact
 from placement.jobs.job_broadcast import LogGate
@@ -57,6 +57,7 @@ class Command(BaseCommand):
         ]
         for thread in threads:
             thread.start()
+        process_usage.start("ingest")
         systemd.ready()
         try:
             ingest.run(stop)
