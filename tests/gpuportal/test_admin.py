@@ -4,16 +4,18 @@ from datetime import timedelta
 
 import pytest
 from axes.models import AccessAttempt
+from django.contrib import admin
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.db import connection
 from django.urls import reverse
-from django.utils import timezone
+from django.utils import timezone, translation
 
 from gpuportal.http import problems
 from reservations.models import AuditEntry
 from telemetry.alerts.service import open_alert
 from telemetry.models import Alert, TelemetryPolicy, XidCount
 from tests.factories import make_gpu
+from tests.house.walk import APPS
 
 pytestmark = pytest.mark.django_db
 
@@ -210,3 +212,29 @@ def test_failed_logins_that_count_no_more_are_cleaned_up(client, omar) -> None:
     answer = client.post(reverse("admin:axes_accessattempt_changelist"), sent)
     assert answer.status_code == 302
     assert not AccessAttempt.objects.exists()
+
+
+def test_the_admin_names_models_in_the_readers_language(client, omar):
+    same = {"job", "jobs", "pool", "pools", "gpu", "gpus"}
+    ours = [
+        model
+        for model in admin.site._registry
+        if model.__module__.partition(".")[0] in APPS
+    ]
+    assert len(ours) > 20
+    names = [
+        name
+        for model in ours
+        for name in (model._meta.verbose_name, model._meta.verbose_name_plural)
+    ]
+    with translation.override("en"):
+        english = [str(name) for name in names]
+    with translation.override("de"):
+        pairs = {(text, str(name)) for text, name in zip(english, names, strict=True)}
+    kept = {text for text, german in pairs if text.lower() == german.lower()}
+    assert {text.lower() for text in kept} <= same
+    client.force_login(omar)
+    page = client.get("/admin/", headers={"accept-language": "de"}).content.decode()
+    for shown in ("Knoten", "Kontobuch", "Reservierungen", "Telemetrieregeln"):
+        assert shown in page
+    assert "Ledger" not in page
