@@ -252,7 +252,41 @@ def test_the_compose_file_names_what_there_is():
     values = re.findall(
         r"^\s+\w*(?:PASSWORD|SECRET|KEY)\w*: *(\S+)", text("compose.yaml"), re.M
     )
-    assert values == ["/run/secrets/database_password"]
+    # The second is a public key, and the user's own.
+    assert values == ["/run/secrets/database_password", "${GPUPORTAL_BACKUP_KEY:-}"]
+    # Compose replaces a service together with those on which it depends.
+    assert "depends_on" not in SERVICES["proxy"]
+
+
+def test_a_backup_in_a_container_is_that_of_the_nightly_unit(container):
+    start, _ = container
+    path = ROOT / "deploy" / "systemd" / "gpuportal-backup.service"
+    wanted = unit(path)["ExecStart"].replace('"', "").split()[1:]
+    key = "age1public"
+    line = start("backup", GPUPORTAL_BACKUP_KEY=key).stdout.splitlines()[0]
+    assert line.split() == [
+        word.replace("${GPUPORTAL_BACKUP_KEY}", key) for word in wanted
+    ]
+    line = start("backup", "--new-key", "FILE").stdout.splitlines()[0]
+    assert line.split() == [*wanted[:-2], "--new-key", "FILE"]
+    service = SERVICES["backup"]
+    assert service["profiles"] == ["backup"]
+    folder = wanted[2]
+    # The scratch database is not in the memory of /tmp.
+    assert service["environment"]["TMPDIR"] == folder
+    assert f"backups:{folder}" in service["volumes"]
+    image = text("Containerfile")
+    assert f"FROM runtime AS {service['build']['target']}\n" in image
+    assert f" {folder}\n" in image
+    # The last stage is the image of all other services.
+    assert image.rstrip().endswith("FROM runtime")
+
+
+def test_the_documented_upgrade_replaces_every_process():
+    page = (ROOT / "docs" / "packages.md").read_text()
+    line = re.search(r"up -d --no-deps (.+)$", page, re.M)
+    assert line
+    assert {*line[1].split()} == OURS - {"migrate"}
 
 
 def test_the_shipped_examples_have_what_the_scripts_replace(tmp_path):
