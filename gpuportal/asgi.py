@@ -17,7 +17,7 @@ from channels.auth import AuthMiddlewareStack  # noqa: E402
 from channels.routing import ProtocolTypeRouter, URLRouter  # noqa: E402
 
 import gpuportal.celery  # noqa: E402, F401  (sockets send tasks)
-from gpuportal import process_usage, systemd, work_counters  # noqa: E402
+from gpuportal import systemd, work_counters  # noqa: E402
 from gpuportal.http.handler import OneHopHandler  # noqa: E402
 from gpuportal.http.language_model_door import LanguageModelDoor  # noqa: E402
 from gpuportal.http.message_limit import MessageLimit  # noqa: E402
@@ -25,7 +25,7 @@ from gpuportal.http.origin import SameOrigin  # noqa: E402
 from gpuportal.http.serve_door import ServeDoor  # noqa: E402
 from gpuportal.http.socket_language import SocketLanguage  # noqa: E402
 from gpuportal.http.workspace_door import WorkspaceDoor  # noqa: E402
-from gpuportal.logs import request_spans, trace_export  # noqa: E402
+from gpuportal.logs import process_usage, request_spans, trace_export  # noqa: E402
 from gpuportal.logs.request_scope import RequestScope  # noqa: E402
 from gpuportal.routing import websocket_urlpatterns  # noqa: E402
 from gpuportal.upgrade.earlier_cookies import EarlierCookies  # noqa: E402

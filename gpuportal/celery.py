@@ -110,7 +110,8 @@ def note_name(sender: object = "", **_kwargs: object) -> None:
 @worker_process_init.connect(weak=False)
 def write_counts(**_kwargs: object) -> None:
     """Write counts, memory and processor time of each process that runs tasks."""
-    from gpuportal import process_usage, work_counters
+    from gpuportal import work_counters
+    from gpuportal.logs import process_usage
 
     work_counters.start()
     process_usage.start(_process[0])
@@ -126,7 +127,8 @@ def trace_tasks(**_kwargs: object) -> None:
 @worker_ready.connect(weak=False)
 def say_ready(sender: object = None, **_kwargs: object) -> None:
     """Notify systemd that the worker takes tasks."""
-    from gpuportal import process_usage, ticks
+    from gpuportal import ticks
+    from gpuportal.logs import process_usage
 
     ticks.begin()
     process_usage.start(_process[0])
@@ -136,7 +138,7 @@ def say_ready(sender: object = None, **_kwargs: object) -> None:
 @beat_init.connect(weak=False)
 def notify_beat_ready(**_kwargs: object) -> None:
     """Tell systemd that tasks are sent."""
-    from gpuportal import process_usage
+    from gpuportal.logs import process_usage
 
     process_usage.start("beat")
     systemd.ready()

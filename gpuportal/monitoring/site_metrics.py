@@ -14,8 +14,9 @@ from django.conf import settings
 from prometheus_client import Metric
 from redis import RedisError
 
-from gpuportal import process_usage, ticks, work_counters
+from gpuportal import ticks, work_counters
 from gpuportal.backup import last_backup
+from gpuportal.logs import process_usage
 from gpuportal.logs.request_scope import REFUSALS
 from placement.models import Job
 from telemetry.models import Alert, Node
@@ -109,9 +110,9 @@ def _work() -> Iterator[Metric]:
     except RedisError:
         return
     # A counter that begins at 0 shows its first increase.
-    for kind, labels in FROM_ZERO.items():
+    for kind, statuses in FROM_ZERO.items():
         for unit in ("count", "seconds"):
-            none = dict.fromkeys(labels, 0.0)
+            none = dict.fromkeys(statuses, 0.0)
             found[kind, unit] = none | found.get((kind, unit), {})
     for name, words, kind, unit in (
         ("gpuportal_requests", "Answered requests by status.", "request", "count"),

@@ -64,8 +64,6 @@ class User(AbstractUser):
     )
 
     class Meta(AbstractUser.Meta):
-        verbose_name = gettext_lazy("user")
-        verbose_name_plural = gettext_lazy("users")
         ordering = ["username"]
 
     def __str__(self) -> str:

@@ -12,9 +12,10 @@ from django.conf import settings
 from django.core.management.base import BaseCommand
 from redis import Redis
 
-from gpuportal import process_usage, systemd
+from gpuportal import systemd
 from gpuportal.alerts.calendar_judge import CalendarJudge
 from gpuportal.alerts.response import Responder, record_fact
+from gpuportal.logs import process_usage
 from placement.jobs.job_broadcast import LogGate
 from telemetry.ingest import Ingest
 

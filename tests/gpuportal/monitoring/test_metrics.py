@@ -15,8 +15,9 @@ from django.utils import timezone
 from prometheus_client.parser import text_string_to_metric_families
 from redis import RedisError
 
-from gpuportal import celery, process_usage, ticks, work_counters
+from gpuportal import celery, ticks, work_counters
 from gpuportal.backup import last_backup
+from gpuportal.logs import process_usage
 from placement.models import Job
 from reservations.accounts import tasks
 from reservations.accounts.api_tokens import create_token
@@ -351,6 +352,6 @@ def test_a_broker_that_is_away_ends_no_process(monkeypatch, caplog):
     away = MagicMock()
     away.pipeline.side_effect = RedisError("away")
     monkeypatch.setattr(process_usage.ticks, "broker", lambda: away)
-    caplog.set_level("INFO", "gpuportal.process_usage")
+    caplog.set_level("INFO", "gpuportal.logs.process_usage")
     process_usage.write("web")
     assert "not stored: away" in caplog.text
