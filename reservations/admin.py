@@ -46,6 +46,7 @@ from reservations.models import (
     User,
     Voucher,
 )
+from reservations.rules.errors import NotAllowed
 from reservations.rules.figures import hours_text
 from reservations.rules.lifecycle import State
 from telemetry.protocol.coded_error import CodedError
@@ -184,7 +185,23 @@ class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 
 
 class UserChangeAdminForm(LoginFormMixin, PlainErrors, UserChangeForm):  # type: ignore[misc,type-arg]
-    """A login, as Django edits it, with plain errors."""
+    """A login, as Django edits it, with plain errors. Operators keep their own rights.
+
+    So one operator stays, as on the pages of Manage.
+    """
+
+    actor_pk: int | None = None
+    """Who edits."""
+
+    def clean(self) -> dict[str, Any]:
+        """Refuse that people end their own rights."""
+        found: dict[str, Any] = super().clean()
+        if self.instance.pk == self.actor_pk:
+            for name in ("is_active", "is_staff", "is_superuser"):
+                if self.initial.get(name) and not found.get(name, True):
+                    refused = NotAllowed(act=sentence("remove your own rights"))
+                    self.add_error(name, refused.text())
+        return found
 
 
 class UserCreationAdminForm(LoginFormMixin, PlainErrors, DjangoUserAdmin.add_form):  # type: ignore[misc,name-defined]
@@ -202,6 +219,12 @@ class UserAdmin(DjangoUserAdmin, AuditedAdmin):  # type: ignore[type-arg]
         *DjangoUserAdmin.fieldsets,  # type: ignore[misc]
         ("GPU Portal", {"fields": ("display_name", "unix_user", "hue")}),
     )
+
+    def get_form(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        """Return the form, which knows who edits."""
+        form = super().get_form(request, *args, **kwargs)
+        form.actor_pk = request.user.pk  # type: ignore[attr-defined]
+        return form
 
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Operators who proved their second factor lately, if they have one."""

@@ -11,7 +11,7 @@ from django.urls import reverse
 from django.utils import timezone, translation
 
 from gpuportal.http import problems
-from reservations.models import AuditEntry
+from reservations.models import AuditEntry, User
 from telemetry.alerts.service import open_alert
 from telemetry.models import Alert, TelemetryPolicy, XidCount
 from tests.factories import make_gpu
@@ -238,3 +238,31 @@ def test_the_admin_names_models_in_the_readers_language(client, omar):
     for shown in ("Knoten", "Kontobuch", "Reservierungen", "Telemetrieregeln"):
         assert shown in page
     assert "Ledger" not in page
+
+
+@pytest.mark.parametrize("lost", ["is_active", "is_staff", "is_superuser"])
+def test_an_operator_ends_the_rights_of_others_and_not_their_own(
+    client, omar, bob, lost
+):
+    """So the last operator stays one."""
+    User.objects.filter(pk=bob.pk).update(is_staff=True, is_superuser=True)
+    client.force_login(omar)
+    for person, status, kept in ((omar, 200, True), (bob, 302, False)):
+        url = reverse("admin:reservations_user_change", args=[person.pk])
+        form = client.get(url).context["adminform"].form
+        values = {
+            name: form.get_initial_for_field(f, name) for name, f in form.fields.items()
+        }
+        sent = {
+            name: value
+            for name, value in values.items()
+            if value not in (None, False, []) and name not in (lost, "password")
+        }
+        sent["date_joined_0"] = f"{person.date_joined:%Y-%m-%d}"
+        sent["date_joined_1"] = f"{person.date_joined:%H:%M:%S}"
+        answer = client.post(url, sent)
+        assert answer.status_code == status
+        person.refresh_from_db()
+        assert getattr(person, lost) is kept
+        if kept:
+            assert b"You may not remove your own rights." in answer.content
