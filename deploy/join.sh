@@ -51,6 +51,10 @@ main() {
         esac
         shift
     done
+    # The commands below run in other folders.
+    [ -z "$ca" ] || ca=$(readlink -m -- "$ca")
+    [ -z "$venv" ] || venv=$(readlink -m -- "$venv")
+    folder=$(readlink -m -- "$folder") settings=$(readlink -m -- "$settings")
     umask 077
     work=$(mktemp -d)
     terminal=''
@@ -279,7 +283,11 @@ print_steps() {
     say "  - send the public part of the key, a hash of /etc/machine-id,"
     say "    the names of the GPUs, and versions of kernel, driver, Python and torch"
     say "  - write node.env, node.token and order_key.pub into $settings, mode 600"
-    say "  - install, enable and start the unit gpuportal-node, which runs as root"
+    if [ "$settings" = /etc/gpuportal ]; then
+        say "  - install, enable and start the unit gpuportal-node, which runs as root"
+    else
+        say "  - install no unit: you start the worker yourself"
+    fi
     say "  - send the portal what gpuportal-node doctor finds"
 }
 

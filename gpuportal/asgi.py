@@ -25,7 +25,7 @@ from gpuportal.http.origin import SameOrigin  # noqa: E402
 from gpuportal.http.serve_door import ServeDoor  # noqa: E402
 from gpuportal.http.socket_language import SocketLanguage  # noqa: E402
 from gpuportal.http.workspace_door import WorkspaceDoor  # noqa: E402
-from gpuportal.logs import request_spans, trace_export  # noqa: E402
+from gpuportal.logs import process_usage, request_spans, trace_export  # noqa: E402
 from gpuportal.logs.request_scope import RequestScope  # noqa: E402
 from gpuportal.routing import websocket_urlpatterns  # noqa: E402
 from gpuportal.upgrade.earlier_cookies import EarlierCookies  # noqa: E402
@@ -53,6 +53,7 @@ application = RequestScope(
     request_spans.traced(doors) if trace_export.start_export("web") else doors
 )
 work_counters.start()
+process_usage.start("web")
 gc.freeze()
 gc.enable()
 # The port is open already, and requests are accepted from here on.

@@ -7,6 +7,7 @@ import time
 from celery import Celery
 from celery.signals import (
     beat_init,
+    celeryd_init,
     import_modules,
     setup_logging,
     task_postrun,
@@ -94,12 +95,26 @@ def count_task(
         work_counters.count("task", name, took_seconds)
 
 
+PROCESSES = {"control": "worker"}
+"""What ``/metrics`` calls a worker, by the name that it was given."""
+_process = ["worker"]
+
+
+@celeryd_init.connect(weak=False)
+def note_name(sender: object = "", **_kwargs: object) -> None:
+    """Note what this worker is, for the processes that it forks."""
+    name = str(sender).partition("@")[0]
+    _process[0] = PROCESSES.get(name, name)
+
+
 @worker_process_init.connect(weak=False)
 def write_counts(**_kwargs: object) -> None:
-    """Write the counts of each process that runs tasks."""
+    """Write counts, memory and processor time of each process that runs tasks."""
     from gpuportal import work_counters
+    from gpuportal.logs import process_usage
 
     work_counters.start()
+    process_usage.start(_process[0])
 
 
 @worker_process_init.connect(weak=False)
@@ -113,12 +128,17 @@ def trace_tasks(**_kwargs: object) -> None:
 def say_ready(sender: object = None, **_kwargs: object) -> None:
     """Notify systemd that the worker takes tasks."""
     from gpuportal import ticks
+    from gpuportal.logs import process_usage
 
     ticks.begin()
+    process_usage.start(_process[0])
     systemd.ready()
 
 
 @beat_init.connect(weak=False)
 def notify_beat_ready(**_kwargs: object) -> None:
     """Tell systemd that tasks are sent."""
+    from gpuportal.logs import process_usage
+
+    process_usage.start("beat")
     systemd.ready()

@@ -2,12 +2,14 @@
 
 from django.apps import AppConfig
 from django.db.models.signals import post_migrate
+from django.utils.translation import gettext_lazy
 
 
 class PlacementConfig(AppConfig):
     """ModelSpecs, Plans and Jobs."""
 
     name = "placement"
+    verbose_name = gettext_lazy("Placement")
 
     def ready(self) -> None:
         """Register the checks, and the functions that bookings call about Jobs."""

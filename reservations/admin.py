@@ -27,9 +27,11 @@ from simple_history.admin import SimpleHistoryAdmin
 
 from reservations.accounts import tasks
 from reservations.accounts.api_tokens import revoke_token
+from reservations.accounts.people import is_last_operator
 from reservations.accounts.second_factors.sign_in import proof_needed, to_proof
 from reservations.accounts.tree import admin_changes
 from reservations.accounts.tree.login_form import LoginFormMixin
+from reservations.accounts.tree.service import lock_tree
 from reservations.booking.release import cancel, release
 from reservations.models import (
     Account,
@@ -46,6 +48,7 @@ from reservations.models import (
     User,
     Voucher,
 )
+from reservations.rules.errors import NotAllowed
 from reservations.rules.figures import hours_text
 from reservations.rules.lifecycle import State
 from telemetry.protocol.coded_error import CodedError
@@ -184,7 +187,34 @@ class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 
 
 class UserChangeAdminForm(LoginFormMixin, PlainErrors, UserChangeForm):  # type: ignore[misc,type-arg]
-    """A login, as Django edits it, with plain errors."""
+    """A login, as Django edits it, with plain errors. Operators keep their own rights.
+
+    One operator stays, as on the pages of Manage.
+    """
+
+    actor_pk: int | None = None
+    """Who edits."""
+
+    def clean(self) -> dict[str, Any]:
+        """Refuse that people end their own rights, or those of the last operator."""
+        found: dict[str, Any] = super().clean()
+        ended = [
+            name
+            for name in ("is_active", "is_staff", "is_superuser")
+            if self.initial.get(name) and not found.get(name, True)
+        ]
+        if not ended:
+            return found
+        lock_tree()
+        refused = None
+        if self.instance.pk == self.actor_pk:
+            refused = NotAllowed(act=sentence("remove your own rights"))
+        elif is_last_operator(User.objects.get(pk=self.instance.pk)):
+            refused = NotAllowed(act=sentence("end the rights of the last admin"))
+        if refused is not None:
+            for name in ended:
+                self.add_error(name, refused.text())
+        return found
 
 
 class UserCreationAdminForm(LoginFormMixin, PlainErrors, DjangoUserAdmin.add_form):  # type: ignore[misc,name-defined]
@@ -202,6 +232,12 @@ class UserAdmin(DjangoUserAdmin, AuditedAdmin):  # type: ignore[type-arg]
         *DjangoUserAdmin.fieldsets,  # type: ignore[misc]
         ("GPU Portal", {"fields": ("display_name", "unix_user", "hue")}),
     )
+
+    def get_form(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        """Return the form, which knows who edits."""
+        form = super().get_form(request, *args, **kwargs)
+        form.actor_pk = request.user.pk  # type: ignore[attr-defined]
+        return form
 
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Operators who proved their second factor lately, if they have one."""

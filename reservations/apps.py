@@ -2,12 +2,14 @@
 
 from django.apps import AppConfig
 from django.db.models.signals import post_migrate
+from django.utils.translation import gettext_lazy
 
 
 class ReservationsConfig(AppConfig):
     """Accounts, Reservations, LedgerEntries."""
 
     name = "reservations"
+    verbose_name = gettext_lazy("Reservations")
 
     def ready(self) -> None:
         """Install the constraints that only the database can enforce."""

@@ -13,6 +13,8 @@ from telemetry import request_id
 
 NOT_COUNTED = frozenset(("/healthz", "/readyz", "/metrics"))
 """Programs ask for them all the time."""
+REFUSALS = frozenset((401, 403, 429))
+"""Not signed in, not allowed, too many requests."""
 _NAME = request_id.HEADER.lower().encode()
 
 
@@ -42,3 +44,5 @@ class RequestScope:
         if status and scope.get("path") not in NOT_COUNTED:
             took_seconds = time.monotonic() - began
             work_counters.count("request", f"{status // 100}xx", took_seconds)
+            if status in REFUSALS:
+                work_counters.count("refused", str(status), took_seconds)

@@ -16,12 +16,18 @@ from redis import RedisError
 
 from gpuportal import ticks, work_counters
 from gpuportal.backup import last_backup
+from gpuportal.logs import process_usage
+from gpuportal.logs.request_scope import REFUSALS
 from placement.models import Job
 from telemetry.models import Alert, Node
 
 CONTROL_QUEUES = ("control", "refine")
 QUEUE_PRIORITIES = ("", "\x06\x163", "\x06\x166", "\x06\x169")
 """Ends of the names of the four lists in which kombu keeps a queue, by priority."""
+FROM_ZERO = {
+    "request": ("2xx", "3xx", "4xx", "5xx"),
+    "refused": tuple(str(status) for status in sorted(REFUSALS)),
+}
 
 Samples = Iterable[tuple[dict[str, str], float]]
 
@@ -96,14 +102,22 @@ def _backups() -> Iterator[Metric]:
 
 
 def _work() -> Iterator[Metric]:
-    """Yield the counts of requests and tasks, since the broker began."""
+    """Yield the counts of requests and tasks since the broker began, and what each
+    process uses."""
     try:
         found = work_counters.read()
+        yield from process_usage.read()
     except RedisError:
         return
+    # A counter that begins at 0 shows its first increase.
+    for kind, statuses in FROM_ZERO.items():
+        for unit in ("count", "seconds"):
+            none = dict.fromkeys(statuses, 0.0)
+            found[kind, unit] = none | found.get((kind, unit), {})
     for name, words, kind, unit in (
         ("gpuportal_requests", "Answered requests by status.", "request", "count"),
         ("gpuportal_request_seconds", "Time of these.", "request", "seconds"),
+        ("gpuportal_requests_refused", "Refused requests.", "refused", "count"),
         ("gpuportal_tasks", "Tasks that ended, by name.", "task", "count"),
         ("gpuportal_task_seconds", "Time of these.", "task", "seconds"),
     ):

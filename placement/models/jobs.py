@@ -330,6 +330,8 @@ class Job(models.Model):
     objects = JobQuerySet.as_manager()
 
     class Meta:
+        verbose_name = gettext_lazy("job")
+        verbose_name_plural = gettext_lazy("jobs")
         ordering = ["-created_at"]
         indexes = [
             models.Index(fields=["state"]),

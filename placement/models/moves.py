@@ -21,6 +21,7 @@ class PlacementPolicy(PolicyRow):
     history = HistoricalRecords()
 
     class Meta:
+        verbose_name = gettext_lazy("placement policy")
         verbose_name_plural = gettext_lazy("placement policy")
         constraints = [
             models.CheckConstraint(
@@ -95,6 +96,8 @@ class MoveDecision(models.Model):
     )
 
     class Meta:
+        verbose_name = gettext_lazy("move decision")
+        verbose_name_plural = gettext_lazy("move decisions")
         ordering = ["-at", "-pk"]
         indexes = [models.Index(fields=["state"])]
         constraints = [

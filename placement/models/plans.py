@@ -3,6 +3,7 @@
 from django.conf import settings
 from django.db import models
 from django.utils import timezone
+from django.utils.translation import gettext_lazy
 
 from reservations.models import Membership, User
 
@@ -18,6 +19,8 @@ class RegisteredModel(models.Model):
     created_at = models.DateTimeField(default=timezone.now)
 
     class Meta:
+        verbose_name = gettext_lazy("registered model")
+        verbose_name_plural = gettext_lazy("registered models")
         ordering = ["-created_at"]
 
     def __str__(self) -> str:
@@ -63,6 +66,8 @@ class StoredPlan(models.Model):
     objects = StoredPlanQuerySet.as_manager()
 
     class Meta:
+        verbose_name = gettext_lazy("stored plan")
+        verbose_name_plural = gettext_lazy("stored plans")
         ordering = ["-created_at"]
 
     def __str__(self) -> str:

@@ -62,7 +62,7 @@ def change(
 
     Raises:
         NotFound: no such person, or the person was erased.
-        NotAllowed: operators cannot take their own rights away.
+        NotAllowed: operators cannot take their own rights away, and one operator stays.
         LoginTaken: the Unix user is another person's, or a system account.
     """
     with transaction.atomic(durable=True):
@@ -110,6 +110,16 @@ def _check_logins(changes: Mapping[int, Collection[str]]) -> None:
         raise LoginTaken(tuple(wrong))
 
 
+def is_last_operator(user: User) -> bool:
+    """Return whether nobody else may manage the site. The tree is locked.
+
+    The person who asks was an operator when the request began. Meanwhile another one
+    may have ended that.
+    """
+    others = User.objects.filter(is_superuser=True, is_active=True).exclude(pk=user.pk)
+    return user.is_superuser and user.is_active and not others.exists()
+
+
 def _change(
     user_id: int, fields: Mapping[str, Any], *, actor: User, now: datetime
 ) -> dict[str, list[Any]]:
@@ -123,6 +133,8 @@ def _change(
         return {}
     if user.pk == actor.pk and {"is_active", "is_superuser"} & set(changes):
         raise NotAllowed(act=sentence("remove your own rights"))
+    if {"is_active", "is_superuser"} & set(changes) and is_last_operator(user):
+        raise NotAllowed(act=sentence("end the rights of the last admin"))
     for name, (_before, after) in changes.items():
         setattr(user, name, after)
     if "is_superuser" in changes:

@@ -13,6 +13,7 @@ from django.core.exceptions import ValidationError
 from django.core.validators import MaxValueValidator, RegexValidator
 from django.db import models
 from django.utils import timezone
+from django.utils.translation import gettext_lazy
 from simple_history.models import HistoricalRecords
 
 
@@ -104,6 +105,8 @@ class Account(models.Model):
     history = HistoricalRecords()
 
     class Meta:
+        verbose_name = gettext_lazy("account")
+        verbose_name_plural = gettext_lazy("accounts")
         ordering = ["name"]
 
     def __str__(self) -> str:
@@ -155,6 +158,8 @@ class Membership(models.Model):
     history = HistoricalRecords()
 
     class Meta:
+        verbose_name = gettext_lazy("membership")
+        verbose_name_plural = gettext_lazy("memberships")
         ordering = ["account__name", "user__username"]
         constraints = [
             models.UniqueConstraint(
@@ -197,6 +202,8 @@ class ApiToken(models.Model):
     last_used_at = models.DateTimeField(null=True, blank=True)
 
     class Meta:
+        verbose_name = gettext_lazy("API token")
+        verbose_name_plural = gettext_lazy("API tokens")
         ordering = ["-created_at"]
 
     def __str__(self) -> str:

@@ -2,6 +2,7 @@
 
 from django.db import models
 from django.utils import timezone
+from django.utils.translation import gettext_lazy
 
 from reservations.models.accounts import User
 
@@ -17,8 +18,9 @@ class AuditEntry(models.Model):
     detail = models.JSONField(default=dict, blank=True)
 
     class Meta:
+        verbose_name = gettext_lazy("audit entry")
+        verbose_name_plural = gettext_lazy("audit entries")
         ordering = ["-at", "-pk"]
-        verbose_name_plural = "audit entries"
         indexes = [models.Index(fields=["subject"]), models.Index(fields=["at"])]
 
     def __str__(self) -> str:

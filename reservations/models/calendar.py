@@ -4,6 +4,7 @@ from datetime import datetime, timedelta
 
 from django.db import models
 from django.utils import timezone
+from django.utils.translation import gettext_lazy
 
 from reservations.models.accounts import Membership, User
 from reservations.rules.lifecycle import NEXT, Kind, State
@@ -137,6 +138,8 @@ class Reservation(models.Model):
     objects = ReservationQuerySet.as_manager()
 
     class Meta:
+        verbose_name = gettext_lazy("reservation")
+        verbose_name_plural = gettext_lazy("reservations")
         ordering = ["start", "pk"]
         indexes = [
             models.Index(fields=["state", "start"]),
@@ -253,6 +256,8 @@ class LateReturn(models.Model):
     charged_at = models.DateTimeField(null=True, blank=True)
 
     class Meta:
+        verbose_name = gettext_lazy("late return")
+        verbose_name_plural = gettext_lazy("late returns")
         ordering = ["reservation_id", "gpu_id", "start"]
         indexes = [
             models.Index(fields=["charged_at", "end"]),

@@ -2,6 +2,7 @@
 
 from django.db import models
 from django.utils import timezone
+from django.utils.translation import gettext_lazy
 
 from reservations.models.accounts import Membership
 from reservations.models.calendar import Reservation
@@ -51,8 +52,9 @@ class LedgerEntry(models.Model):
     )
 
     class Meta:
+        verbose_name = gettext_lazy("ledger entry")
+        verbose_name_plural = gettext_lazy("ledger entries")
         ordering = ["at", "pk"]
-        verbose_name_plural = "ledger entries"
         indexes = [models.Index(fields=["membership", "at"])]
         constraints = [
             models.UniqueConstraint(

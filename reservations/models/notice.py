@@ -2,6 +2,7 @@
 
 from django.db import models
 from django.utils import timezone
+from django.utils.translation import gettext_lazy
 
 from reservations.models.accounts import Account, User
 from reservations.models.calendar import Reservation
@@ -93,6 +94,8 @@ class Notice(models.Model):
     objects = NoticeQuerySet.as_manager()
 
     class Meta:
+        verbose_name = gettext_lazy("notice")
+        verbose_name_plural = gettext_lazy("notices")
         ordering = ["-told_at", "-pk"]
         indexes = [
             models.Index(fields=["user", "read_at"]),

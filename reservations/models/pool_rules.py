@@ -8,6 +8,7 @@ from datetime import datetime
 from django.core.validators import MinValueValidator
 from django.db import models
 from django.utils import timezone
+from django.utils.translation import gettext_lazy
 
 from reservations.models.accounts import Account, Membership, User
 from reservations.rules.prices import PEAK_LENGTH
@@ -161,6 +162,8 @@ class Closure(models.Model):
     objects = ClosureQuerySet.as_manager()
 
     class Meta:
+        verbose_name = gettext_lazy("closure")
+        verbose_name_plural = gettext_lazy("closures")
         ordering = ["start", "pk"]
         indexes = [models.Index(fields=["end", "start"])]
         constraints = [

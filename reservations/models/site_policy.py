@@ -3,6 +3,7 @@
 from typing import Any
 
 from django.db import models
+from django.utils.translation import gettext, gettext_lazy
 from simple_history.models import HistoricalRecords
 
 from reservations.rules.policy import Policy
@@ -23,10 +24,11 @@ class SitePolicy(PolicyRow):
     history = HistoricalRecords()
 
     class Meta:
-        verbose_name_plural = "site policy"
+        verbose_name = gettext_lazy("site policy")
+        verbose_name_plural = gettext_lazy("site policy")
 
     def __str__(self) -> str:
-        return "Site policy"
+        return gettext("Site policy")
 
     def save(self, *args: Any, **kwargs: Any) -> None:
         """Store a valid policy as the next version.

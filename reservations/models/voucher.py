@@ -5,6 +5,7 @@ See docs/design/fair-booking.md#rule-7.
 
 from django.db import models
 from django.utils import timezone
+from django.utils.translation import gettext_lazy
 
 from reservations.models.accounts import Membership
 from reservations.models.calendar import Reservation
@@ -44,6 +45,8 @@ class Voucher(models.Model):
     )
 
     class Meta:
+        verbose_name = gettext_lazy("voucher")
+        verbose_name_plural = gettext_lazy("vouchers")
         # The table keeps the model's former name.
         db_table = "reservations_token"
         ordering = ["-given_at", "-pk"]

@@ -79,6 +79,8 @@ class Alert(models.Model):
     objects = AlertQuerySet.as_manager()
 
     class Meta:
+        verbose_name = lazy("alert")
+        verbose_name_plural = lazy("alerts")
         ordering = ["-opened_at"]
         constraints = [
             models.UniqueConstraint(
@@ -138,6 +140,8 @@ class XidCount(models.Model):
     )
 
     class Meta:
+        verbose_name = lazy("Xid count")
+        verbose_name_plural = lazy("Xid counts")
         ordering = ["-last_at"]
         constraints = [
             models.UniqueConstraint(
@@ -179,6 +183,8 @@ class Response(models.Model):
     outcome_at = models.DateTimeField(null=True, blank=True)
 
     class Meta:
+        verbose_name = lazy("response")
+        verbose_name_plural = lazy("responses")
         ordering = ["-at", "-pk"]
         constraints = [
             models.UniqueConstraint(

@@ -182,6 +182,8 @@ class Node(models.Model):
     objects = NodeQuerySet.as_manager()
 
     class Meta:
+        verbose_name = lazy("node")
+        verbose_name_plural = lazy("nodes")
         ordering = ["name"]
 
     def __str__(self) -> str:
@@ -254,6 +256,8 @@ class Pool(models.Model):
     )
 
     class Meta:
+        verbose_name = lazy("pool")
+        verbose_name_plural = lazy("pools")
         ordering = ["gpu_class"]
 
     def __str__(self) -> str:
@@ -355,6 +359,8 @@ class Gpu(models.Model):
     objects = GpuQuerySet.as_manager()
 
     class Meta:
+        verbose_name = lazy("GPU")
+        verbose_name_plural = lazy("GPUs")
         ordering = ["node__name", "index"]
 
     def __str__(self) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 from django.db import models
 from django.db.models import Max, Min, Sum
+from django.utils.translation import gettext_lazy
 
 from telemetry.models.nodes import Gpu, Pool
 from telemetry.rules.rollup import MinuteTotals
@@ -167,6 +168,8 @@ class HourDue(models.Model):
     changed_at = models.DateTimeField()
 
     class Meta:
+        verbose_name = gettext_lazy("hour due")
+        verbose_name_plural = gettext_lazy("hours due")
         ordering = ["hour_at"]
         constraints = [
             models.UniqueConstraint(

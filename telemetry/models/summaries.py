@@ -2,6 +2,7 @@
 
 from django.db import models
 from django.db.models import Q
+from django.utils.translation import gettext_lazy
 
 from telemetry.models.nodes import Gpu
 
@@ -47,7 +48,8 @@ class UsageSummary(models.Model):
     )
 
     class Meta:
-        verbose_name_plural = "usage summaries"
+        verbose_name = gettext_lazy("usage summary")
+        verbose_name_plural = gettext_lazy("usage summaries")
         ordering = ["-to_at", "pk"]
         indexes = [
             models.Index(fields=["next_at"]),

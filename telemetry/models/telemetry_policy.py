@@ -1,5 +1,7 @@
 """The operator's thresholds: one row."""
 
+from django.utils.translation import gettext, gettext_lazy
+
 from telemetry.models.policy_row import PolicyColumns, PolicyRow
 from telemetry.rules.retention import RetentionTimes
 from telemetry.rules.thresholds import JudgePolicy, RosterPolicy
@@ -11,10 +13,11 @@ class TelemetryPolicy(PolicyRow):
     declared = PolicyColumns(JudgePolicy, RosterPolicy, RetentionTimes)
 
     class Meta:
-        verbose_name_plural = "telemetry policy"
+        verbose_name = gettext_lazy("telemetry policy")
+        verbose_name_plural = gettext_lazy("telemetry policy")
 
     def __str__(self) -> str:
-        return "Telemetry policy"
+        return gettext("Telemetry policy")
 
     def to_keeping(self) -> RetentionTimes:
         """Return how long each tier is kept.

@@ -4,16 +4,18 @@ from datetime import timedelta
 
 import pytest
 from axes.models import AccessAttempt
+from django.contrib import admin
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.db import connection
 from django.urls import reverse
-from django.utils import timezone
+from django.utils import timezone, translation
 
 from gpuportal.http import problems
-from reservations.models import AuditEntry
+from reservations.models import AuditEntry, User
 from telemetry.alerts.service import open_alert
 from telemetry.models import Alert, TelemetryPolicy, XidCount
 from tests.factories import make_gpu
+from tests.house.walk import APPS
 
 pytestmark = pytest.mark.django_db
 
@@ -210,3 +212,57 @@ def test_failed_logins_that_count_no_more_are_cleaned_up(client, omar) -> None:
     answer = client.post(reverse("admin:axes_accessattempt_changelist"), sent)
     assert answer.status_code == 302
     assert not AccessAttempt.objects.exists()
+
+
+def test_the_admin_names_models_in_the_readers_language(client, omar):
+    same = {"job", "jobs", "pool", "pools", "gpu", "gpus"}
+    ours = [
+        model
+        for model in admin.site._registry
+        if model.__module__.partition(".")[0] in APPS
+    ]
+    assert len(ours) > 20
+    names = [
+        name
+        for model in ours
+        for name in (model._meta.verbose_name, model._meta.verbose_name_plural)
+    ]
+    with translation.override("en"):
+        english = [str(name) for name in names]
+    with translation.override("de"):
+        pairs = {(text, str(name)) for text, name in zip(english, names, strict=True)}
+    kept = {text for text, german in pairs if text.lower() == german.lower()}
+    assert {text.lower() for text in kept} <= same
+    client.force_login(omar)
+    page = client.get("/admin/", headers={"accept-language": "de"}).content.decode()
+    for shown in ("Knoten", "Kontobuch", "Reservierungen", "Telemetrieregeln"):
+        assert shown in page
+    assert "Ledger" not in page
+
+
+@pytest.mark.parametrize("lost", ["is_active", "is_staff", "is_superuser"])
+def test_an_operator_ends_the_rights_of_others_and_not_their_own(
+    client, omar, bob, lost
+):
+    """So the last operator stays one."""
+    User.objects.filter(pk=bob.pk).update(is_staff=True, is_superuser=True)
+    client.force_login(omar)
+    for person, status, kept in ((omar, 200, True), (bob, 302, False)):
+        url = reverse("admin:reservations_user_change", args=[person.pk])
+        form = client.get(url).context["adminform"].form
+        values = {
+            name: form.get_initial_for_field(f, name) for name, f in form.fields.items()
+        }
+        sent = {
+            name: value
+            for name, value in values.items()
+            if value not in (None, False, []) and name not in (lost, "password")
+        }
+        sent["date_joined_0"] = f"{person.date_joined:%Y-%m-%d}"
+        sent["date_joined_1"] = f"{person.date_joined:%H:%M:%S}"
+        answer = client.post(url, sent)
+        assert answer.status_code == status
+        person.refresh_from_db()
+        assert getattr(person, lost) is kept
+        if kept:
+            assert b"You may not remove your own rights." in answer.content

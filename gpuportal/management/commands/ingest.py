@@ -15,6 +15,7 @@ from redis import Redis
 from gpuportal import systemd
 from gpuportal.alerts.calendar_judge import CalendarJudge
 from gpuportal.alerts.response import Responder, record_fact
+from gpuportal.logs import process_usage
 from placement.jobs.job_broadcast import LogGate
 from telemetry.ingest import Ingest
 
@@ -57,6 +58,7 @@ class Command(BaseCommand):
         ]
         for thread in threads:
             thread.start()
+        process_usage.start("ingest")
         systemd.ready()
         try:
             ingest.run(stop)

@@ -8,6 +8,7 @@ import re
 import shutil
 import socket
 import subprocess
+from pathlib import Path
 from unittest.mock import MagicMock
 
 import pytest
@@ -24,8 +25,9 @@ FOLDER = ROOT / "deploy" / "container"
 COMPOSE = yaml.safe_load((FOLDER / "compose.yaml").read_text())
 SERVICES: dict[str, dict] = COMPOSE["services"]
 OURS = {name for name, service in SERVICES.items() if service["image"] == "gpuportal"}
-NAMED = ("web", "worker", "beat", "ingest", "migrate")
+NAMED = ("web", "worker", "beat", "ingest", "broker-user", "migrate")
 SECRETS = {"secret_key": "k" * 50, "database_password": "db", "broker_password": "br"}
+ADMIN = {"broker_admin_password": "ad"}
 
 
 def text(name: str) -> str:
@@ -60,7 +62,7 @@ def container(tmp_path):
     python.chmod(0o755)
     secrets = tmp_path / "secrets"
     secrets.mkdir()
-    for name, value in SECRETS.items():
+    for name, value in (SECRETS | ADMIN).items():
         (secrets / name).write_text(value + "\n")
 
     def start(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -149,7 +151,8 @@ def test_settings_read_what_the_entrypoint_sets(container):
     names |= set(re.findall(r"(\w+)=", image[1])) if image else set()
     names |= set(COMPOSE["x-portal"]["environment"])
     names -= {"PORTAL_NAME", "PYTHONDONTWRITEBYTECODE"}
-    names -= {"FORWARDED_ALLOW_IPS"}  # The web process reads it.
+    # The web process and deploy/broker-user read them.
+    names -= {"FORWARDED_ALLOW_IPS", "GPUPORTAL_BROKER_ADMIN_FILE"}
     assert {"SECRET_KEY", "GPUPORTAL_VAR", "ALLOWED_HOSTS", "EMAIL_URL"} <= names
     unknown = [name for name in names if f'"{name}"' not in settings + paths]
     assert unknown == []
@@ -170,10 +173,55 @@ def test_there_is_no_default_for_a_secret(container, name, value, said):
     assert name in line
 
 
+def test_machines_that_join_get_their_user_from_one_container_only(container, tmp_path):
+    """It knows the password of the broker's admin, and no other container does."""
+    start, secrets = container
+    holders = {
+        name
+        for name, service in SERVICES.items()
+        if {*ADMIN} & {*service.get("secrets", ())}
+    }
+    assert holders == {"broker-user"}
+    assert not {*SECRETS} & {*SERVICES["broker-user"]["secrets"]}
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "socat").write_text('#!/bin/sh\nprintf "%s\\n" "$@"\nenv\n')
+    (tools / "socat").chmod(0o755)
+    path = f"{tools}:{os.environ['PATH']}"
+    for name in SECRETS:
+        (secrets / name).unlink()
+    (secrets / "ca.pem").touch()
+    done = start("broker-user", PATH=path)
+    assert done.returncode == 0, done.stderr
+    listen, program, *lines = done.stdout.splitlines()
+    found = dict(line.split("=", 1) for line in lines)
+    made = found["GPUPORTAL_BROKER_USER_SOCKET"]
+    assert listen.startswith(f"UNIX-LISTEN:{made},fork,") and "mode=600" in listen
+    # As gpuportal-broker-user.socket: four at a time.
+    socket_unit = ROOT / "deploy" / "systemd" / "gpuportal-broker-user.socket"
+    assert (
+        unit(socket_unit, "Socket")["MaxConnections"]
+        == listen.rpartition("max-children=")[2]
+    )
+    assert program == "EXEC:sh deploy/broker-user"
+    script = (ROOT / "deploy" / "broker-user").read_text()
+    for name in ("GPUPORTAL_BROKER_ADMIN_FILE", "GPUPORTAL_BROKER_CA_FILE"):
+        assert f"${{{name}:-" in script and Path(found[name]).is_file()
+    assert found["REDIS_URL"] == "rediss://admin@gpu.example.org:6379/0"
+    # Both containers have the socket's folder, and the image makes it for their user.
+    folder = str(Path(made).parent)
+    for name in ("web", "broker-user"):
+        assert f"broker-user:{folder}" in SERVICES[name]["volumes"]
+    assert f"-m 700 {folder}" in text("Containerfile")
+    (secrets / "broker_admin_password").unlink()
+    assert "broker_admin_password" in one_line(start("broker-user", PATH=path))
+
+
 def test_the_entrypoint_refuses_what_it_does_not_know(container):
     start, _ = container
     assert "unknown: shell" in one_line(start("shell"))
     assert "usage: web" in one_line(start())
+    assert "the name that people type" in start("broker-user", PORTAL_NAME="").stderr
     assert "is the name that people type" in start("web", PORTAL_NAME="").stderr
 
 
@@ -204,7 +252,41 @@ def test_the_compose_file_names_what_there_is():
     values = re.findall(
         r"^\s+\w*(?:PASSWORD|SECRET|KEY)\w*: *(\S+)", text("compose.yaml"), re.M
     )
-    assert values == ["/run/secrets/database_password"]
+    # The second is a public key, and the user's own.
+    assert values == ["/run/secrets/database_password", "${GPUPORTAL_BACKUP_KEY:-}"]
+    # Compose replaces a service together with those on which it depends.
+    assert "depends_on" not in SERVICES["proxy"]
+
+
+def test_a_backup_in_a_container_is_that_of_the_nightly_unit(container):
+    start, _ = container
+    path = ROOT / "deploy" / "systemd" / "gpuportal-backup.service"
+    wanted = unit(path)["ExecStart"].replace('"', "").split()[1:]
+    key = "age1public"
+    line = start("backup", GPUPORTAL_BACKUP_KEY=key).stdout.splitlines()[0]
+    assert line.split() == [
+        word.replace("${GPUPORTAL_BACKUP_KEY}", key) for word in wanted
+    ]
+    line = start("backup", "--new-key", "FILE").stdout.splitlines()[0]
+    assert line.split() == [*wanted[:-2], "--new-key", "FILE"]
+    service = SERVICES["backup"]
+    assert service["profiles"] == ["backup"]
+    folder = wanted[2]
+    # The scratch database is not in the memory of /tmp.
+    assert service["environment"]["TMPDIR"] == folder
+    assert f"backups:{folder}" in service["volumes"]
+    image = text("Containerfile")
+    assert f"FROM runtime AS {service['build']['target']}\n" in image
+    assert f" {folder}\n" in image
+    # The last stage is the image of all other services.
+    assert image.rstrip().endswith("FROM runtime")
+
+
+def test_the_documented_upgrade_replaces_every_process():
+    page = (ROOT / "docs" / "packages.md").read_text()
+    line = re.search(r"up -d --no-deps (.+)$", page, re.M)
+    assert line
+    assert {*line[1].split()} == OURS - {"migrate"}
 
 
 def test_the_shipped_examples_have_what_the_scripts_replace(tmp_path):
@@ -248,10 +330,7 @@ def test_prepare_makes_the_secrets_once(tmp_path):
     assert not to.exists()
     done = run("sh", script, "gpu.example.org", *files, **given)
     assert done.returncode == 0, done.stderr
-    assert {path.name for path in to.iterdir()} == {
-        *COMPOSE["secrets"],
-        "broker_admin_password",
-    }
+    assert {path.name for path in to.iterdir()} == {*COMPOSE["secrets"]}
     assert to.stat().st_mode & 0o777 == 0o700
     assert (to.parent / ".env").read_text() == "PORTAL_NAME=gpu.example.org\n"
     passwords = {(to / name).read_text() for name in SECRETS}

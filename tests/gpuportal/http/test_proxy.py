@@ -16,6 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+import uvicorn
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -245,6 +246,30 @@ def test_what_the_product_takes_passes_the_proxy(proxy, portal):
     answer = proxy.ask("POST", "/serve/new/", body=bytes(body_bytes))
     assert answer.status == 200
     assert portal == [("https", body_bytes)]
+
+
+async def refuse(scope, receive, send) -> None:
+    """Refuse a body without a look at it, as gpuportal/http/bodies.py does."""
+    assert scope["type"] == "http"
+    await send({"type": "http.response.start", "status": 413, "headers": []})
+    await send({"type": "http.response.body", "body": b"Too large"})
+
+
+def test_a_refusal_reaches_the_sender_of_a_large_body(proxy):
+    """It is no page of a stopped portal, though nginx still sends the body."""
+    server = uvicorn.Server(
+        uvicorn.Config(refuse, port=proxy.portal, lifespan="off", log_level="error")
+    )
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        while not server.started:
+            time.sleep(0.01)
+        answer = proxy.ask("POST", "/plan/", body=bytes(60 * 2**20))
+        assert (answer.status, answer.read()) == (413, b"Too large")
+    finally:
+        server.should_exit = True
+        thread.join(10)
 
 
 def test_the_proxy_lets_through_as_much_as_the_product_takes(proxy):

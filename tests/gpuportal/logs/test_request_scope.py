@@ -19,7 +19,7 @@ GIVEN = "0f3b6c1e-3f5d-4c59-9d4c-5a1f8a4c9f11"
 TRACEBACK = "ZeroDivisionError: division by zero"
 
 
-def answered(headers: list[tuple[bytes, bytes]]) -> tuple[str, list]:
+def answered(headers: list[tuple[bytes, bytes]], status: int = 200) -> tuple[str, list]:
     """Send a request through the scope. Return the id inside, and the headers."""
     inside, sent = [], []
 
@@ -28,7 +28,7 @@ def answered(headers: list[tuple[bytes, bytes]]) -> tuple[str, list]:
         await send(
             {
                 "type": "http.response.start",
-                "status": 200,
+                "status": status,
                 "headers": [(b"x-request-id", b"of the view"), (b"a", b"b")],
             }
         )
@@ -48,7 +48,10 @@ def test_a_request_is_counted_and_waits_for_the_broker(monkeypatch, caplog):
     counted = []
     monkeypatch.setattr(work_counters, "count", lambda *one: counted.append(one[:2]))
     answered([])
-    assert counted == [("request", "2xx")]
+    answered([], 429)
+    answered([], 404)
+    refused = [("request", "4xx"), ("refused", "429")]
+    assert counted == [("request", "2xx"), *refused, ("request", "4xx")]
     monkeypatch.undo()
     away = redis.Redis(host="127.0.0.1", port=1)
     monkeypatch.setattr(work_counters.ticks, "broker", lambda: away)

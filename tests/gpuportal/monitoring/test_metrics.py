@@ -2,18 +2,22 @@
 
 import json
 import math
+import os
 import re
 import time
 from datetime import timedelta
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 import yaml
 from django.utils import timezone
 from prometheus_client.parser import text_string_to_metric_families
+from redis import RedisError
 
 from gpuportal import celery, ticks, work_counters
 from gpuportal.backup import last_backup
+from gpuportal.logs import process_usage
 from placement.models import Job
 from reservations.accounts import tasks
 from reservations.accounts.api_tokens import create_token
@@ -271,6 +275,8 @@ def test_what_the_shipped_files_ask_for_is_there(
     work_counters.count("request", "2xx", 0.25)
     work_counters.count("request", "2xx", 0.5)
     work_counters.count("request", "5xx", 1)
+    work_counters.count("refused", "429", 1)
+    process_usage.write("web")
     for state in ("SUCCESS", "FAILURE"):
         celery.note_begin(task_id="t")
         celery.count_task(task_id="t", task=tasks.invite, state=state)
@@ -289,12 +295,63 @@ def test_what_the_shipped_files_ask_for_is_there(
             name = re.search(r"(?:gpuportal|DCGM)_\w+", query)
             assert group in found[name[0]][0].labels
     requests = found["gpuportal_requests_total"]
-    assert {one.labels["status"]: one.value for one in requests} == {"2xx": 2, "5xx": 1}
+    answered = {one.labels["status"]: one.value for one in requests}
+    # A series that is there before its first increase: Prometheus counts it.
+    assert answered == {"2xx": 2, "3xx": 0, "4xx": 0, "5xx": 1}
+    refused = found["gpuportal_requests_refused_total"]
+    answered = {one.labels["status"]: one.value for one in refused}
+    assert answered == {"401": 0, "403": 0, "429": 1}
     took = found["gpuportal_request_seconds_total"]
-    assert [one.value for one in took] == [0.75, 1]
+    assert [one.value for one in took] == [0.75, 0, 0, 1]
     ends = {one.labels["state"]: one.value for one in found["gpuportal_tasks_total"]}
     assert ends == {"done": 1, "failed": 1}
     queues = {one.labels["queue"]: one.value for one in found["gpuportal_queue_length"]}
     assert queues == {"control": 3, "refine": 0, "node.node-a": 0}
     assert found["gpuportal_node_age_seconds"][0].value == pytest.approx(7, abs=0.1)
     assert found["gpuportal_tasks_late"][0].value == 0
+
+
+@pytest.mark.once
+def test_memory_and_processor_time_of_each_process_until_it_ends(
+    client, lab, alice, redis_client, monkeypatch, time_machine
+):
+    redis_client.delete(process_usage.NAMES_KEY)
+    monkeypatch.setattr(celery, "_process", ["worker"])
+    started = []
+    monkeypatch.setattr(process_usage, "start", started.append)
+    monkeypatch.setattr(work_counters, "start", lambda: None)
+    for name in ("control@atlas", "refine@atlas"):
+        celery.note_name(sender=name)
+        celery.write_counts()
+    assert started == ["worker", "refine"]
+    for process in ("web", *started):
+        process_usage.write(process)
+    found = samples(client.get("/metrics", **bearer(alice, "metrics")))
+    memory = found["gpuportal_process_resident_memory_bytes"]
+    assert {one.labels["process"] for one in memory} == {"web", "worker", "refine"}
+    for one in memory:
+        assert one.labels["pid"] == str(os.getpid()) and one.labels["host"]
+        assert 10e6 < one.value < 64e9
+    used = os.times().user + os.times().system
+    for one in found["gpuportal_process_cpu_seconds_total"]:
+        assert 0 < one.value <= used + 0.1
+    assert found["gpuportal_process_open_fds"][0].value > 2
+    # The broker forgets a process that does not write, and so do the names.
+    gone = [key for key in redis_client.keys("portal.process *") if b"refine" in key]
+    assert 0 < redis_client.ttl(gone[0]) <= process_usage.EXPIRE_SECONDS
+    redis_client.delete(*gone)
+    time_machine.shift(process_usage.EXPIRE_SECONDS + 1)
+    process_usage.write("web")
+    assert redis_client.zcard(process_usage.NAMES_KEY) == 1
+    found = samples(client.get("/metrics", **bearer(alice, "metrics")))
+    memory = found["gpuportal_process_resident_memory_bytes"]
+    assert [one.labels["process"] for one in memory] == ["web"]
+
+
+def test_a_broker_that_is_away_ends_no_process(monkeypatch, caplog):
+    away = MagicMock()
+    away.pipeline.side_effect = RedisError("away")
+    monkeypatch.setattr(process_usage.ticks, "broker", lambda: away)
+    caplog.set_level("INFO", "gpuportal.logs.process_usage")
+    process_usage.write("web")
+    assert "not stored: away" in caplog.text

@@ -3,6 +3,7 @@
 import json
 import shutil
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,7 @@ RAISED: dict[str, tuple[str, float | None]] = {
     "GpuPortalBackupNeverVerified": ("gpuportal_backup_verified", None),
 }
 """By rule: which series are different, and their value. None: they are missing."""
+OF_A_RATE = ("GpuPortalServerErrors", "GpuPortalRequestsRefused")
 
 
 def series_of(
@@ -62,21 +64,52 @@ def test_each_alert_rule_fires_for_its_fault_only(tmp_path):
         for group in yaml.safe_load(RULES.read_text())["groups"]
         for rule in group["rules"]
     ]
-    assert sorted(names) == sorted(RAISED)
+    assert sorted(names) == sorted([*RAISED, *OF_A_RATE])
     series = series_of("in-order")
     for alert, change in RAISED.items():
         series += series_of(f"of-{alert}", *change)
+    fire(tmp_path, series, RAISED, every="4h", at="9d")
+
+
+@pytest.mark.once
+def test_each_rule_of_a_rate_fires_beyond_its_limit_only(tmp_path):
+    errors = 'gpuportal_requests_total{status="5xx",instance="%s"}'
+    refused = 'gpuportal_requests_refused_total{status="429",instance="%s"}'
+    values = {
+        errors % "in-order": "0+0.5x40",
+        refused % "in-order": "0+60x40",
+        errors % "of-GpuPortalServerErrors": "0x33 6x7",
+        refused % "of-GpuPortalServerErrors": "0+60x40",
+        errors % "of-GpuPortalRequestsRefused": "0+0.5x40",
+        refused % "of-GpuPortalRequestsRefused": "0x20 61+61x20",
+        # Eleven minutes ago, and for nine minutes.
+        errors % "before": "0 9x40",
+        refused % "before": "0x32 99+99x8",
+    }
+    series = [{"series": name, "values": value} for name, value in values.items()]
+    fire(tmp_path, series, OF_A_RATE, every="1m", at="40m")
+
+
+def fire(
+    tmp_path: Path,
+    series: list[dict[str, str]],
+    alerts: Iterable[str],
+    *,
+    every: str,
+    at: str,
+) -> None:
+    """Let Prometheus evaluate the series. Each alert fires for its own portal only."""
     firing = [
         {"labels": f'{{alertname="{alert}",instance="of-{alert}"}}', "value": 1}
-        for alert in RAISED
+        for alert in alerts
     ]
     query = 'sum by (alertname, instance) (ALERTS{alertstate="firing"})'
-    test = {"expr": query, "eval_time": "9d", "exp_samples": firing}
+    test = {"expr": query, "eval_time": at, "exp_samples": firing}
     cases = {
         "rule_files": [str(RULES)],
-        "evaluation_interval": "4h",
+        "evaluation_interval": every,
         "tests": [
-            {"interval": "4h", "input_series": series, "promql_expr_test": [test]}
+            {"interval": every, "input_series": series, "promql_expr_test": [test]}
         ],
     }
     file = tmp_path / "cases.yml"

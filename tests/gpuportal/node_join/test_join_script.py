@@ -379,6 +379,9 @@ def test_one_line_makes_a_machine_a_node_that_works(site, settings, tmp_path):
 def _join_and_work(site: Site, broker: brokers.Broker, tmp_path: Path) -> None:
     token = site.token()
     options = site.options("--token-file", site.token_file(token.text()))
+    # Paths as a person types them.
+    make_authority(tmp_path)
+    options += ["--folder", "opt", "--settings", "etc", "--ca", "ca.pem"]
     done = site.script(*options)
     assert done.returncode == 0, done.stderr
     assert "works with this machine's key only" in done.stdout

@@ -144,7 +144,10 @@ def test_the_calendar_is_compressed_for_those_who_can(gpus, alice, hour) -> None
         make_reservation(alice, gpus, start, start + timedelta(hours=2))
     span = f"{BASE}/calendar?start={iso(hour)}&end={iso(hour + timedelta(days=7))}"
     client = Caller(alice).client
-    packed = client.get(span, headers={"accept-encoding": "gzip"})
+    for refused in ("br, gzip;q=0", "gzip; q=0.0, br", "identity"):
+        answer = client.get(span, headers={"accept-encoding": refused})
+        assert "Content-Encoding" not in answer
+    packed = client.get(span, headers={"accept-encoding": "br, gzip;q=0.5"})
     assert packed["Content-Encoding"] == "gzip"
     assert len(json.loads(gzip.decompress(packed.content))["reservations"]) == 20
 
