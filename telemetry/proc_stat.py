@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 PROC = Path("/proc")
 STAT_BYTES = 4096
+TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
 class ProcStat(NamedTuple):
@@ -60,6 +61,17 @@ def read_stat(pid: int, proc: Path = PROC) -> ProcStat | None:
         session=int(values[3]),
         start_ticks=int(values[19]),
     )
+
+
+def cpu_seconds(pid: int, proc: Path = PROC) -> float:
+    """Return the CPU time of a process and of the children that it has waited for. 0.0
+    if there is no such process.
+    """
+    try:
+        stat = (proc / str(pid) / "stat").read_bytes()
+    except OSError:
+        return 0.0
+    return sum(map(int, stat.rpartition(b") ")[2].split()[11:15])) / TICKS_PER_SECOND
 
 
 def read_uids(pid: int, proc: Path = PROC) -> tuple[int, ...]:

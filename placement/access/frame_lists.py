@@ -121,11 +121,17 @@ async def note_node(client: Any, node: str, socket: str) -> None:
 async def socket_of(client: Any, node: str) -> str | None:
     """Return a node's newest websocket. Wait for a node that has just lost its own."""
     until = time.monotonic() + RETURN_SECONDS
-    while (found := await client.get(NODE + node)) is None:
+    while (found := await newest_socket(client, node)) is None:
         if time.monotonic() > until or not await client.exists(SEEN + node):
             return None
         await asyncio.sleep(LOOK_SECONDS)
-    return str(found.decode())
+    return found
+
+
+async def newest_socket(client: Any, node: str) -> str | None:
+    """Return a node's newest websocket, if it has one."""
+    found = await client.get(NODE + node)
+    return None if found is None else str(found.decode())
 
 
 _FORGET = """

@@ -10,7 +10,7 @@ import logging
 import secrets
 import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
@@ -21,6 +21,7 @@ from placement.access.access_target import AccessTarget
 from placement.access.frame_lists import (
     ALIVE_SECONDS,
     DOWN,
+    LOOK_SECONDS,
     SEATS,
     UP,
     WAIT_SECONDS,
@@ -28,6 +29,7 @@ from placement.access.frame_lists import (
     dead,
     frames_of,
     leave,
+    newest_socket,
     read_here,
     socket_of,
     stay_alive,
@@ -49,6 +51,8 @@ from telemetry.protocol.sentences import sentence
 OPEN_SECONDS = 15.0
 """How long a node may take to connect its service."""
 ORDER_SECONDS = 60.0
+MOST_TRIES = 3
+"""Websockets of a node that are tried before it counts as silent."""
 _SIT = """
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', ARGV[1])
 if redis.call('ZCARD', KEYS[1]) >= tonumber(ARGV[4]) then return 0 end
@@ -80,6 +84,10 @@ class _OpenStream:
     """The list of its user's streams."""
 
 
+class _NodeMoved(Exception):
+    """A node has connected again and does not answer over its earlier websocket."""
+
+
 class StreamBroker:
     """The streams of one event loop."""
 
@@ -103,6 +111,10 @@ class StreamBroker:
     ) -> AsyncIterator[ByteStream]:
         """Open a stream to a service. It ends with the block.
 
+        The broker knows a node's websocket for some seconds after its web process was
+        killed. If the node connects again meanwhile, the stream is opened over its
+        newer websocket.
+
         Args:
             target: the node, and the user whom the service is for.
             service: its name on the node.
@@ -113,6 +125,32 @@ class StreamBroker:
         Raises:
             StreamRefused: the user has too many, or the node is away, knows no streams
                 or refuses this one.
+        """
+        async with AsyncExitStack() as stack:
+            for left in reversed(range(MOST_TRIES)):
+                opening = self._opened(target, service, most, options, window_bytes)
+                try:
+                    stream = await stack.enter_async_context(opening)
+                except _NodeMoved:
+                    if not left:
+                        raise _no_answer(target.node) from None
+                else:
+                    break
+            yield stream
+
+    @asynccontextmanager
+    async def _opened(
+        self,
+        target: AccessTarget,
+        service: str,
+        most: int,
+        options: Mapping[str, str | int] | None,
+        window_bytes: int,
+    ) -> AsyncIterator[ByteStream]:
+        """Open a stream over the newest websocket of the node, as `open` does.
+
+        Raises:
+            _NodeMoved: the node has a newer one, and gave no answer over this one.
         """
         name = secrets.token_hex(16)
         seats = f"{SEATS}{service}.{target.user_pk}"
@@ -154,15 +192,35 @@ class StreamBroker:
             stream.grant()
             try:
                 async with asyncio.timeout(OPEN_SECONDS):
-                    await stream.wait_until_accepted()
+                    await self._wait_until_accepted(stream, target.node, socket)
             except TimeoutError:
                 raise _no_answer(target.node) from None
+            except OUTAGES as error:
+                raise _outage(error) from None
             yield stream
         finally:
             stream.abort()
             del self._open[name]
             with contextlib.suppress(*OUTAGES):
                 await asyncio.shield(self.redis.zrem(seats, name))
+
+    async def _wait_until_accepted(
+        self, stream: ByteStream, node: str, socket: str
+    ) -> None:
+        """Wait for the first frame of a node.
+
+        Raises:
+            StreamRefused: it refuses the stream.
+            _NodeMoved: it has a newer websocket.
+        """
+        accepted = asyncio.ensure_future(stream.wait_until_accepted())
+        try:
+            while not (await asyncio.wait({accepted}, timeout=LOOK_SECONDS))[0]:
+                if await newest_socket(self.redis, node) not in (None, socket):
+                    raise _NodeMoved
+            await accepted
+        finally:
+            accepted.cancel()
 
     async def _take_seat(self, seats: str, name: str, most: int) -> bool:
         """Return whether there was a seat. A cancelled caller leaves none taken."""

@@ -39,7 +39,8 @@ class ByteStream:
     ) -> None:
         self._state = StreamEnd(stream, window_bytes)
         self._send = send
-        self._changed = asyncio.Event()
+        self._changed: asyncio.Event | None = None
+        """Set at the next change, if a task waits for one."""
         self._answered = False
         self._lost: StreamRefused | None = None
 
@@ -164,8 +165,9 @@ class ByteStream:
     # --- inside -------------------------------------------------------------------
 
     def _accept(self) -> None:
-        self._state.grant()
-        self._flush()
+        if not self._state.granted:
+            self._state.grant()
+            self._flush()
 
     async def _wait_for_credit(self, needed_bytes: int) -> None:
         await self._wait_until(
@@ -180,8 +182,10 @@ class ByteStream:
 
     async def _wait_until(self, reached: Callable[[], bool]) -> None:
         while not reached():
-            # Each change sets this event and puts a new one in its place, so every
-            # task that waits is woken and looks again.
+            # The next change sets this event and forgets it, so every task that waits
+            # is woken and looks again.
+            if self._changed is None:
+                self._changed = asyncio.Event()
             await self._changed.wait()
 
     def _refusal(self) -> StreamRefused:
@@ -192,8 +196,9 @@ class ByteStream:
 
     def _flush(self) -> None:
         """Pass on the frames to send, and wake every task that waits for a change."""
-        changed, self._changed = self._changed, asyncio.Event()
-        changed.set()
+        if self._changed is not None:
+            self._changed.set()
+            self._changed = None
         if self._state.outgoing:
             frames = list(self._state.outgoing)
             self._state.outgoing.clear()

@@ -70,7 +70,7 @@ def allowed_path(path: str) -> str | None:
 def pack(head: object, body: bytes = b"") -> bytes:
     """Return one frame. The head is a mapping or a Struct."""
     text = encode(head)
-    return struct.pack(">I", len(text)) + text + body
+    return b"".join((struct.pack(">I", len(text)), text, body))
 
 
 def head_and_body(data: bytes) -> tuple[bytes, bytes]:

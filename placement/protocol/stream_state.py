@@ -60,7 +60,8 @@ class StreamEnd:
         """The close that ended both directions at once, by whichever end."""
         self.sent_all = False
         self.received_all = False
-        self._granted = False
+        self.granted = False
+        """Whether the other end got its first window."""
         self._expected_bytes = 0
         """Bytes that the other end may still send."""
         self._read_bytes = 0
@@ -81,8 +82,8 @@ class StreamEnd:
 
     def grant(self) -> None:
         """Give the other end its first window. Later calls do nothing."""
-        if not self._granted and not self.over:
-            self._granted = True
+        if not self.granted and not self.over:
+            self.granted = True
             self._give(self.window_bytes)
 
     def write(self, data: bytes, *, control: bool = False) -> None:

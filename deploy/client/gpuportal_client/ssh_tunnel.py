@@ -34,6 +34,8 @@ COPY_BYTES = 16 * 1024
 """If so much was sent and received since the last piece, it is a copy."""
 REST_SECONDS = 0.001
 """In a copy ssh's input is left so long, so that it is read in large pieces."""
+ANSWERS_BYTES, ANSWERS_SECONDS = 4 * 1024, 0.003
+"""A smaller piece in a copy has ssh's answers to what it got. They can wait longer."""
 FULL_BYTES = PIECE_BYTES * 3 // 4
 """After a piece of this size the input is read again at once."""
 RESTARTS = (1001, 1011, 1012)
@@ -46,10 +48,10 @@ OPEN_NAME = "open"
 """Name of the file beside it that `tunnel` makes when the node has answered."""
 WARNING = b"warning: "
 """Begins a message of the portal that is for the user's eyes."""
-KEPT_BYTES = 512 * 1024
+KEPT_BYTES = 1024 * 1024
 """Most bytes that were sent and not reported as received."""
-REPORT_BYTES = 128 * 1024
-"""After so many bytes they are reported as received."""
+REPORT_BYTES = 256 * 1024
+"""After so many bytes they are reported as received. Earlier nodes keep 512 KiB."""
 REPORT = re.compile(rb"(received|ended) ([0-9]{1,18})")
 AGAIN_SECONDS = 120
 """How long the node keeps a connection. Later this program gives up."""
@@ -91,6 +93,8 @@ class _Connection:
         self.sent_bytes, self.kept = 0, bytearray()
         """The bytes that were sent, and those that the node has not acknowledged."""
         self.got_bytes = self.reported_bytes = 0
+        self.arrived = []
+        """Data that are counted and not written yet."""
         self.typed_all, self.over = False, False
         self.waits = False
         """Whether the node must say first how much it has."""
@@ -136,8 +140,11 @@ class _Connection:
             if line in ready:
                 found = self.line.messages()
                 self.pace.received(sum(len(data) for _, data in found))
-                for kind, data in found:
-                    self._take(kind, data)
+                try:
+                    for kind, data in found:
+                        self._take(kind, data)
+                finally:
+                    self._write()
 
     def _room(self):
         return PIECE_BYTES if self.counts is False else KEPT_BYTES - len(self.kept)
@@ -175,15 +182,22 @@ class _Connection:
             if not self.got_bytes and (file := os.environ.get(LOST_FILE)):
                 Path(file).with_name(OPEN_NAME).touch()
             self.got_bytes += len(data)
-            written(data)
-            if self.counts and self.got_bytes - self.reported_bytes >= REPORT_BYTES:
-                self._report()
+            self.arrived.append(data)
         elif kind == TEXT and (found := REPORT.fullmatch(data)):
             if self.counts is not False:
                 self.counts = True
                 self._take_report(found[1], int(found[2]))
         else:
             self.over = passed_on(self.line, kind, data) or self.over
+
+    def _write(self):
+        """Write what arrived: at once, because each write wakes ssh."""
+        if self.arrived:
+            data = b"".join(self.arrived)
+            self.arrived.clear()
+            written(data)
+            if self.counts and self.got_bytes - self.reported_bytes >= REPORT_BYTES:
+                self._report()
 
     def _take_report(self, name, count):
         if name == b"ended":
@@ -260,7 +274,8 @@ class Pace:
         """Note a piece that was read and sent. The clock is monotonic, in seconds."""
         moved_bytes, self._moved_bytes = self._moved_bytes + size, 0
         rests = moved_bytes >= COPY_BYTES and size < FULL_BYTES
-        self._until = now + REST_SECONDS if rests else 0.0
+        seconds = ANSWERS_SECONDS if size < ANSWERS_BYTES else REST_SECONDS
+        self._until = now + seconds if rests else 0.0
 
     def rest_seconds(self, now):
         """Return the seconds until the input may be read again."""

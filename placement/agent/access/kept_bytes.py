@@ -5,10 +5,14 @@ For connections that outlive the portal (``kept_connections.py``).
 
 from __future__ import annotations
 
+from collections import deque
+
 from placement.protocol.stream_state import StreamViolation
 
-KEPT_BYTES = 512 * 1024
+KEPT_BYTES = 1024 * 1024
 """Most bytes of one direction that were sent and not reported as received."""
+SMALL_BYTES = 4 * 1024
+"""Smaller pieces are joined, so that many of them take no more memory than one."""
 
 
 class KeptBytes:
@@ -17,17 +21,19 @@ class KeptBytes:
     def __init__(self) -> None:
         self.total_bytes = 0
         """Bytes that were appended since the beginning."""
-        self._kept = bytearray()
+        self._kept: deque[bytes | bytearray] = deque()
+        """Large pieces as they came, without a copy, and small ones joined."""
+        self._kept_bytes = 0
 
     @property
     def received_bytes(self) -> int:
         """Bytes that the other end has, by its last report."""
-        return self.total_bytes - len(self._kept)
+        return self.total_bytes - self._kept_bytes
 
     @property
     def room_bytes(self) -> int:
         """Bytes that may be appended now."""
-        return KEPT_BYTES - len(self._kept)
+        return KEPT_BYTES - self._kept_bytes
 
     def append(self, data: bytes) -> None:
         """Keep bytes that are sent now.
@@ -37,7 +43,13 @@ class KeptBytes:
         """
         if len(data) > self.room_bytes:
             raise ValueError(f"{len(data)} bytes, at most {self.room_bytes}")
-        self._kept += data
+        if len(data) >= SMALL_BYTES:
+            self._kept.append(data)
+        elif self._kept and isinstance(self._kept[-1], bytearray):
+            self._kept[-1].extend(data)
+        else:
+            self._kept.append(bytearray(data))
+        self._kept_bytes += len(data)
         self.total_bytes += len(data)
 
     def received(self, count_bytes: int) -> None:
@@ -51,8 +63,16 @@ class KeptBytes:
                 f"{count_bytes} bytes reported, not {self.received_bytes} "
                 f"to {self.total_bytes}"
             )
-        del self._kept[: count_bytes - self.received_bytes]
+        new_bytes = count_bytes - self.received_bytes
+        self._kept_bytes -= new_bytes
+        while new_bytes and len(self._kept[0]) <= new_bytes:
+            new_bytes -= len(self._kept.popleft())
+        if new_bytes:
+            first = self._kept[0]
+            if isinstance(first, bytes):
+                first = self._kept[0] = bytearray(first)
+            del first[:new_bytes]
 
     def rest(self) -> bytes:
         """Return what the other end does not have."""
-        return bytes(self._kept)
+        return b"".join(self._kept)

@@ -44,8 +44,8 @@ MOST_KEPT = 256
 MOST_OF_USER = 32
 HOLD_SECONDS = 120.0
 """How long a connection is kept without a client."""
-REPORT_BYTES = 128 * 1024
-"""Bytes of a client are reported to it after so many."""
+REPORT_BYTES = 256 * 1024
+"""Bytes of a client are reported to it after so many. Earlier clients keep 512 KiB."""
 LOOK_SECONDS = 1.0
 """Between two looks whether a connection without a client is still kept."""
 

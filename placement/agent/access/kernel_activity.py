@@ -1,9 +1,10 @@
-"""When the kernels of this node's notebooks worked last, for the rule of idle GPUs.
+"""When the workspaces of this node worked last, for the rule of idle GPUs.
 
 The node worker asks each JupyterLab through the socket of its job, as a browser's
 request comes. The program is the student's, so its answer is bounded in size and time,
 and decides only when their own reservation counts as idle. Messages of a browser that
-only keep a page connected change nothing: Jupyter counts what kernels do.
+only keep a page connected change nothing: Jupyter counts what kernels do. VS Code and
+marimo work while they compute (``program_work.py``). TensorBoard uses no GPU.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from placement.agent.access.program_work import ProgramWork
 from placement.agent.job_folder import JobFolder
 from placement.agent.process import serving_socket
-from placement.planner.launch.workspace_apps import JUPYTER_LAB
+from placement.planner.launch.workspace_apps import CODE_SERVER, JUPYTER_LAB, MARIMO
 from placement.protocol.commands import parse_order
 from placement.protocol.container_images import RECIPE
 from placement.protocol.node_refusals import OrderRefused
@@ -110,11 +112,12 @@ class KernelActivity:
 
     def __init__(self) -> None:
         self._worked: dict[str, float] = {}
+        self._programs = ProgramWork()
         self._silent: set[str] = set()
         """Those that did not answer. They are asked last, in a random order."""
 
     def worked_at(self, folder: JobFolder) -> float | None:
-        """Return when a kernel of a job worked last; None: never, or not known."""
+        """Return when a workspace worked last; None: never, or not known."""
         return self._worked.get(folder.name)
 
     def run(
@@ -134,9 +137,14 @@ class KernelActivity:
         first, and the round ends after `ROUND_SECONDS`.
         """
         notebooks = [folder for folder in folders if _is_notebook(folder)]
-        names = {folder.name for folder in notebooks}
+        editors = [folder for folder in folders if _is_editor(folder)]
+        names = {folder.name for folder in (*notebooks, *editors)}
         for name in set(self._worked) - names:
             self._worked.pop(name, None)
+        self._programs.forget_others(names)
+        for folder in editors:
+            if self._programs.works(folder):
+                self._worked[folder.name] = time.time()
         self._silent &= names
         random.shuffle(notebooks)
         notebooks.sort(key=lambda folder: folder.name in self._silent)
@@ -165,11 +173,20 @@ class KernelActivity:
 
 
 def _is_notebook(folder: JobFolder) -> bool:
+    return _program_of(folder) == JUPYTER_LAB.name
+
+
+def _is_editor(folder: JobFolder) -> bool:
+    return _program_of(folder) in (CODE_SERVER.name, MARIMO.name)
+
+
+def _program_of(folder: JobFolder) -> str:
+    """Return the name of a workspace's program; "" for other jobs."""
     try:
         order = parse_order(str(folder.read("order").get("payload", "")))
     except OrderRefused:
-        return False
-    return order.recipe == RECIPE and order.settings.get("app") == JUPYTER_LAB.name
+        return ""
+    return str(order.settings.get("app", "")) if order.recipe == RECIPE else ""
 
 
 async def _answer(folder: JobFolder) -> bytes:

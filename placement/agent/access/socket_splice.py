@@ -16,6 +16,8 @@ COPY_BYTES = 16 * 1024
 """If so much was read and written since the last piece, it is a copy."""
 REST_SECONDS = 0.001
 """In a copy small pieces are awaited so long, to be sent as one."""
+ANSWERS_BYTES, ANSWERS_SECONDS = 4 * 1024, 0.003
+"""A smaller piece has answers to what was copied. They are awaited longer."""
 
 
 class CopyPace:
@@ -33,7 +35,8 @@ class CopyPace:
         """Wait a moment after a piece of the socket, if it belongs to a copy."""
         moved_bytes, self.moved_bytes = self.moved_bytes + size_bytes, 0
         if moved_bytes >= COPY_BYTES and size_bytes < PIECE_BYTES // 2:
-            await _rest()
+            small = size_bytes < ANSWERS_BYTES
+            await _rest(ANSWERS_SECONDS if small else REST_SECONDS)
 
 
 async def carry(
@@ -84,5 +87,5 @@ class _Splice:
         self.stream.finish()
 
 
-async def _rest() -> None:
-    await asyncio.sleep(REST_SECONDS)
+async def _rest(seconds: float) -> None:
+    await asyncio.sleep(seconds)

@@ -15,10 +15,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import fcntl
 import os
 import pty
 import pwd
+import resource
 import select
 import shutil
 import signal
@@ -29,6 +31,7 @@ import sys
 import tempfile
 import termios
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from placement.agent.access.program_host import LISTENER, OURS
@@ -61,7 +64,7 @@ FALLBACK_SHELLS = ("/bin/bash", "/bin/sh")
 
 
 def login_shell(named: str) -> str:
-    """Return the shell of an account, or bash where the account may not log in.
+    """Return the shell of an account, or bash where it may not log in or has none.
 
     >>> login_shell("/usr/sbin/nologin") in FALLBACK_SHELLS
     True
@@ -77,6 +80,18 @@ def terminal_environment(environ: Mapping[str, str], shell: str) -> dict[str, st
     kept = {name: value for name, value in environ.items() if name not in OURS}
     kept.pop("PYTHONUNBUFFERED", None)  # of the log, which no shell writes
     return kept | {"TERM": "xterm-256color", "COLORTERM": "truecolor", "SHELL": shell}
+
+
+def no_shell(error: OSError) -> str:
+    """Return why no shell could be started."""
+    if error.errno != errno.EAGAIN:
+        return f"no shell can be started: {error.strerror}"
+    most, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+    bound = "" if most == resource.RLIM_INFINITY else f" (at most {most})"
+    return (
+        f"no shell can be started, because your account has too many processes{bound}. "
+        "Press Stop to end this terminal with all that runs in it."
+    )
 
 
 def busy_group(shell_pid: int, proc: Path = Path("/proc")) -> int:
@@ -106,7 +121,11 @@ class TmuxSession:
         return [*self.words, "new-session", "-A", "-s", SESSION]
 
     def shells(self) -> list[int]:
-        """Return the process ids of its shells. []: the session has ended."""
+        """Return the process ids of its shells. []: the session has ended.
+
+        Raises:
+            OSError: the account has too many processes.
+        """
         told = subprocess.run(
             [*self.words, "list-panes", "-a", "-F", "#{pane_pid}"],
             env=dict(self.environ),
@@ -154,7 +173,12 @@ class TerminalHost:
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> None:
-        pid, master = pty.fork()
+        try:
+            pid, master = pty.fork()
+        except OSError as error:
+            writer.write(f"gpuportal: {no_shell(error)}\r\n".encode())
+            await writer.drain()
+            return
         if pid == 0:
             try:
                 for usual in USUAL_SIGNALS:
@@ -170,17 +194,23 @@ class TerminalHost:
             os.close(master)
             await asyncio.to_thread(_reap, pid)
             self.children.discard(pid)
-            if not self.children and not await asyncio.to_thread(self._shells):
+            if not self.children and await self._shells() == []:
                 self.over.set()
 
-    def _shells(self) -> list[int]:
-        return self.tmux.shells() if self.tmux else list(self.children)
+    async def _shells(self) -> list[int] | None:
+        """Return the process ids of all shells; None: they are not known now."""
+        if self.tmux is None:
+            return list(self.children)
+        try:
+            return await asyncio.to_thread(self.tmux.shells)
+        except OSError:
+            return None
 
     async def end_after(self, asked: asyncio.Event) -> None:
         """Wait for a signal. End the programs in the foreground, and then the job."""
         await asked.wait()
         while True:
-            groups = [busy_group(pid) for pid in await asyncio.to_thread(self._shells)]
+            groups = [busy_group(pid) for pid in await self._shells() or ()]
             busy = {group for group in groups if group}
             if not busy:
                 break
@@ -294,6 +324,9 @@ def _tell(groups: Iterable[int]) -> None:
 
 async def _host(host: TerminalHost) -> None:
     loop = asyncio.get_running_loop()
+    # Its thread begins now: when the account has too many processes, none can.
+    loop.set_default_executor(ThreadPoolExecutor(1))
+    await asyncio.to_thread(int)
     asked = asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, asked.set)
     ending = asyncio.create_task(host.end_after(asked))
@@ -307,8 +340,11 @@ async def _host(host: TerminalHost) -> None:
 
 def main() -> int:
     """Run a terminal until its last shell has ended."""
-    account = pwd.getpwuid(os.geteuid())
-    shell = login_shell(account.pw_shell)
+    try:
+        named = pwd.getpwuid(os.geteuid()).pw_shell
+    except KeyError:
+        named = ""  # an id of the portal, which has no account
+    shell = login_shell(named)
     environ = terminal_environment(os.environ, shell)
     program = shutil.which("tmux", path=environ["PATH"])
     with contextlib.suppress(OSError):  # the job's folder, if the home is away

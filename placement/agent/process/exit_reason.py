@@ -1,15 +1,20 @@
 """The reason of a Job's end: its shim, the portal's end, or ranks of other nodes."""
 
 import os
+import signal
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 from placement.agent.job_folder import JobFolder
 from placement.protocol.commands import Order, remaining_seconds
 from placement.protocol.job_parts import LOST_PEERS, lost_peers
+from telemetry.protocol.sentences import sentence
 
 TAIL_BYTES = 64 * 1024
 """More than the tracebacks of all ranks of a node and of their launcher."""
+VMSTAT = Path("/proc/vmstat")
+OUT_OF_MEMORY = sentence("the memory ran out, and the kernel ended processes")
 
 
 @dataclass
@@ -77,3 +82,24 @@ def broken_off(folder: JobFolder, order: Order) -> str:
         file.seek(max(0, folder.log_bytes() - TAIL_BYTES))
         told = file.read(TAIL_BYTES).decode(errors="replace")
     return LOST_PEERS if lost_peers(told) else ""
+
+
+def memory_kills() -> int:
+    """Return how often the kernel of this machine ended a process for its memory."""
+    try:
+        words = VMSTAT.read_text().split()
+        return int(words[words.index("oom_kill") + 1])
+    except (OSError, ValueError):
+        return 0
+
+
+def out_of_memory(status: int, kills_before: int) -> str:
+    """Return the reason if the memory ran out, and that may have ended a Job.
+
+    Args:
+        status: of the Job's first process, as ``wait`` gives it.
+        kills_before: `memory_kills` at the Job's start.
+    """
+    code = os.waitstatus_to_exitcode(status)
+    killed = code in (-signal.SIGKILL, 128 + signal.SIGKILL)
+    return OUT_OF_MEMORY if killed and memory_kills() > kills_before else ""

@@ -42,6 +42,8 @@ from placement.agent.process.exit_reason import (
     Deadline,
     JobEnding,
     broken_off,
+    memory_kills,
+    out_of_memory,
     supervisor,
 )
 from placement.agent.process.log_copy import LogCopy
@@ -86,6 +88,7 @@ class Shim:
         self.files: list[str] = []
         self.leader_pid = 0
         self.leader_status: int | None = None
+        self.memory_kills = memory_kills()
         self.wake_read, self.wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self.supervisor = supervisor()
 
@@ -389,6 +392,7 @@ class Shim:
         ending = self.ending
         full = disk_space.disk_full_text(self.folder.path) if status else ""
         if status and not ending:
+            full = full or out_of_memory(status, self.memory_kills)
             full = full or broken_off(self.folder, self.order)
         lost = ending.lost if ending else slurm_job.is_lost(self.order, self.folder)
         self._write_end(

@@ -11,6 +11,7 @@ a user id that no account has: 2^30 plus the CRC-32 of the login, modulo 2^29.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import resource
@@ -28,6 +29,11 @@ NOBODY_UID = 65_534
 FIRST_OWN_ID = 2**30
 """Above the ids of accounts, containers and systemd (systemd.io/UIDS-GIDS)."""
 OWN_IDS = 2**29
+OOM_SCORE = Path("/proc/self/oom_score_adj")
+JOB_OOM_SCORE = 500
+"""Of a Job's processes: half of the node's memory is added to what they have. So if the
+memory runs out, the kernel ends them before the node worker and sshd (proc(5)).
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,3 +167,5 @@ def limit(limits: JobLimits, identity: UnixIdentity | None) -> None:
         if hard != resource.RLIM_INFINITY:
             ceiling = min(ceiling, hard)
         resource.setrlimit(which, (ceiling, ceiling))
+    with contextlib.suppress(OSError, ValueError):
+        OOM_SCORE.write_text(str(max(JOB_OOM_SCORE, int(OOM_SCORE.read_text()))))

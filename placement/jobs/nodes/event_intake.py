@@ -387,9 +387,9 @@ def _mark_job_seen(job: Job, item: Running, now: datetime) -> bool:
 
 
 def _note_work(job: Job, item: Running, belief: Belief, now: datetime) -> None:
-    """Note when a notebook's kernel worked, by the age that its node reports.
+    """Note when a workspace worked, by the age that its node reports.
 
-    A notebook that has computed nothing since the Job began has no such time. One
+    One that has computed nothing since the Job began has no such time. One
     without Gpus does not count, nor does one of a person who no longer shares the
     Reservation.
     """

@@ -509,6 +509,25 @@ def test_a_message_is_masked_and_says_its_length(main, monkeypatch, size, compil
     assert bytes(b ^ mask[i % 4] for i, b in enumerate(content)) == data
 
 
+def test_what_came_at_once_wakes_ssh_once_and_is_reported_then(main, monkeypatch):
+    from gpuportal_client import ssh_tunnel
+    from gpuportal_client.websocket import BINARY, TEXT
+
+    calls = []
+    line = SimpleNamespace(send=lambda kind, data: calls.append(data), line=None)
+    monkeypatch.setattr(ssh_tunnel, "Socket", lambda to, path: line)
+    monkeypatch.setattr(ssh_tunnel, "written", calls.append)
+    there = ssh_tunnel._Connection(None, "17", None)
+    for kind, data in ((TEXT, b"received 0"), (BINARY, b"a"), (BINARY, b"b")):
+        there._take(kind, data)
+    there._write()
+    assert calls == [b"ab"]
+    there._take(BINARY, bytes(ssh_tunnel.REPORT_BYTES))
+    there._write()
+    there._write()
+    assert calls[2:] == [b"received %d" % (ssh_tunnel.REPORT_BYTES + 2)]
+
+
 def test_a_copy_is_read_in_large_pieces_and_a_key_at_once(main):
     from gpuportal_client.ssh_tunnel import COPY_BYTES, FULL_BYTES, Pace
 

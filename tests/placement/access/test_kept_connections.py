@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from placement.agent.access import kept_connections
-from placement.agent.access.kept_bytes import KEPT_BYTES, KeptBytes
+from placement.agent.access.kept_bytes import KEPT_BYTES, SMALL_BYTES, KeptBytes
 from placement.agent.access.kept_connections import REPORT_BYTES, KeptConnections
 from placement.agent.access.ssh_principals import FOLDER, PRINCIPALS
 from placement.protocol.byte_stream import ByteStream
@@ -360,3 +360,25 @@ def test_reports_have_one_text():
         KeptBytes().received(1)
     with pytest.raises(ValueError, match="at most"):
         KeptBytes().append(bytes(KEPT_BYTES + 1))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_kept_bytes_are_those_after_the_last_report(seed):
+    random.seed(seed)
+    kept, plain, start = KeptBytes(), bytearray(), 0
+    for _ in range(300):
+        size = random.choice((1, 3, SMALL_BYTES - 1, SMALL_BYTES, 50_000))
+        data = random.randbytes(min(size, kept.room_bytes))
+        kept.append(data)
+        plain += data
+        start = random.randint(start, min(len(plain), start + 60_000))
+        kept.received(start)
+        assert kept.rest() == plain[start:]
+        assert kept.room_bytes == KEPT_BYTES - (len(plain) - start)
+
+
+def test_many_small_pieces_take_no_more_memory_than_one():
+    kept = KeptBytes()
+    for _ in range(2_000):
+        kept.append(b"ab")
+    assert len(kept._kept) == 1

@@ -55,8 +55,8 @@ async def test_a_server_that_hangs_up_at_once_ends_the_connection():
 async def test_answers_in_a_copy_go_together_and_keys_at_once(monkeypatch):
     rests, sent = [], []
 
-    async def rest():
-        rests.append(len(sent))
+    async def rest(seconds):
+        rests.append((len(sent), seconds))
         reader.feed_data(b"second")
         reader.feed_data(b"third")
 
@@ -75,4 +75,5 @@ async def test_answers_in_a_copy_go_together_and_keys_at_once(monkeypatch):
     reader.feed_data(b"first")
     await splice.read_socket()
     assert sent == [b"first", b"secondthird", b"key"]
-    assert rests == [1], "only after the piece that followed many bytes"
+    only = [(1, socket_splice.ANSWERS_SECONDS)]
+    assert rests == only, "only after the piece that followed many bytes"

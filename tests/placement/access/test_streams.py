@@ -9,7 +9,7 @@ import pytest
 from asgiref.sync import sync_to_async
 from django.utils import timezone
 
-from placement.access import stream_relay
+from placement.access import stream_broker, stream_relay
 from placement.access.frame_lists import ALIVE, NODE, SEATS
 from placement.access.stream_broker import StreamBroker
 from placement.agent import portal_socket
@@ -349,3 +349,31 @@ async def test_a_stream_that_is_cancelled_while_it_takes_its_seat_keeps_none(
         await opening
     assert redis_client.zcard(seats) == 0
     await broker.redis.aclose()
+
+
+async def test_a_stream_does_not_wait_for_a_websocket_of_a_killed_web_process(
+    node, live_asgi, redis_client
+):
+    row = await sync_to_async(make_node)("node1")
+    here = make_settings(
+        node.node_dir.parent, redis_url=node.redis_url, web_url=live_asgi
+    )
+    await sync_to_async(token_of)(row, here)
+    # So a process that was killed leaves the broker, for 15 s.
+    for key in (NODE + "node1", ALIVE + "killed"):
+        redis_client.set(key, "killed", ex=60)
+    broker = StreamBroker()
+
+    async def send():
+        async with broker.open(target_at(), "echo", most=1) as stream:
+            await stream.write(b"key")
+            return await read_bytes(stream, 3)
+
+    sending = asyncio.create_task(send())
+    await until(lambda: redis_client.exists("stream.down.killed"))
+    assert not sending.done()
+    since = time.monotonic()
+    with streams_of(here, {"echo": echo}):
+        assert await sending == b"key"
+        assert time.monotonic() - since < stream_broker.OPEN_SECONDS / 2
+    assert redis_client.zcard(f"{SEATS}echo.1") == 0

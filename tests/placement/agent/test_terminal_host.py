@@ -9,6 +9,7 @@ import struct
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +21,8 @@ from tests.placement.nodes import PATIENCE_SECONDS
 from tests.placement.workspace.workspace_nodes import require_tmux
 
 TMUX = "/usr/bin:/bin"
+UID, MOST = 1871, 20
+"""A user without other processes, and how many it may have."""
 
 
 class TerminalPage:
@@ -70,8 +73,11 @@ class TerminalPage:
 
 
 @contextlib.contextmanager
-def host(folder, path=TMUX, **more):
-    """Run it as the shim does, with a listening socket as descriptor 3."""
+def host(folder, path=TMUX, become="", **more):
+    """Run it as the shim does, with a listening socket as descriptor 3.
+
+    `become` is code that it runs first.
+    """
     there = folder / "s"
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(there))
@@ -84,7 +90,7 @@ def host(folder, path=TMUX, **more):
     # As a program that was started in the background.
     code = (
         "import os, signal; signal.signal(signal.SIGINT, signal.SIG_IGN); "
-        f"os.dup2({listener.fileno()}, 3); os.execv({words[0]!r}, {words})"
+        f"os.dup2({listener.fileno()}, 3); {become}os.execv({words[0]!r}, {words})"
     )
     env = {"PATH": path, "HOME": str(folder), "PYTHONPATH": str(CODE_DIR)} | more
     process = subprocess.Popen(
@@ -181,6 +187,56 @@ def test_term_reaches_the_program_in_the_foreground_before_the_end(tmp_path):
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE_SECONDS) == 0
     assert (tmp_path / "saved").read_text() == "saved\n"
+
+
+BOMB = """
+import os, time
+for made in range(100):
+    try:
+        child = os.fork()
+    except BlockingIOError:
+        print("no", "more", flush=True)
+        break
+    if child == 0:
+        break
+time.sleep(300)
+"""
+
+
+@pytest.fixture(params=[False, True], ids=["plain", "tmux"])
+def crowded(request, tmp_path, without_tmux):
+    """Run a terminal of a user without an account, who may have `MOST` processes."""
+    if request.param:
+        require_tmux()
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to run as another user")
+    uid = UID + request.param
+    limited = (
+        f"import resource; resource.setrlimit(resource.RLIMIT_NPROC, ({MOST}, {MOST}));"
+        f"os.setgroups([]); os.setresgid(*[{uid}] * 3); os.setresuid(*[{uid}] * 3);"
+    )
+    for above in (tmp_path, *tmp_path.parents[:2]):
+        above.chmod(0o755)
+    with host(tmp_path, TMUX if request.param else without_tmux, limited) as found:
+        yield found
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if folder.stat().st_uid == uid:
+                os.kill(int(folder.name), signal.SIGKILL)
+
+
+def test_a_fork_bomb_is_explained_and_stop_ends_it(tmp_path, crowded):
+    (process, there), bomb = crowded, tmp_path / "bomb.py"
+    bomb.write_text(BOMB)
+    page = TerminalPage(there)
+    page.until(rb"ready> ")
+    page.type(f"{sys.executable} {bomb}\r")
+    page.until(rb"no more")
+    second = TerminalPage(there)
+    second.until(rb"too many processes \(at most %d\)" % MOST)
+    second.until_closed()
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(PATIENCE_SECONDS) == 0
 
 
 def test_a_shell_that_waits_for_a_command_is_not_busy(tmp_path):

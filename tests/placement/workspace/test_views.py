@@ -35,9 +35,11 @@ def test_a_node_that_refuses_own_programs_offers_no_button(client, alice, made):
     Node.objects.update(isolation=Node.Isolation.ENFORCED)
     assert "Start JupyterLab" not in page()
     assert "you have no Unix user in the portal" in page()
+    step = "Work in a notebook or an editor:"
+    assert step not in page()
     alice.unix_user = "al"
     alice.save()
-    assert "Start JupyterLab" in page()
+    assert "Start JupyterLab" in page() and step in page()
     assert "not isolated" not in page()
 
 

@@ -238,6 +238,7 @@ def test_shared_memory_goes_with_the_last_process_of_its_user(node, serve, marke
 
 
 FORK_BOMB = """
+cat /proc/self/oom_score_adj
 exec python3 -c '
 import os, time
 try:
@@ -265,8 +266,11 @@ def test_a_fork_bomb_stops_at_the_limit_and_goes_with_its_job(node, serve):
     uid = UID + 1  # the other tests' processes do not count
     folder = run(node, serve(FORK_BOMB), uid, limits=replace(limits, processes=50))
     assert ended(folder)["exit_code"] == 0, folder.log.read_text()
-    *words, made = folder.log.read_text().split()
+    score, *words, made = folder.log.read_text().split()
     assert words == ["refused", "after"] and 40 <= int(made) < 50
+    assert int(score) >= unix_user.JOB_OOM_SCORE, (
+        "the kernel ends it before the node worker"
+    )
     until(lambda: not _owned_by(uid), what="the end of its processes")
 
 
