@@ -176,7 +176,7 @@ def _with_error(response: HttpResponseBase) -> HttpResponseBase:
         "param": next(iter(problem.get("fields") or ()), None),
     }
     response.content = json.dumps(problem).encode()
-    response.headers.pop("Content-Length", None)
+    response.headers["Content-Length"] = str(len(response.content))
     return response
 
 

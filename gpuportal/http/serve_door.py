@@ -246,6 +246,8 @@ def safe_headers(admitted: HttpResponse, response: HttpResponse) -> None:
     for name, value in admitted.items():
         if name.lower() not in ("content-type", "content-length"):
             response.headers.setdefault(name, value)
+    # Without it the server sends the body in chunks.
+    response.headers["Content-Length"] = str(len(response.content))
 
 
 def call_headers(scope: Scope) -> dict[str, str]:
