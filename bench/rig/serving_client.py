@@ -105,6 +105,7 @@ class Client:
         """Send one request: "answered", "refused", "dropped", or "full" (no connection,
         or the portal has too many open requests).
         """
+        self._drop_closed()
         if not self._free and self._open >= MOST_CONNECTIONS:
             return "full"
         line = self._free.pop() if self._free else await self._new_line()
@@ -131,6 +132,7 @@ class Client:
 
     async def ready(self) -> bool:
         """Return whether the model is loaded."""
+        self._drop_closed()
         try:
             line = self._free.pop() if self._free else await self._new_line()
         except OSError:
@@ -141,6 +143,12 @@ class Client:
         head, _ = await line.answer
         self._free.append(line)
         return _status(head) == 200
+
+    def _drop_closed(self) -> None:
+        """Forget connections that the server closed because they were idle."""
+        there = [line for line in self._free if not line.transport.is_closing()]
+        self._open -= len(self._free) - len(there)
+        self._free = there
 
     async def _new_line(self) -> _Line:
         loop = asyncio.get_running_loop()

@@ -1,9 +1,10 @@
 """Measure calls of a served model through the portal's door beside direct ones, below
 and beyond the capacity of its server.
 
-    python -m bench.tunnel.served_load [--seconds 3] [--rounds 2] [--layers 200]
+    python -m bench.tunnel.served_load [--seconds 3] [--rounds 2] [--layers 400]
         [--most-batch 1] [--deadline-ms 150] [--pairs 300] [--postgres]
-    python -m bench.tunnel.served_load --language-model [--pairs 100] [--postgres]
+        [--real-time]
+    python -m bench.tunnel.served_load --language-model [--pairs 100] [--real-time]
 
 The web process of production, the broker, a node's tunnel and the server that a job of
 kind ``serve`` starts each run in a separate process (`rig/served_site.py`). This
@@ -50,6 +51,10 @@ from bench.rig.served_site import (
 )
 from bench.rig.serving_client import Client, Refusal
 
+TOKENS = 8
+"""Of an answer of a language model."""
+TEXT_SECONDS = 300.0
+"""How long PyTorch and the server of a language model may take to load."""
 WIDTH = 512
 LOADS = (50, 75, 100, 150, 200, 300)
 AT_ONCE = 16
@@ -275,6 +280,13 @@ def refusals_at_fault(refusals: list[Refusal]) -> list[Refusal]:
     return [one for one in refusals if not is_clear(one)]
 
 
+def prefer(site: ServedSite) -> None:
+    """Give the processes real-time priority, so that other work does not delay them."""
+    for pid in (*site.pids.values(), os.getpid()):
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            os.sched_setscheduler(int(thread.name), os.SCHED_RR, os.sched_param(1))
+
+
 async def measure(site: ServedSite, args: argparse.Namespace) -> int:
     """Measure and print. Return the exit code."""
     body, json_bytes = request_body()
@@ -290,8 +302,12 @@ async def measure(site: ServedSite, args: argparse.Namespace) -> int:
         ),
     }
     await until_ready(clients)
+    if args.real_time:
+        prefer(site)
     print(f"load {os.getloadavg()[0]:.1f} before, {os.cpu_count()} cores")
     await print_pairs(clients, args.pairs, site)
+    if not args.rounds:
+        return 0
     alone = [await page_seconds(site) for _ in range(20)]
     loads: defaultdict[tuple[int, str], Load] = defaultdict(Load)
     most: list[float] = []
@@ -342,14 +358,23 @@ def print_verdict(loads: dict[tuple[int, str], Load], refusals: list[Refusal]) -
     return int(flat < FLAT_RATIO or bool(faults))
 
 
-def measure_text(site: ServedSite, pairs: int) -> int:
+def measure_text(site: ServedSite, args: argparse.Namespace) -> int:
     """Measure and print calls of a language model."""
     from bench.tunnel.language_model_calls import compare, until_loaded
 
     url = f"http://127.0.0.1:{site.port}/serve/{site.job}/v1"
-    until_loaded(url, site.token)
+    until_loaded(url, site.token, TEXT_SECONDS)
+    if args.real_time:
+        prefer(site)
     print(f"load {os.getloadavg()[0]:.1f} before, {os.cpu_count()} cores\n")
-    compare(url, str(site.socket), site.token, model=LANGUAGE_MODEL, calls=pairs)
+    compare(
+        url,
+        str(site.socket),
+        site.token,
+        model=LANGUAGE_MODEL,
+        calls=args.pairs,
+        tokens=TOKENS,
+    )
     print(f"\nload {os.getloadavg()[0]:.1f} after")
     return 0
 
@@ -359,7 +384,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=3.0, help="of each load")
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--layers", type=int, default=200, help="of the network")
+    parser.add_argument("--layers", type=int, default=400, help="of the network")
     parser.add_argument("--most-batch", type=int, default=1, help="rows of one run")
     parser.add_argument("--deadline-ms", type=float, default=150.0)
     parser.add_argument("--pairs", type=int, default=300, help="calls one at a time")
@@ -367,6 +392,11 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--postgres", action="store_true", help="instead of SQLite")
     parser.add_argument("--language-model", action="store_true")
+    parser.add_argument(
+        "--real-time",
+        action="store_true",
+        help="give the processes real-time priority, on a machine with other work",
+    )
     args = parser.parse_args()
     with ExitStack() as stack:
         var = stack.enter_context(tempfile.TemporaryDirectory())
@@ -378,7 +408,7 @@ def main() -> int:
             served_site(Path(var), model=model, most_batch=args.most_batch)
         )
         if args.language_model:
-            return measure_text(site, args.pairs)
+            return measure_text(site, args)
         return asyncio.run(measure(site, args))
 
 

@@ -10,6 +10,13 @@ from reservations.models import User
 from reservations.rules.errors import NotFound
 from telemetry.protocol.sentences import sentence
 
+_COLUMNS = (
+    *("name", "job__attempt", "job__created_at", "job__key", "job__reservation"),
+    *("job__started_at", "job__state", "job__node__name", "job__owner__username"),
+    "job__owner__unix_user",
+)
+"""Only what a call needs. Django takes 3 ms of CPU for the query of whole rows."""
+
 
 @dataclass(frozen=True, slots=True)
 class CallableModel:
@@ -33,13 +40,11 @@ def callable_model(user: User, job_id: int, now: datetime) -> CallableModel:
         CallRefused: it has not begun, or it is over.
         StreamRefused: its reservation is not active.
     """
-    found = (
-        LanguageModelEndpoint.objects.callable_by(user)
-        .select_related("job__node", "job__owner")
-        .filter(job_id=job_id)
-        .first()
-    )
-    if found is None:
+    rows = LanguageModelEndpoint.objects.filter(job_id=job_id).order_by()
+    found = rows.select_related("job__node", "job__owner").only(*_COLUMNS).first()
+    if found is None or not (
+        found.job.owner_id == user.pk or rows.callable_by(user).exists()
+    ):
         raise NotFound(what=sentence("language model at job #{job_id}", job_id=job_id))
     job: Job = found.job
     state = Job.State(job.state)
