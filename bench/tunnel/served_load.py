@@ -50,6 +50,7 @@ from bench.rig.served_site import (
     served_site,
 )
 from bench.rig.serving_client import Client, Refusal
+from telemetry.proc_stat import descendants
 
 TOKENS = 8
 """Of an answer of a language model."""
@@ -280,9 +281,10 @@ def refusals_at_fault(refusals: list[Refusal]) -> list[Refusal]:
     return [one for one in refusals if not is_clear(one)]
 
 
-def prefer(site: ServedSite) -> None:
+def prefer() -> None:
     """Give the processes real-time priority, so that other work does not delay them."""
-    for pid in (*site.pids.values(), os.getpid()):
+    children = [one.pid for one in descendants(os.getpid())]
+    for pid in (*children, os.getpid()):
         for thread in Path(f"/proc/{pid}/task").iterdir():
             os.sched_setscheduler(int(thread.name), os.SCHED_RR, os.sched_param(1))
 
@@ -303,7 +305,7 @@ async def measure(site: ServedSite, args: argparse.Namespace) -> int:
     }
     await until_ready(clients)
     if args.real_time:
-        prefer(site)
+        prefer()
     print(f"load {os.getloadavg()[0]:.1f} before, {os.cpu_count()} cores")
     await print_pairs(clients, args.pairs, site)
     if not args.rounds:
@@ -365,7 +367,7 @@ def measure_text(site: ServedSite, args: argparse.Namespace) -> int:
     url = f"http://127.0.0.1:{site.port}/serve/{site.job}/v1"
     until_loaded(url, site.token, TEXT_SECONDS)
     if args.real_time:
-        prefer(site)
+        prefer()
     print(f"load {os.getloadavg()[0]:.1f} before, {os.cpu_count()} cores\n")
     compare(
         url,
