@@ -206,6 +206,8 @@ def _on_descriptor_3(
     """Run the program of a job, which ends with the block."""
     fd = listener.fileno()
     environ = os.environ | {"OMP_NUM_THREADS": "1", "GPUPORTAL_SIMULATED": "1"}
+    # PyTorch would wait on all cores. A program of a student gets this one only.
+    environ["MKL_NUM_THREADS"] = "1"
     environ["PATH"] = f"{Path(sys.executable).parent}:{SYSTEM_PATH}"
     with (var / "server.log").open("wb") as log:
         child = subprocess.Popen(
