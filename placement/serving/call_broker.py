@@ -112,6 +112,7 @@ class CallBroker:
         """Those of this process, by node."""
         self._waiting: dict[str, asyncio.Future[NodeAnswer]] = {}
         self._reader: asyncio.Task[None] | None = None
+        self._leaving: set[asyncio.Task[None]] = set()
 
     @asynccontextmanager
     async def place(
@@ -152,9 +153,15 @@ class CallBroker:
         try:
             yield call
         finally:
+            # The answer does not wait until the broker has forgotten the call.
             member = f"{call}|{size_bytes}|{job}|{user}"
-            with contextlib.suppress(*OUTAGES):
-                await asyncio.shield(self.redis.zrem(FLIGHT, member))
+            leaving = asyncio.create_task(self._leave_place(member))
+            self._leaving.add(leaving)
+            leaving.add_done_callback(self._leaving.discard)
+
+    async def _leave_place(self, member: str) -> None:
+        with contextlib.suppress(*OUTAGES):
+            await self.redis.zrem(FLIGHT, member)
 
     async def ask(self, target: CallTarget, call: Call) -> NodeAnswer:
         """Send one call and wait for its answer.
