@@ -1,7 +1,7 @@
 """Measure calls of a served model through the portal's door beside direct ones, below
 and beyond the capacity of its server.
 
-    python -m bench.tunnel.served_load [--seconds 3] [--rounds 2] [--layers 400]
+    python -m bench.tunnel.served_load [--seconds 3] [--rounds 2] [--layers 1200]
         [--most-batch 1] [--deadline-ms 150] [--pairs 300] [--postgres]
         [--real-time]
     python -m bench.tunnel.served_load --language-model [--pairs 100] [--real-time]
@@ -212,7 +212,8 @@ async def capacity(client: Client, seconds: float) -> float:
     async def ask_on() -> None:
         nonlocal done
         while time.perf_counter() < begun + seconds:
-            done += await client.infer(None) == "answered"
+            fate = await client.infer(None)
+            done += fate == "answered"
 
     await asyncio.gather(*(ask_on() for _ in range(AT_ONCE)))
     return done / (time.perf_counter() - begun)
@@ -386,7 +387,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=3.0, help="of each load")
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--layers", type=int, default=400, help="of the network")
+    parser.add_argument("--layers", type=int, default=1200, help="of the network")
     parser.add_argument("--most-batch", type=int, default=1, help="rows of one run")
     parser.add_argument("--deadline-ms", type=float, default=150.0)
     parser.add_argument("--pairs", type=int, default=300, help="calls one at a time")
