@@ -50,7 +50,7 @@ from bench.rig.served_site import (
     served_site,
 )
 from bench.rig.serving_client import Client, Refusal
-from telemetry.proc_stat import descendants
+from telemetry.proc_stat import descendants, process_table
 
 TOKENS = 8
 """Of an answer of a language model."""
@@ -282,10 +282,29 @@ def refusals_at_fault(refusals: list[Refusal]) -> list[Refusal]:
     return [one for one in refusals if not is_clear(one)]
 
 
+def postgres_pids() -> list[int]:
+    """Return the processes of the database, if it is PostgreSQL. They work in its
+    folder.
+    """
+    from django.db import connection
+
+    if connection.vendor != "postgresql":
+        return []
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW data_directory")
+        folder = cursor.fetchone()[0]
+    return [
+        one.pid
+        for one in process_table()
+        if one.comm == "postgres"
+        and str(Path(f"/proc/{one.pid}/cwd").readlink()) == folder
+    ]
+
+
 def prefer() -> None:
     """Give the processes real-time priority, so that other work does not delay them."""
     children = [one.pid for one in descendants(os.getpid())]
-    for pid in (*children, os.getpid()):
+    for pid in (*children, os.getpid(), *postgres_pids()):
         for thread in Path(f"/proc/{pid}/task").iterdir():
             os.sched_setscheduler(int(thread.name), os.SCHED_RR, os.sched_param(1))
 
@@ -306,7 +325,7 @@ async def measure(site: ServedSite, args: argparse.Namespace) -> int:
     }
     await until_ready(clients)
     if args.real_time:
-        prefer()
+        await asyncio.to_thread(prefer)
     print(f"load {os.getloadavg()[0]:.1f} before, {os.cpu_count()} cores")
     await print_pairs(clients, args.pairs, site)
     if not args.rounds:

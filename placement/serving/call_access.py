@@ -38,15 +38,17 @@ class _Place(NamedTuple):
     node: str
 
 
-_PLACES = """
-SELECT e.id, e.job_id, j.owner_id, j.state, j.attempt, j.key, n.name
+_PLACE = """
+SELECT e.id, e.job_id, j.owner_id, j.state, j.attempt, j.key, n.name, later.id
   FROM placement_endpoint e
   JOIN placement_job j ON j.id = e.job_id
   JOIN telemetry_node n ON n.id = j.node_id
+  LEFT JOIN placement_endpoint later
+    ON later.follows_id = e.id AND later.took_over_at IS NOT NULL
 """
-_OF_JOB = f"{_PLACES} WHERE e.job_id = %s"
-_AFTER = f"""{_PLACES} WHERE e.follows_id = %s AND e.took_over_at IS NOT NULL
- ORDER BY e.took_over_at DESC LIMIT 1"""
+_LATEST = " ORDER BY later.took_over_at DESC LIMIT 1"
+_OF_JOB = f"{_PLACE} WHERE e.job_id = %s {_LATEST}"
+_OF_ENDPOINT = f"{_PLACE} WHERE e.id = %s {_LATEST}"
 
 
 def call_target(user: User, job_id: int, model: str | None) -> CallTarget:
@@ -94,8 +96,10 @@ def _place(job_id: int) -> _Place | None:
             cursor.execute(statement, [key])
             if (row := cursor.fetchone()) is None:
                 break
-            found = _Place(*row)
-            statement, key = _AFTER, found.endpoint
+            *values, later = row
+            found, statement, key = _Place(*values), _OF_ENDPOINT, later
+            if later is None:
+                break
     return found
 
 
