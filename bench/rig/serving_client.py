@@ -1,10 +1,13 @@
 """A light HTTP client of one served model: persistent connections, answers by status.
 
 It shares the machine with the server, so it does as little as possible: the request is
-made once, and an answer is read only until its outcome is known.
+made once, and an answer is read only until its outcome is known. It calls the server at
+its Unix socket, or the portal's door with a token.
 """
 
 import asyncio
+import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
@@ -14,12 +17,23 @@ MOST_CONNECTIONS = 120
 """
 
 
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """An answer that is none of the model's."""
+
+    status: int
+    head: bytes
+    body: bytes
+    seconds: float
+    """From the request until it was there."""
+
+
 class _Line(asyncio.Protocol):
     """One connection, one request at a time."""
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport
-        self.answer: asyncio.Future[tuple[int, bytes]] | None = None
+        self.answer: asyncio.Future[tuple[bytes, bytes]] | None = None
         self._held = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -37,7 +51,7 @@ class _Line(asyncio.Protocol):
             return
         self._held = b""
         if self.answer is not None and not self.answer.done():
-            self.answer.set_result((int(head.split(b" ", 2)[1]), body))
+            self.answer.set_result((head, body))
 
     def connection_lost(self, error: Exception | None) -> None:
         """Notify the caller that waits for it."""
@@ -45,61 +59,105 @@ class _Line(asyncio.Protocol):
             self.answer.set_exception(error or ConnectionError("it was closed"))
 
 
-class Client:
-    """Sends requests to one model over one Unix socket."""
+def _status(head: bytes) -> int:
+    return int(head.split(b" ", 2)[1])
 
-    def __init__(self, socket: Path, model: str, body: bytes, json_bytes: int) -> None:
-        self.socket, self.model, self.body = socket, model, body
+
+class Client:
+    """Sends requests to one model, over a Unix socket or to a port of this machine."""
+
+    def __init__(
+        self,
+        address: Path | int,
+        model: str,
+        body: bytes,
+        json_bytes: int,
+        *,
+        prefix: str = "",
+        token: str = "",
+    ) -> None:
+        """Make the request.
+
+        Args:
+            address: a Unix socket, or a port on the loopback address.
+            model: its name.
+            body: of the request, in the binary form.
+            json_bytes: of its JSON.
+            prefix: of the path, at the portal.
+            token: of the portal; "": none.
+        """
+        self.address, self.model, self.body = address, model, body
+        self._path = f"{prefix}/v2/models/{model}"
+        self._lines = "host: 127.0.0.1\r\n"
+        if token:
+            self._lines += f"authorization: Bearer {token}\r\n"
         self._head = (
-            f"POST /v2/models/{model}/infer HTTP/1.1\r\nhost: job\r\n"
+            f"POST {self._path}/infer HTTP/1.1\r\n{self._lines}"
+            "content-type: application/octet-stream\r\n"
             f"content-length: {len(body)}\r\n"
             f"inference-header-content-length: {json_bytes}\r\n"
         )
         self._free: list[_Line] = []
         self._open = 0
+        self.refusals: list[Refusal] = []
 
     async def infer(self, deadline_ms: float | None) -> str:
-        """Send one request: "answered", "refused", "dropped", or "full" (no
-        connection).
+        """Send one request: "answered", "refused", "dropped", or "full" (no connection,
+        or the portal has too many open requests).
         """
+        self._drop_closed()
         if not self._free and self._open >= MOST_CONNECTIONS:
             return "full"
         line = self._free.pop() if self._free else await self._new_line()
         line.answer = asyncio.get_running_loop().create_future()
         told = "" if deadline_ms is None else f"x-deadline-ms: {deadline_ms:.2f}\r\n"
+        begun = time.perf_counter()
         line.transport.write(f"{self._head}{told}\r\n".encode() + self.body)
         try:
-            status, body = await line.answer
+            head, body = await line.answer
         except ConnectionError:
             self._open -= 1
             return "full"
         self._free.append(line)
+        status = _status(head)
         if status == 200:
             return "answered"
-        if status != 503:
+        if status not in (429, 503):
             raise ConnectionError(f"{status}: {body[:300]!r}")
-        if not body.startswith(b"{"):
+        seconds = time.perf_counter() - begun
+        self.refusals.append(Refusal(status, head, body, seconds))
+        if not body.startswith(b"{") or b'"code": "full"' in body or status == 429:
             return "full"
         return "dropped" if b'"code": "late"' in body else "refused"
 
     async def ready(self) -> bool:
         """Return whether the model is loaded."""
+        self._drop_closed()
         try:
             line = self._free.pop() if self._free else await self._new_line()
         except OSError:
             return False
         line.answer = asyncio.get_running_loop().create_future()
-        path = f"/v2/models/{self.model}/ready"
-        line.transport.write(f"GET {path} HTTP/1.1\r\nhost: job\r\n\r\n".encode())
-        status, _ = await line.answer
+        text = f"GET {self._path}/ready HTTP/1.1\r\n{self._lines}\r\n"
+        line.transport.write(text.encode())
+        head, _ = await line.answer
         self._free.append(line)
-        return status == 200
+        return _status(head) == 200
+
+    def _drop_closed(self) -> None:
+        """Forget connections that the server closed because they were idle."""
+        there = [line for line in self._free if not line.transport.is_closing()]
+        self._open -= len(self._free) - len(there)
+        self._free = there
 
     async def _new_line(self) -> _Line:
         loop = asyncio.get_running_loop()
         self._open += 1
         try:
-            _, line = await loop.create_unix_connection(_Line, str(self.socket))
+            if isinstance(self.address, Path):
+                _, line = await loop.create_unix_connection(_Line, str(self.address))
+            else:
+                _, line = await loop.create_connection(_Line, "127.0.0.1", self.address)
         except OSError:
             self._open -= 1
             raise

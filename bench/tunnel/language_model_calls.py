@@ -50,30 +50,22 @@ def first_piece(client: httpx.Client, body: dict[str, object]) -> float:
     return first
 
 
-def main() -> None:
-    """Measure, and print a table in Markdown."""
-    asked = argparse.ArgumentParser(description=__doc__)
-    asked.add_argument("--url", required=True)
-    asked.add_argument("--socket", required=True)
-    asked.add_argument("--model", required=True)
-    asked.add_argument("--calls", type=int, default=200)
-    asked.add_argument("--tokens", type=int, default=8)
-    given = asked.parse_args()
+def compare(
+    url: str, socket: str, token: str, *, model: str, calls: int, tokens: int
+) -> None:
+    """Measure calls in turns, and print a table in Markdown."""
     body: dict[str, object] = {
-        "model": given.model,
+        "model": model,
         "messages": [{"role": "user", "content": "a b c"}],
-        "max_tokens": given.tokens,
+        "max_tokens": tokens,
     }
-    token = {"Authorization": f"Bearer {os.environ['GPUPORTAL_TOKEN']}"}
     ways = {
         "direct": httpx.Client(
-            transport=httpx.HTTPTransport(uds=given.socket),
+            transport=httpx.HTTPTransport(uds=socket),
             base_url="http://model/v1",
             timeout=60,
         ),
-        "through the door": httpx.Client(
-            base_url=given.url, headers=token, timeout=60, trust_env=False
-        ),
+        "through the door": _door(url, token),
     }
     measures: dict[str, Callable[[httpx.Client, dict[str, object]], float]] = {
         "whole answer": whole,
@@ -82,7 +74,7 @@ def main() -> None:
     print("| call | way | p50 ms | p95 ms |\n| --- | --- | ---: | ---: |")
     for name, measure in measures.items():
         found: dict[str, list[float]] = {way: [] for way in ways}
-        for number in range(WARM_CALLS + given.calls):
+        for number in range(WARM_CALLS + calls):
             for way, client in ways.items():
                 seconds = measure(client, body)
                 if number >= WARM_CALLS:
@@ -93,6 +85,40 @@ def main() -> None:
         pairs = zip(found["through the door"], found["direct"], strict=True)
         half, most = quantiles([door - own for door, own in pairs])
         print(f"| {name} | difference of a pair | {half:.1f} | {most:.1f} |")
+
+
+def _door(url: str, token: str) -> httpx.Client:
+    headers = {"Authorization": f"Bearer {token}"}
+    return httpx.Client(base_url=url, headers=headers, timeout=60, trust_env=False)
+
+
+def until_loaded(url: str, token: str, seconds: float) -> None:
+    """Wait until the server has loaded the model."""
+    end = time.monotonic() + seconds
+    with _door(url, token) as door:
+        while (answer := door.get("/models")).status_code != 200:
+            if answer.status_code != 503 or time.monotonic() > end:
+                raise SystemExit(f"the model is not loaded: {answer.text}")
+            time.sleep(0.5)
+
+
+def main() -> None:
+    """Read the options, and measure."""
+    asked = argparse.ArgumentParser(description=__doc__)
+    asked.add_argument("--url", required=True)
+    asked.add_argument("--socket", required=True)
+    asked.add_argument("--model", required=True)
+    asked.add_argument("--calls", type=int, default=200)
+    asked.add_argument("--tokens", type=int, default=8)
+    given = asked.parse_args()
+    compare(
+        given.url,
+        given.socket,
+        os.environ["GPUPORTAL_TOKEN"],
+        model=given.model,
+        calls=given.calls,
+        tokens=given.tokens,
+    )
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from gpuportal.http.concurrent_work import until_first_ends
 from gpuportal.http.handler import OneHopHandler
 from gpuportal.http.serve_door import (
     BODY_SECONDS,
-    admission,
+    CallAdmission,
     authenticated_user,
     call_headers,
     declared_bytes,
@@ -135,13 +135,14 @@ class LanguageModelDoor:
 
     def __init__(self, django: OneHopHandler, others: Any) -> None:
         self.django, self.others = django, others
+        self._admission = CallAdmission(django)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Any) -> None:
         """Answer one request."""
         if scope["type"] != "http" or not _is_text_call(scope["path"]):
             await self.others(scope, receive, send)
             return
-        admitted = await admission(self.django, scope)
+        admitted = await self._admission.check(scope)
         if not isinstance(admitted, AdmittedText):
             await self._send(admitted, send)
             return
@@ -176,7 +177,7 @@ def _with_error(response: HttpResponseBase) -> HttpResponseBase:
         "param": next(iter(problem.get("fields") or ()), None),
     }
     response.content = json.dumps(problem).encode()
-    response.headers.pop("Content-Length", None)
+    response.headers["Content-Length"] = str(len(response.content))
     return response
 
 

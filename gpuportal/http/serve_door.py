@@ -47,6 +47,7 @@ from reservations.accounts.second_factors.sign_in import check_demand
 from reservations.models import User
 from reservations.web.rate_limits import check_rate
 from telemetry.protocol.request_refusal import RequestRefused
+from telemetry.protocol.sentences import sentence
 from telemetry.web.error_answers import problem_response
 
 ADDRESS = re.compile(r"/serve/([1-9][0-9]{0,17})/(v2(?:/.*)?|stats)")
@@ -63,6 +64,11 @@ FIRST_WAY_MS = 5.0
 """Assumed time of the way to the node and back, until it is measured."""
 WAY_QUANTILE = 0.9
 MOST_WAYS = 1000
+ADMITTED_AT_ONCE = 8
+"""Calls that Django checks at once in one process. The other threads are for pages."""
+MOST_WAITING = 32
+"""Calls that wait for that. Django checks as many in less than 0.1 s, so a longer queue
+would only answer calls later than they can be used."""
 
 
 class AdmittedCall(HttpResponse):
@@ -143,6 +149,7 @@ class ServeDoor:
 
     def __init__(self, django: OneHopHandler) -> None:
         self.django = django
+        self._admission = CallAdmission(django)
         self._ways: dict[int, deque[float]] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Any) -> None:
@@ -154,7 +161,7 @@ class ServeDoor:
 
     async def _serve(self, scope: Scope, receive: Receive, send: Any) -> None:
         begun = time.monotonic()
-        admitted = await admission(self.django, scope)
+        admitted = await self._admission.check(scope)
         if not isinstance(admitted, AdmittedCall):
             await self.django.send_response(admitted, send)
             return
@@ -230,6 +237,34 @@ class ServeDoor:
         ways.append(max(0.0, seconds * 1000 - float(served)))
 
 
+class CallAdmission:
+    """Lets Django check the calls of one door, a few at once."""
+
+    def __init__(self, django: OneHopHandler) -> None:
+        self.django = django
+        self._turns = asyncio.Semaphore(ADMITTED_AT_ONCE)
+        self._waiting = 0
+
+    async def check(self, scope: Scope) -> HttpResponseBase:
+        """Return Django's answer to a request without its body, or 503 at once if too
+        many wait.
+        """
+        if self._waiting >= MOST_WAITING:
+            words = sentence(
+                "The portal has too many open requests now. Try again in a moment."
+            )
+            return refusal(CallRefused("full", words))
+        self._waiting += 1
+        try:
+            await self._turns.acquire()
+        finally:
+            self._waiting -= 1
+        try:
+            return await admission(self.django, scope)
+        finally:
+            self._turns.release()
+
+
 async def admission(django: OneHopHandler, scope: Scope) -> HttpResponseBase:
     """Return Django's answer to a request without its body."""
     body = (b"content-type", b"content-length", b"transfer-encoding")
@@ -246,6 +281,8 @@ def safe_headers(admitted: HttpResponse, response: HttpResponse) -> None:
     for name, value in admitted.items():
         if name.lower() not in ("content-type", "content-length"):
             response.headers.setdefault(name, value)
+    # Without it the server sends the body in chunks.
+    response.headers["Content-Length"] = str(len(response.content))
 
 
 def call_headers(scope: Scope) -> dict[str, str]:

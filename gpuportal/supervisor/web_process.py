@@ -16,7 +16,7 @@ import uvicorn
 
 from gpuportal import systemd
 from gpuportal.supervisor.bounded_websocket import BoundedWebsocket
-from placement.protocol.node_http import UNSENT_BYTES
+from gpuportal.supervisor.tcp_options import set_tcp_options
 
 ACCEPTED_SECONDS = 0.5
 """How long a connection that was just accepted may take to send its request."""
@@ -44,10 +44,7 @@ def main() -> None:
     parser.add_argument("--app", default="gpuportal.asgi:application")
     options = parser.parse_args()
     with socket.socket(fileno=os.dup(options.fd)) as listener:
-        if listener.family != socket.AF_UNIX:
-            # Accepted connections inherit it.
-            option = (socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT)
-            listener.setsockopt(*option, UNSENT_BYTES)
+        set_tcp_options(listener)
     PatientServer(
         uvicorn.Config(
             options.app,

@@ -6,7 +6,7 @@ from datetime import datetime
 from placement.protocol.stream_refusal import StreamRefused
 from reservations.models import Allocation, Reservation, User
 from reservations.rules.errors import NotFound
-from reservations.store.co_users import usable_by
+from reservations.store.co_users import may_use
 from telemetry.protocol.sentences import sentence
 
 
@@ -41,8 +41,9 @@ def access_target(
         NotFound: there is no such reservation, or it is not the user's.
         StreamRefused: it has not begun, it is over, or it has no GPU on that node.
     """
-    row = Reservation.objects.filter(usable_by(user), pk=reservation_pk).first()
-    if row is None:
+    # Only these columns, because each call of a language model reads them.
+    row = Reservation.objects.filter(pk=reservation_pk).only("user", "start").first()
+    if row is None or not may_use(row, user.pk):
         raise NotFound(what=sentence("reservation {number}", number=reservation_pk))
     held = (
         Allocation.objects.filter(reservation=row, live=True, start__lte=now)

@@ -185,10 +185,8 @@ class StreamBroker:
         try:
             if self._work is None or self._work.done():
                 self._work = asyncio.create_task(self._carry())
-            frame = await asyncio.to_thread(
-                _signed_frame, target, name, service, options or {}, UP + self.id
-            )
-            send([frame])
+            # It takes 0.1 ms, less than to wake a thread.
+            send([_signed_frame(target, name, service, options or {}, UP + self.id)])
             stream.grant()
             try:
                 async with asyncio.timeout(OPEN_SECONDS):

@@ -10,6 +10,12 @@ from reservations.models import User
 from reservations.rules.errors import NotFound
 from telemetry.protocol.sentences import sentence
 
+_COLUMNS = (
+    *("name", "job_id", "job__attempt", "job__key", "job__state", "job__node__name"),
+    *("job__reservation_id", "job__created_at", "job__started_at", "job__owner_id"),
+)
+"""Only what a call needs. Django takes 3 ms of CPU for the query of whole rows."""
+
 
 @dataclass(frozen=True, slots=True)
 class CallableModel:
@@ -33,31 +39,29 @@ def callable_model(user: User, job_id: int, now: datetime) -> CallableModel:
         CallRefused: it has not begun, or it is over.
         StreamRefused: its reservation is not active.
     """
-    found = (
-        LanguageModelEndpoint.objects.callable_by(user)
-        .select_related("job__node", "job__owner")
-        .filter(job_id=job_id)
-        .first()
-    )
-    if found is None:
+    rows = LanguageModelEndpoint.objects.filter(job_id=job_id).order_by()
+    row = rows.values(*_COLUMNS).first()
+    own = row is not None and row["job__owner_id"] == user.pk
+    if row is None or not (own or rows.callable_by(user).exists()):
         raise NotFound(what=sentence("language model at job #{job_id}", job_id=job_id))
-    job: Job = found.job
-    state = Job.State(job.state)
+    state = Job.State(row["job__state"])
     if state not in Job.State.live():
-        words = sentence("Job #{job} is over: {state}.", job=job.pk, state=state.label)
+        words = sentence("Job #{job} is over: {state}.", job=job_id, state=state.label)
         raise CallRefused("endpoint-over", words)
     if state != Job.State.RUNNING:
         words = sentence(
-            "Job #{job} does not run yet: {state}.", job=job.pk, state=state.label
+            "Job #{job} does not run yet: {state}.", job=job_id, state=state.label
         )
         raise CallRefused("not-ready", words)
-    access = access_target(job.owner, job.reservation_id, now, node_name=job.node.name)
+    owner = user if own else User.objects.get(pk=row["job__owner_id"])
+    node = row["job__node__name"]
+    access = access_target(owner, row["job__reservation_id"], now, node_name=node)
     return CallableModel(
         # The connections are counted for the caller.
         access=replace(access, user_pk=user.pk),
-        folder=f"{job.pk}-{job.attempt}-{job.key}",
-        job=job.pk,
-        name=found.name,
-        owner=job.owner.username,
-        started_at=job.started_at or job.created_at,
+        folder=f"{job_id}-{row['job__attempt']}-{row['job__key']}",
+        job=job_id,
+        name=row["name"],
+        owner=owner.username,
+        started_at=row["job__started_at"] or row["job__created_at"],
     )

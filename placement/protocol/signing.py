@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
+from functools import lru_cache
 from pathlib import Path
 
 from cryptography.exceptions import InvalidSignature
@@ -42,10 +43,18 @@ def private_key() -> Ed25519PrivateKey:
             Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()
         )
         text = paths.make_secret(PRIVATE, draft.decode())
+    key = _loaded(text)
+    # Each stream is signed, and to make a secret writes to the disk.
+    if not paths.read_secret(PUBLIC):
+        paths.make_secret(PUBLIC, _public_pem(key))
+    return key
+
+
+@lru_cache(maxsize=1)
+def _loaded(text: str) -> Ed25519PrivateKey:
     key = load_pem_private_key(text.encode(), password=None)
     if not isinstance(key, Ed25519PrivateKey):
         raise TypeError(f"{paths.secret_file(PRIVATE)} holds no Ed25519 key")
-    paths.make_secret(PUBLIC, _public_pem(key))
     return key
 
 

@@ -11,6 +11,8 @@ Both use the broker:
 Only web processes use these keys. The bytes and calls of the whole site, of a Job and
 of a person are bounded. The entry of a lost call expires.
 
+Where one process holds both, a call and its answer do not go through the lists.
+
 A `CallBroker` belongs to one event loop. One connection waits for its answers.
 """
 
@@ -19,10 +21,11 @@ import contextlib
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator
+from collections import defaultdict
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 import redis
@@ -81,14 +84,35 @@ def call_broker() -> "CallBroker":
     return _desks[loop]
 
 
+class LocalTunnel(Protocol):
+    """A node's tunnel whose websocket this process holds."""
+
+    @property
+    def takes_calls(self) -> bool:
+        """Whether its token is still accepted."""
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Of calls that wait until the node reads."""
+
+    async def send_call(self, call: Call, reply: str) -> None:
+        """Send a call to the node. The answer is given to `reply`."""
+
+    async def cancel_call(self, call: str) -> None:
+        """Tell the node that the client has left."""
+
+
 class CallBroker:
     """Sends calls and hands out their answers, in one event loop."""
 
     def __init__(self) -> None:
-        self.id = secrets.token_hex(8)
+        self.address = ANSWERS + secrets.token_hex(8)
         self.redis = redis.asyncio.Redis.from_url(settings.REDIS_URL)
+        self.tunnels: defaultdict[str, list[LocalTunnel]] = defaultdict(list)
+        """Those of this process, by node."""
         self._waiting: dict[str, asyncio.Future[NodeAnswer]] = {}
         self._reader: asyncio.Task[None] | None = None
+        self._leaving: set[asyncio.Task[None]] = set()
 
     @asynccontextmanager
     async def place(
@@ -129,9 +153,15 @@ class CallBroker:
         try:
             yield call
         finally:
+            # The answer does not wait until the broker has forgotten the call.
             member = f"{call}|{size_bytes}|{job}|{user}"
-            with contextlib.suppress(*OUTAGES):
-                await asyncio.shield(self.redis.zrem(FLIGHT, member))
+            leaving = asyncio.create_task(self._leave_place(member))
+            self._leaving.add(leaving)
+            leaving.add_done_callback(self._leaving.discard)
+
+    async def _leave_place(self, member: str) -> None:
+        with contextlib.suppress(*OUTAGES):
+            await self.redis.zrem(FLIGHT, member)
 
     async def ask(self, target: CallTarget, call: Call) -> NodeAnswer:
         """Send one call and wait for its answer.
@@ -139,25 +169,34 @@ class CallBroker:
         Raises:
             CallRefused: no tunnel, no answer in time, or an invalid one.
         """
-        frame = replace(call, expires_at=time.time() + call.within_seconds)
+        call = replace(call, expires_at=time.time() + call.within_seconds)
         future: asyncio.Future[NodeAnswer] = asyncio.get_running_loop().create_future()
         self._waiting[call.call] = future
+        tunnel = self._tunnel_here(target.node)
         try:
-            await self._send(target.node, frame.frame(reply=ANSWERS + self.id))
             async with asyncio.timeout(call.within_seconds + GRACE_SECONDS):
+                if tunnel is None:
+                    await self._send(target.node, call.frame(reply=self.address))
+                else:
+                    await tunnel.send_call(call, self.address)
                 return await future
         except TimeoutError:
-            await self._cancel(target.node, call.call)
+            await self._cancel(target.node, call.call, tunnel)
             raise CallRefused(
                 "no-answer", sentence("The model gave no answer in time.")
             ) from None
         except asyncio.CancelledError:
-            await asyncio.shield(self._cancel(target.node, call.call))
+            await asyncio.shield(self._cancel(target.node, call.call, tunnel))
             raise
         except OUTAGES as error:
             raise _broker_unavailable(error) from None
         finally:
             self._waiting.pop(call.call, None)
+
+    def _tunnel_here(self, node: str) -> LocalTunnel | None:
+        """Return the tunnel of this process with the least to send, if it has one."""
+        there = [one for one in self.tunnels.get(node, ()) if one.takes_calls]
+        return min(there, key=lambda one: one.unsent_bytes, default=None)
 
     async def _send(self, node: str, frame: bytes) -> None:
         if self._reader is None or self._reader.done():
@@ -174,8 +213,11 @@ class CallBroker:
             pipe.expire(CALLS + node, LIST_SECONDS)
             await pipe.execute()
 
-    async def _cancel(self, node: str, call: str) -> None:
+    async def _cancel(self, node: str, call: str, tunnel: LocalTunnel | None) -> None:
         with contextlib.suppress(*OUTAGES):
+            if tunnel is not None:
+                await tunnel.cancel_call(call)
+                return
             await self.redis.rpush(  # type: ignore[misc]
                 CALLS + node, pack({"kind": "cancel", "call": call})
             )
@@ -184,38 +226,28 @@ class CallBroker:
         """Deliver answers while calls wait for them."""
         while self._waiting:
             try:
-                found = await self.redis.blpop([ANSWERS + self.id], WAIT_SECONDS)  # type: ignore[misc]
+                found = await self.redis.blpop([self.address], WAIT_SECONDS)  # type: ignore[misc]
             except OUTAGES as error:
                 logger.warning("answers of served models: %s", error)
                 await asyncio.sleep(0.5)
                 continue
             if found:
-                self._hand_out(found[1])
+                try:
+                    self.deliver(*unpack(found[1]))
+                except FrameInvalid as error:
+                    logger.warning("invalid answer of a served model: %s", error)
 
-    def _hand_out(self, data: bytes) -> None:
+    def deliver(self, head: Mapping[str, Any], body: bytes) -> None:
+        """Give an answer to the call that waits for it. Without one, do nothing."""
+        future = self._waiting.get(str(head["call"]))
+        if future is None or future.done():
+            return
         try:
-            head, body = unpack(data)
-            future = self._waiting.get(str(head["call"]))
-            if future is None or future.done():
-                return
             future.set_result(checked_answer(head, body))
         except FrameInvalid as error:
             logger.warning("invalid answer of a served model: %s", error)
-            call = _call_of(data)
-            future = self._waiting.get(call)
-            if future is not None and not future.done():
-                future.set_exception(
-                    CallRefused(
-                        "bad-answer", sentence("The model's answer is not valid.")
-                    )
-                )
-
-
-def _call_of(data: bytes) -> str:
-    try:
-        return str(unpack(data)[0]["call"])
-    except FrameInvalid:
-        return ""
+            words = sentence("The model's answer is not valid.")
+            future.set_exception(CallRefused("bad-answer", words))
 
 
 def _broker_unavailable(error: BaseException) -> CallRefused:
@@ -246,7 +278,11 @@ def _too_many_requests(word: str) -> CallRefused:
 
 
 async def give(client: Any, reply: str, head: dict[str, Any], body: bytes) -> None:
-    """Put an answer into the list of its web process."""
+    """Give an answer to its web process: this one, or another one through its list."""
+    broker = call_broker()
+    if reply == broker.address:
+        broker.deliver(head, body)
+        return
     async with client.pipeline(transaction=False) as pipe:
         pipe.rpush(reply, pack(head, body))
         pipe.expire(reply, LIST_SECONDS)

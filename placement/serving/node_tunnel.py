@@ -1,12 +1,13 @@
 """The web's end of a node's tunnel: ``/ws/node/serve/``, an ASGI application.
 
-A node presents its token as in the HTTPS channel. Its calls are read from the broker
-(see ``call_broker.py``) and sent to it. A frame from the node is accepted only as the
-answer to a call sent over the same websocket. The token is checked again each minute.
-A socket whose token has ended takes no new calls.
+A node presents its token as in the HTTPS channel. Its calls come from this process or
+are read from the broker (see ``call_broker.py``), and are sent to it. A frame from the
+node is accepted only as the answer to a call sent over the same websocket. The token is
+checked again each minute. A socket whose token has ended takes no new calls.
 """
 
 import asyncio
+import contextlib
 import logging
 import time
 from dataclasses import dataclass, field
@@ -24,13 +25,23 @@ from placement.jobs.nodes.node_socket import (
 )
 from placement.protocol.serving_frames import (
     MOST_ANSWER_BYTES,
+    Call,
     FrameInvalid,
     pack,
     unpack,
 )
-from placement.serving.call_broker import CALLS, OUTAGES, TUNNEL, WAIT_SECONDS, give
+from placement.serving.call_broker import (
+    CALLS,
+    OUTAGES,
+    TUNNEL,
+    WAIT_SECONDS,
+    call_broker,
+    give,
+)
 
 TUNNEL_SECONDS = 15
+FORGET_SECONDS = 60.0
+"""After its time limit a call without an answer is forgotten."""
 LOOK_SECONDS = 0.5
 """Between two looks whether the calls of an ended token are answered."""
 
@@ -59,13 +70,44 @@ class _Tunnel:
     def __init__(self, socket: NodeSocket, client: Any) -> None:
         self.socket, self.node, self.redis = socket, socket.node, client
         self.open: dict[str, _Open] = {}
+        self.unsent_bytes = 0
+
+    @property
+    def takes_calls(self) -> bool:
+        """Whether its token is still accepted."""
+        return not self.socket.ended.is_set()
 
     async def run(self) -> None:
         """Serve until the node leaves, its token is invalid, or the broker is
         unreachable.
         """
-        await self.socket.run(self._receive_answers(), self._send_calls())
+        await self.socket.run(
+            self._receive_answers(),
+            self._send_calls(),
+            self._take_calls_of_this_process(),
+        )
         await self._fail_waiting_calls()
+
+    async def _take_calls_of_this_process(self) -> None:
+        """Be known to the broker of this process until cancelled."""
+        here = call_broker().tunnels[self.node]
+        here.append(self)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            here.remove(self)
+
+    async def send_call(self, call: Call, reply: str) -> None:
+        """Send a call of this process. If the node has left, `run` fails it."""
+        self._forget_expired()
+        self.open[call.call] = _Open(reply, call.expires_at)
+        with contextlib.suppress(*OUTAGES):
+            await self._send(call.frame())
+
+    async def cancel_call(self, call: str) -> None:
+        """Tell the node that the client of a call of this process has left."""
+        if self.open.pop(call, None) is not None:
+            await self._send(pack({"kind": "cancel", "call": call}))
 
     async def _send_calls(self) -> None:
         key = CALLS + self.node
@@ -81,18 +123,28 @@ class _Tunnel:
 
     async def _send_down(self, data: bytes) -> None:
         head, body = unpack(data)
-        now = time.time()
+        self._forget_expired()
         if head["kind"] == "call":
-            if float(head["expires_at"]) <= now:
+            if float(head["expires_at"]) <= time.time():
                 return
             reply = str(head.pop("reply"))
             self.open[head["call"]] = _Open(reply, float(head["expires_at"]))
             data = pack(head, body)
         else:
             self.open.pop(head["call"], None)
-        for call in [one for one, it in self.open.items() if it.expires_at + 60 < now]:
+        await self._send(data)
+
+    def _forget_expired(self) -> None:
+        old = time.time() - FORGET_SECONDS
+        for call in [one for one, it in self.open.items() if it.expires_at < old]:
             del self.open[call]
-        await self.socket.send({"type": "websocket.send", "bytes": data})
+
+    async def _send(self, data: bytes) -> None:
+        self.unsent_bytes += len(data)
+        try:
+            await self.socket.send({"type": "websocket.send", "bytes": data})
+        finally:
+            self.unsent_bytes -= len(data)
 
     async def _receive_answers(self) -> None:
         while True:

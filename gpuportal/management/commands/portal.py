@@ -30,6 +30,7 @@ from gpuportal.supervisor import (
 )
 from gpuportal.supervisor.kernel import write_lock
 from gpuportal.supervisor.starter import Starter
+from gpuportal.supervisor.tcp_options import set_tcp_options
 from telemetry import paths
 
 # Ports after an occupied one that are tried for the advice, and TCP's last port.
@@ -141,6 +142,7 @@ class Command(BaseCommand):
                 f"{getattr(error, 'strerror', None) or error}{hint}",
                 returncode=2,
             ) from None
+        set_tcp_options(listener)
         listener.listen(512)
         return listener
 

@@ -18,6 +18,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
+import uvloop
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import WebSocketException
 
@@ -70,7 +71,8 @@ class ServeTunnels:
         """Serve until `stop` is set. An error is logged and does not end the loop."""
         while not stop.is_set():
             try:
-                asyncio.run(self._main(stop))
+                with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                    runner.run(self._main(stop))
             except Exception:
                 logger.exception("serving failed; it begins again")
                 stop.wait(1)

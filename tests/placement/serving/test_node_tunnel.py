@@ -14,6 +14,7 @@ from placement.agent.portal_socket import portal_socket
 from placement.agent.process import serving_socket
 from placement.agent.serving.server_client import NoAnswer, ask
 from placement.agent.serving.tunnel import ServeTunnels
+from placement.protocol.call_refusal import CallRefused
 from placement.protocol.node_http import UNSENT_BYTES
 from placement.protocol.serving_frames import (
     MOST_ANSWER_BYTES,
@@ -24,7 +25,8 @@ from placement.protocol.serving_frames import (
     pack,
     unpack,
 )
-from placement.serving.call_broker import ANSWERS, CALLS, TUNNEL
+from placement.serving.call_access import CallTarget
+from placement.serving.call_broker import ANSWERS, CALLS, TUNNEL, call_broker
 from tests.factories import make_node
 from tests.placement.nodes import make_settings
 from tests.sockets import WebsocketCommunicator
@@ -106,27 +108,27 @@ async def test_what_a_node_cannot_send_yet_does_not_pile_up_in_the_kernel(tmp_pa
             assert own.getsockopt(*option) == UNSENT_BYTES
 
 
+def node_socket(shown):
+    from gpuportal.asgi import application
+
+    headers = [
+        (b"host", b"127.0.0.1"),
+        (b"origin", b"http://127.0.0.1"),
+        (b"authorization", f"Node {shown}".encode()),
+    ]
+    return WebsocketCommunicator(application, "/ws/node/serve/", headers)
+
+
 @pytest.mark.django_db(transaction=True)
 async def test_a_node_answers_only_what_it_was_asked_over_this_very_tunnel(
     redis_client,
 ):
-    from gpuportal.asgi import application
-
     node = await sync_to_async(make_node)("node1")
     token = node.new_token()
     await sync_to_async(node.save)()
-
-    def tunnel(shown):
-        headers = [
-            (b"host", b"127.0.0.1"),
-            (b"origin", b"http://127.0.0.1"),
-            (b"authorization", f"Node {shown}".encode()),
-        ]
-        return WebsocketCommunicator(application, "/ws/node/serve/", headers)
-
     for shown in ("node1:wrong", "other:" + token, ""):
-        assert await tunnel(shown).connect() == (False, 4401)
-    socket = tunnel(f"node1:{token}")
+        assert await node_socket(shown).connect() == (False, 4401)
+    socket = node_socket(f"node1:{token}")
     assert (await socket.connect())[0]
 
     def call(number, seconds=20):
@@ -162,6 +164,59 @@ async def test_a_node_answers_only_what_it_was_asked_over_this_very_tunnel(
     head, _ = unpack(data)
     assert (head["call"], head["status"]) == (name, 502), "a tunnel that closed"
     assert redis_client.llen(ANSWERS + "desk") == 0
+
+
+@pytest.mark.django_db(transaction=True)
+async def test_calls_of_the_process_with_the_tunnel_do_not_go_through_the_broker(
+    redis_client,
+):
+    node = await sync_to_async(make_node)("node1")
+    token = node.new_token()
+    await sync_to_async(node.save)()
+    socket, broker = node_socket(f"node1:{token}"), call_broker()
+    assert (await socket.connect())[0]
+    while not broker.tunnels["node1"]:
+        await asyncio.sleep(0)
+    target = CallTarget("node1", 7, 1, 1, "")
+    names = iter(f"{number:032x}" for number in range(9))
+
+    def asked():
+        made = Call(next(names), 7, 1, "POST", "/v2", {}, 10.0, 0.0, b"body")
+        return asyncio.create_task(broker.ask(target, made))
+
+    async def received():
+        head, body = unpack((await socket.receive_output(60))["bytes"])
+        return head["kind"], head["call"], body
+
+    async def send(call, status, body):
+        head = {"kind": "answer", "call": call, "status": status, "headers": {}}
+        data = pack(head, body)
+        await socket.send_input({"type": "websocket.receive", "bytes": data})
+
+    answered = asked()
+    kind, name, body = await received()
+    assert (kind, body) == ("call", b"body")
+    await send(name, 200, b"good")
+    assert (await answered).body == b"good"
+
+    refused = asked()
+    await send((await received())[1], 302, b"")
+    with pytest.raises(CallRefused) as error:
+        await refused
+    assert error.value.code == "bad-answer"
+
+    left = asked()
+    _, name, _ = await received()
+    left.cancel()
+    assert (await received())[:2] == ("cancel", name)
+
+    last = asked()
+    await received()
+    await socket.disconnect()
+    assert (await last).status == 502, "a tunnel that closed"
+    assert broker.tunnels["node1"] == []
+    lists = [*redis_client.keys(CALLS + "*"), *redis_client.keys(ANSWERS + "*")]
+    assert lists == []
 
 
 async def test_a_call_reaches_the_job_of_its_key_and_no_other_of_that_number(tmp_path):
