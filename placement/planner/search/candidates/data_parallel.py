@@ -19,6 +19,7 @@ from placement.planner.search.candidates.search_context import (
     CLASS_ROUNDING_BYTES,
     RankPlacement,
     SearchContext,
+    mildest_unless_slow,
     worth_ratio,
 )
 from placement.planner.search.gpu_selection import (
@@ -280,20 +281,21 @@ def _equal_ranks(
     )
     if setting is None:
         return None, nearest
-    options = [setting]
-    if context.greedy:
-        options = as_mild(
-            context.asked,
-            setting,
-            sharding.data_degree,
-            _freedom(context, sharding),
-            lambda s: fits_equally(context, sharding, s),
-        )
+    options = as_mild(
+        context.asked,
+        setting,
+        sharding.data_degree,
+        _freedom(context, sharding),
+        lambda s: fits_equally(context, sharding, s),
+    )
     found = [
         equal_group(context, one, replace(sharding, offload_optimizer=one.offload))
         for one in options
     ]
-    return min(found, key=lambda one: one.time.total_seconds), nearest
+    # Ranks that gather their weights for each piece may send most of the time. With
+    # recomputation they need fewer pieces.
+    best = mildest_unless_slow(context, found, lambda one: one.time.total_seconds)
+    return best, nearest
 
 
 def equal_group(
