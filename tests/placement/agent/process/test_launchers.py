@@ -233,6 +233,11 @@ def test_a_script_imports_the_modules_that_lie_beside_it(node, serve):
         ["script", *folder.read("beside")["paths"]],
     )
     assert [row["path"] for row in found["files"]] == ["models/a.csv"], found
+    # A requirements file among them names an environment, before any is built.
+    needs = {"envs/needs.txt": "# coding: nope\n"}
+    folder = sent(needs, attempt=3, environment_folder="./envs/needs.txt")
+    assert ended(folder)["exit_code"] == 126
+    assert "envs/needs.txt names an unknown encoding, nope" in log_text(folder)
     # The node checks the paths again, and the hash of the signed order.
     for name, why in (
         ("../a.py", "cannot be sent"),
