@@ -10,6 +10,7 @@ import pytest
 
 from placement.agent.local_runner import ask
 from placement.agent.process import job_files
+from placement.agent.process.program_lookup import checked_argv
 from placement.agent.storage import results_reader
 from placement.protocol.launchers import beside_bytes
 from placement.protocol.node_refusals import OrderRefused
@@ -144,6 +145,10 @@ def test_an_environment_without_the_launcher_does_not_run_the_systems(
     assert ended(folder)["exit_code"] == 126
     (line,) = folder.log.read_text().splitlines()
     assert f"python is not installed: it is not in {empty}" in line
+    # As of a Python that its owner has installed for himself.
+    (empty / "python3").symlink_to("/closed/python3")
+    with pytest.raises(FileNotFoundError, match="a link to /closed/python3, which"):
+        checked_argv(["train.py"], ["python"], str(empty))
 
 
 def test_what_is_missing_or_open_to_everybody_is_said_in_one_line(
