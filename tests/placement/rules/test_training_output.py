@@ -67,6 +67,22 @@ def test_without_a_bar_the_trainers_reports_are_counted():
     assert [row["step"] for row in curve(text)] == [1, 2]
 
 
+def test_losses_of_a_logger_are_counted_until_a_line_has_a_step():
+    """As DeepSpeed's HelloDeepSpeed prints them, through loguru."""
+    head = "2026-11-29 13:55:43.842 | INFO     | __main__:log_dist:54 - [Rank 0] "
+    lines = [
+        f"{head}{words}" for words in ("Creating Model", "Loss: 10.8", "Loss: 9.5")
+    ]
+    assert curve("\n".join(lines)) == [
+        {"step": 1, "loss": 10.8},
+        {"step": 2, "loss": 9.5},
+    ]
+    assert curve("loss: 2.5\nloss = 2.25\n")[-1] == {"step": 2, "loss": 2.25}
+    # The last one is of another data set, or there are steps.
+    assert curve("Test loss: 0.5\nfinal loss: 0.5\nloss: 0.5 of 3\n") == []
+    assert curve("step 7: loss 2.0\nloss: 1.0\n") == [{"step": 7, "loss": 2.0}]
+
+
 def test_lightnings_bars_go_on_from_epoch_to_epoch():
     bar = "Epoch {}: 100%|####| 10/10 [00:00<00:00, 99.0it/s, v_num=0, train_loss={}]\r"
     rows = curve(bar.format(0, 0.5) + bar.format(1, 0.25))
