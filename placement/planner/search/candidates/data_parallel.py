@@ -281,19 +281,22 @@ def _equal_ranks(
     )
     if setting is None:
         return None, nearest
-    options = as_mild(
-        context.asked,
-        setting,
-        sharding.data_degree,
-        _freedom(context, sharding),
-        lambda s: fits_equally(context, sharding, s),
-    )
+    options = [setting]
+    pieces = setting.workload.accumulation
+    # Ranks that gather their weights for each piece may send most of the time. With
+    # recomputation they need fewer pieces.
+    if context.greedy or (sharding.stage == 3 and pieces > context.asked.accumulation):
+        options = as_mild(
+            context.asked,
+            setting,
+            sharding.data_degree,
+            _freedom(context, sharding),
+            lambda s: fits_equally(context, sharding, s),
+        )
     found = [
         equal_group(context, one, replace(sharding, offload_optimizer=one.offload))
         for one in options
     ]
-    # Ranks that gather their weights for each piece may send most of the time. With
-    # recomputation they need fewer pieces.
     best = mildest_unless_slow(context, found, lambda one: one.time.total_seconds)
     return best, nearest
 
