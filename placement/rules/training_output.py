@@ -124,6 +124,8 @@ class TrainingOutput:
     """The epoch that was named last; -1: none yet."""
     bar: float = -1.0
     """The step of the last bar that counts the whole run; -1: none yet."""
+    bar_total: float = 0.0
+    """The total of that bar."""
     reports: int = 0
     """Number of the Trainer's dictionaries without a bar before them, and of lines with
     a loss alone.
@@ -220,14 +222,23 @@ class TrainingOutput:
     def _of_bar(self, line: str, bar: re.Match[str]) -> dict[str, float] | None:
         head, done, total = line[: bar.start()], float(bar[1]), float(bar[2])
         epoch = _EPOCH.search(head)
-        if epoch is None:
-            self.bar = done
+        if epoch is None and self._is_of_the_run(head, total):
+            self.bar, self.bar_total = done, total
         before = float(epoch[1]) * total if epoch else 0.0
         # A description with numbers ends with a colon before the bar.
         numbers = _metrics(bar[3]) or _metrics(head.rstrip(" :"))
         if not numbers or done > total:
             return None
         return {"step": min(before + done, MOST_COUNT), **numbers}
+
+    def _is_of_the_run(self, head: str, total: float) -> bool:
+        """Return whether a bar counts the steps of the run.
+
+        Bars with a description are of files or examples ("Writing model shards: "). A
+        shorter one during the run is of an evaluation.
+        """
+        described = any(letter.isalpha() for letter in COLOUR.sub("", head))
+        return not described and (total >= self.bar_total or self.bar >= self.bar_total)
 
     def _of_keras(self, line: str, bar: re.Match[str]) -> dict[str, float] | None:
         """Read the last line of an epoch. The others are overwritten."""

@@ -38,6 +38,23 @@ def test_the_trainers_dictionaries_have_the_step_of_the_bar():
     ]
 
 
+def test_bars_of_evaluations_and_files_are_not_the_runs():
+    """As of transformers' Trainer and TRL, which save before the summary."""
+    text = (
+        "Map: 100%|##########| 494/494 [00:00<00:00, 9 examples/s]\n"
+        " 50%|#####     | 15/30 [00:02<00:02,  9.9it/s]\n"
+        " 50%|#####     | 1/2 [00:00<00:00,  9.9it/s]\n"
+        "{'eval_loss': '3.25', 'eval_runtime': '0.5', 'epoch': '1'}\n"
+        "100%|##########| 30/30 [00:03<00:00,  8.3it/s]\n"
+        "Writing model shards: 100%|##########| 1/1 [00:00<00:00, 464.85it/s]\n"
+        "{'train_runtime': '3.4', 'train_loss': '7.2', 'epoch': '0.48'}\n"
+    )
+    assert curve(text) == [
+        {"step": 15, "eval_loss": 3.25},
+        {"step": 30, "train_loss": 7.2},
+    ]
+
+
 def test_an_evaluation_keeps_its_metrics_and_not_its_speed():
     text = "{'eval_loss': '0.6', 'eval_accuracy': '0.5', 'eval_runtime': '0.5', "
     text += "'eval_samples_per_second': '122.9', 'epoch': '2.0'}\n"
