@@ -33,6 +33,7 @@ from placement.protocol.launchers import (
     Launcher,
     beside_problem,
     environment_problem,
+    sent_requirements,
     why_not_on_nodes,
 )
 from placement.rules.rebalance_policy import RestartMode
@@ -95,8 +96,13 @@ def checked_form(
         if launcher not in list(Launcher):
             ways = ", ".join(repr(way.value) for way in Launcher)
             problems["launcher"] = sentence("must be one of {ways}", ways=ways)
-        if why := environment_problem(environment_folder):
+        sent = sent_requirements(environment_folder)
+        if why := environment_problem(environment_folder, beside=True):
             problems["environment_folder"] = why
+        elif sent and sent not in (files or {}):
+            problems["environment_folder"] = sentence(
+                "{path} is not sent with the script", path=sent
+            )
         if why := beside_problem(files or {}):
             problems["files"] = why
         checked |= {"script": script, "arguments": list(arguments)}

@@ -45,7 +45,8 @@ class NewJob(Schema):
     environment_folder: str = ""
     """The script's environment on the node: the absolute path of a virtual or conda
     environment, of its bin folder or of a uv project, or a conda environment's name.
-    Its programs are first on the job's PATH."""
+    ./requirements.txt means a requirements file among `files`. Its programs are first
+    on the job's PATH."""
     plan: int | None = None
     strategy: str = ""
     """Run the plan's question by this strategy instead. "": by that of the plan."""

@@ -213,7 +213,9 @@ def parse_order(payload: str) -> Order:
         body["limits"] = {"disk_bytes": 0, "person_bytes": 0, **limits}
     order = _read_order(Order, body, version)
     images = order.recipe == container_images.RECIPE
-    if why := environment_problem(order.environment_folder, images=images):
+    if why := environment_problem(
+        order.environment_folder, images=images, beside=bool(order.beside_sha256)
+    ):
         raise OrderRefused("malformed", f"environment_folder {why}")
     return order
 

@@ -277,11 +277,24 @@ def _deepspeed_config(ranks: LaunchPlace, arguments: Sequence[str]) -> list[str]
     return ["--deepspeed", "--deepspeed_config", f"{ranks.folder}/{DEEPSPEED}"]
 
 
-def environment_problem(name: str, *, images: bool = False) -> str:
+def sent_requirements(name: str) -> str:
+    """Return the path of a requirements file beside the script; "": another name.
+
+    >>> sent_requirements("./requirements.txt"), sent_requirements("/requirements.txt")
+    ('requirements.txt', '')
+    """
+    path = name.removeprefix("./")
+    return path if path != name and path.endswith(REQUIREMENTS) else ""
+
+
+def environment_problem(
+    name: str, *, images: bool = False, beside: bool = False
+) -> str:
     """Return why an environment cannot be named so; "" if it can.
 
     Its folder becomes the first entry of a PATH. With ``images`` it can also be an
-    image, which a workspace runs in a container.
+    image, which a workspace runs in a container. With ``beside`` it can be a
+    requirements file that is sent with the script.
 
     >>> environment_problem("/home/alice/venv/bin")
     ''
@@ -300,6 +313,8 @@ def environment_problem(name: str, *, images: bool = False) -> str:
             return sentence("cannot be an image here: only workspaces run in one")
         if image_problem(image) or image.engine is ContainerEngine.PODMAN:
             return image_problem(image)
+    if beside and (path := sent_requirements(name)):
+        return beside_problem({path: ""})
     is_conda_name = CONDA_NAME.fullmatch(name) and not name.endswith(REQUIREMENTS)
     if name and not name.startswith("/") and not is_conda_name:
         return sentence(

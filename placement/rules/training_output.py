@@ -19,6 +19,9 @@ step is found beside or before the numbers:
 * XGBoost, LightGBM and CatBoost: ``[1]  train-rmse:0.40  valid-rmse:0.47`` with tabs.
 * tables with one row for each epoch (fastai, skorch, Ultralytics), and Stable
   Baselines' tables with one metric in a row.
+* a logger's line that ends with the loss and names no step, as in DeepSpeed's
+  HelloDeepSpeed: ``... - [Rank 0] Loss: 10.8043``. Such lines are counted while no line
+  has named a step.
 * lines without any step after an epoch: ``Train Loss: 0.69 | Train Acc: 50.1%``,
   ``Test set: Average loss: 0.05``. They belong to the last step.
 
@@ -104,6 +107,10 @@ _METRIC = re.compile(
     ANY_CASE,
 )
 """Names of the metrics with a curve. Other words before a number may be anything."""
+_LOSS_ALONE = re.compile(
+    rf"(?:^|[\]>|:-] {{0,2}})loss ?[:=] {{0,4}}({_NUMBER}|{_NOT_FINITE})\s{{0,4}}\Z",
+    ANY_CASE,
+)
 _STEPS_OF_TABLES = ("total_timesteps", "timesteps", "iterations", "epoch")
 _WHOLE = re.compile(rf"{_NUMBER}|{_NOT_FINITE}", ANY_CASE)
 _TABLE_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_./@-]{0,30}")
@@ -117,8 +124,12 @@ class TrainingOutput:
     """The epoch that was named last; -1: none yet."""
     bar: float = -1.0
     """The step of the last bar that counts the whole run; -1: none yet."""
+    bar_total: float = 0.0
+    """The total of that bar."""
     reports: int = 0
-    """Number of the Trainer's dictionaries without a bar before them."""
+    """Number of the Trainer's dictionaries without a bar before them, and of lines with
+    a loss alone.
+    """
     last: float = -1.0
     """The last step of plain lines, as it was printed; -1: none yet."""
     last_epoch: float = -1.0
@@ -181,6 +192,7 @@ class TrainingOutput:
             or self._of_step(line)
             or self._of_examples(line)
             or self._of_part(line)
+            or self._of_loss_alone(line)
         )
 
     def _report(self, line: str) -> dict[str, float] | None:
@@ -210,14 +222,23 @@ class TrainingOutput:
     def _of_bar(self, line: str, bar: re.Match[str]) -> dict[str, float] | None:
         head, done, total = line[: bar.start()], float(bar[1]), float(bar[2])
         epoch = _EPOCH.search(head)
-        if epoch is None:
-            self.bar = done
+        if epoch is None and self._is_of_the_run(head, total):
+            self.bar, self.bar_total = done, total
         before = float(epoch[1]) * total if epoch else 0.0
         # A description with numbers ends with a colon before the bar.
         numbers = _metrics(bar[3]) or _metrics(head.rstrip(" :"))
         if not numbers or done > total:
             return None
         return {"step": min(before + done, MOST_COUNT), **numbers}
+
+    def _is_of_the_run(self, head: str, total: float) -> bool:
+        """Return whether a bar counts the steps of the run.
+
+        Bars with a description are of files or examples ("Writing model shards: "). A
+        shorter one during the run is of an evaluation.
+        """
+        described = any(letter.isalpha() for letter in COLOUR.sub("", head))
+        return not described and (total >= self.bar_total or self.bar >= self.bar_total)
 
     def _of_keras(self, line: str, bar: re.Match[str]) -> dict[str, float] | None:
         """Read the last line of an epoch. The others are overwritten."""
@@ -346,6 +367,16 @@ class TrainingOutput:
         if not any(_OF_A_PART.match(name) for name in numbers):
             return None
         return {"step": step, **numbers}
+
+    def _of_loss_alone(self, line: str) -> dict[str, float] | None:
+        """Read "[Rank 0] Loss: 10.8043", the next one of such lines."""
+        if max(self.at, self.epoch, self.bar) >= 0:
+            return None
+        loss = _LOSS_ALONE.search(line)
+        if loss is None:
+            return None
+        self.reports += 1
+        return {"step": float(self.reports), "loss": float(loss[1])}
 
     def _head_of_table(self, line: str) -> None:
         """Remember the columns of a table that begins with the epoch."""

@@ -14,7 +14,7 @@ from gpuportal_client.instants import clock, span
 from gpuportal_client.listing import JSON_OPTION, facts, show
 from gpuportal_client.portal_api import Refused
 from gpuportal_client.saved_login import portal
-from gpuportal_client.script_folder import WORD, ScriptFolder
+from gpuportal_client.script_folder import REQUIREMENTS, WORD, ScriptFolder
 
 FOLLOW_SECONDS = 1.0
 PATIENCE_SECONDS = 1800
@@ -22,7 +22,6 @@ PATIENCE_SECONDS = 1800
 LONGEST_WAIT_SECONDS = 15
 LAUNCHERS = ("none", "python", "torchrun", "accelerate", "deepspeed")
 USUAL_HEADS = ("#!/usr/bin/env python", "#!/usr/bin/env python3")
-REQUIREMENTS = (".txt", ".in")
 LIVE = ("queued", "starting", "running", "moving", "stopping")
 
 
@@ -35,7 +34,9 @@ def what_runs(args):
             raise Refused("--set is for --recipe", 2)
         script = Path(args.script)
         text = script.read_text()
-        folder = what_goes_with(script, text, args)
+        folder = ScriptFolder(script)
+        named = environment(args.env, folder)
+        what_goes_with(folder, text, args)
         launcher = args.launcher
         if launcher is None:
             # A #! line says what starts the script. The usual ones of Python only name
@@ -50,7 +51,7 @@ def what_runs(args):
             "files": folder.files,
             "arguments": args.arguments,
             "launcher": "" if launcher == "none" else launcher,
-            "environment_folder": environment(args.env),
+            "environment_folder": named,
         }
     if args.env or args.launcher is not None:
         raise Refused("--env and --launcher are for a script", 2)
@@ -66,29 +67,38 @@ def what_runs(args):
     }
 
 
-def what_goes_with(script, text, args):
-    """Return the files beside a script that are sent. Print them, and what is not."""
-    folder = ScriptFolder(script)
+def what_goes_with(folder, text, args):
+    """Add the files beside a script that are sent. Print them, and what is not."""
     for path in args.beside:
         folder.add(Path(path))
     if not args.alone:
-        if script.suffix == ".py":
+        if folder.name.endswith(".py"):
             folder.add_imports(text)
         else:
             folder.add_words(WORD.findall(text))
         folder.add_words(args.arguments)
     for line in folder.finish():
         print(line, file=sys.stderr)
-    return folder
 
 
-def environment(name):
-    """Return how the portal names an environment: a path that is here gets absolute.
+def environment(name, folder):
+    """Return how the portal names an environment.
 
-    The home is often the same on the node. A conda environment's name stays.
+    A requirements file that is here goes with the script, unless its path is absolute:
+    then it is one of the node. A folder that is here gets absolute, because the home is
+    often the same on the node. A conda environment's name stays.
     """
-    is_path = "/" in name or name.startswith(".") or name.endswith(REQUIREMENTS)
-    return str(Path(name).absolute()) if is_path and Path(name).exists() else name
+    path, is_requirements = Path(name), name.endswith(REQUIREMENTS)
+    if is_requirements and not path.is_absolute():
+        if not path.is_file():
+            raise Refused(
+                f"--env {name}: there is no such file here. For one on the node, give "
+                "its absolute path",
+                2,
+            )
+        return folder.add_requirements(path)
+    is_path = "/" in name or name.startswith(".")
+    return str(path.absolute()) if is_path and path.exists() else name
 
 
 def setting(text):
@@ -397,8 +407,9 @@ def declare(word):
         env={
             "default": "",
             "metavar": "ENVIRONMENT",
-            "help": "folder of a venv, conda environment or uv project on the node, "
-            "a requirements file there, or a conda environment's name",
+            "help": "requirements file, which goes with the script, or folder of a "
+            "venv, conda environment or uv project on the node, or a conda "
+            "environment's name",
         },
         after={
             "type": int,

@@ -18,6 +18,9 @@ MOST_BYTES = 2**20
 """The portal's limits."""
 PATH_PART = re.compile(r"\w[\w.+-]{0,99}")
 """Names that the portal accepts: no dot, space or dash comes first."""
+REQUIREMENTS = (".txt", ".in")
+INCLUDE = re.compile(r"\s*(?:-r|-c|--requirement|--constraint)[\s=]*([^\s#]+)")
+"""A line of a requirements file that names another one."""
 WORD = re.compile(r"[\w./+-]+")
 GIT_SECONDS = 10
 MOST_NAMED = 10
@@ -96,6 +99,48 @@ class ScriptFolder:
                     self._read(one)
                 except UnicodeError:
                     self.left_out[one] = "is not text"
+
+    def add_requirements(self, path):
+        """Add a requirements file and those that it includes. Return its name there.
+
+        Outside of the script's folder they are sent as if they lay beside the script.
+
+        Raises:
+            Refused: one of them cannot be sent.
+        """
+        top = path.parent.resolve()
+        inside = top == self.root or self.root in top.parents
+        base = top.relative_to(self.root) if inside else Path()
+        waiting = [Path(path.name)]
+        while waiting:
+            name = waiting.pop()
+            one = (base / name).as_posix()
+            if one not in self._chosen:
+                self._chosen.add(one)
+                self._read_requirements(top / name, one)
+                lines = self.files[one].splitlines()
+                named = [found[1] for line in lines if (found := INCLUDE.match(line))]
+                waiting += [name.parent / word for word in named if "://" not in word]
+        return f"./{(base / path.name).as_posix()}"
+
+    def _read_requirements(self, place, name):
+        """Read a requirements file that gets a name beside the script."""
+        here = self.root / name
+        if not is_file(place):
+            why = "there is no such file"
+        elif not all(PATH_PART.fullmatch(part) for part in name.split("/")):
+            why = "has a path that the portal does not take"
+        elif place.stat().st_size > MOST_BYTES:
+            why = "is larger than 1 MiB"
+        elif is_file(here) and not here.samefile(place):
+            why = f"{here} has the same name"
+        else:
+            try:
+                self.files[name] = place.read_text(encoding="utf-8")
+                return
+            except UnicodeDecodeError:
+                why = "is not text in UTF-8"
+        raise Refused(f"--env: {place}: {why}", 2)
 
     def finish(self):
         """Leave out what Git ignores. Return what the user reads before the upload.

@@ -68,6 +68,12 @@ may be a link to a folder that its owner uses for other files, too.
 INCLUDE = re.compile(r"\s*+(?:-r|-c|--requirement|--constraint)[\s=]*(\S.*)")
 LOCAL = re.compile(r"\s*+(?:[-.]|[^#]*[/\\])")
 """A line of a requirements file that may depend on the folder of the file."""
+ANYWHERE = re.compile(
+    r"\s*+--(?:pre|prefer-binary|no-index|require-hashes)\s*+"
+    r"|\s*+--(?:no-binary|only-binary|trusted-host)[\s=]++[\w.:,-]++\s*+"
+    r"|\s*+(?:-i|--index-url|--extra-index-url)[\s=]++https?://[^\s#]++\s*+"
+)
+"""A line of options that means the same in every folder."""
 VARIABLE = re.compile(r"\$\{([A-Z0-9_]+)\}")
 """An environment variable that pip replaces in a requirements file."""
 CODING = re.compile(rb"\s*#.*?coding[:=]\s*([-\w.]+)")
@@ -139,10 +145,11 @@ def requirement_contents(path: Path, env: Mapping[str, str]) -> tuple[bytes, ...
         text = _text(here, found[here])
         variables |= set(VARIABLE.findall(text))
         for line in text.replace("\\\n", "").splitlines():
-            is_local = is_local or LOCAL.match(line) is not None
             word = _included(line, env)
             if word and "://" not in word and "\0" not in word:
                 waiting.append(here.parent / word)
+            elif not ANYWHERE.fullmatch(line):
+                is_local = is_local or LOCAL.match(line) is not None
     if waiting:
         raise OSError(f"{path} includes more than {MOST_FILES} files")
     values = [f"{name}={env[name]}" for name in sorted(variables) if name in env]

@@ -33,6 +33,7 @@ from placement.protocol.launchers import (
     Launcher,
     LaunchPlace,
     script_command,
+    sent_requirements,
 )
 from placement.protocol.node_refusals import OrderRefused
 from telemetry.protocol.codec import encode
@@ -220,7 +221,7 @@ def become_job(
             limits=order.limits,
             shim_pid=shim_pid,
             launcher=order.launcher,
-            environment_folder=order.environment_folder,
+            environment_folder=_environment_folder(order, work),
             environments=_environments(order, work, identity),
             resume=resume,
             resume_job=order.resume_job,
@@ -237,6 +238,13 @@ def become_job(
     os._exit(CANNOT_START)
 
 
+def _environment_folder(order: Order, work: Path) -> str:
+    """Return the Job's environment, with the path of a file beside its script."""
+    if path := sent_requirements(order.environment_folder):
+        return str(work / path)
+    return order.environment_folder
+
+
 def _environments(
     order: Order, work: Path, identity: UnixIdentity | None
 ) -> Path | None:
@@ -251,7 +259,7 @@ def _environments(
     """
     if order.recipe is not None or order.slurm is not None:
         return None
-    if not order.environment_folder.startswith("/"):
+    if not _environment_folder(order, work).startswith("/"):
         return None
     if identity is not None and identity.has_home:
         return identity.home / CACHE

@@ -57,9 +57,18 @@ def free_port() -> int:
 
 
 def _program_path(name: str, path: str) -> str:
-    for word in OTHER_NAMES.get(name, (name,)):
+    words = OTHER_NAMES.get(name, (name,))
+    for word in words:
         if program := shutil.which(word, path=path):
             return program
+    for folder in path.split(":"):
+        for word in words:
+            if (place := Path(folder, word)).is_symlink():
+                raise FileNotFoundError(
+                    f"{place} is a link to {os.path.realpath(place)}, which your user "
+                    "cannot run. Make the environment with a Python that all users "
+                    "can run"
+                )
     raise FileNotFoundError(f"{name} is not installed: it is not in {path}")
 
 

@@ -8,7 +8,8 @@ from telemetry.protocol.sentences import sentence
 
 TENSOR_FAMILIES = frozenset(
     {
-        *("gemma", "gemma2", "gemma3_text", "glm4", "gpt_neox", "granite", "llama"),
+        *("gemma", "gemma2", "gemma3_text", "glm4", "glm4_moe", "gpt_neox"),
+        *("granite", "llama"),
         *("mistral", "mixtral", "olmo", "olmo2", "olmoe", "phi", "phi3"),
         *("qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "smollm3", "starcoder2"),
     }

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from placement.planner.model.spec import ModelSpec
+from placement.planner.sandbox.jail import EXIT_NETWORK
 from placement.planner.values.errors import FileRefused, SpecInvalid
 from telemetry.protocol.sentences import sentence
 
@@ -128,6 +129,10 @@ def printed_answer(command: Sequence[str], seconds: float) -> dict[str, Any]:
         done = _run(command, output, seconds)
         output.seek(0)
         text = output.read(MOST_ANSWER_BYTES + 1)
+    if done.returncode == EXIT_NETWORK:
+        raise SpecInvalid(
+            {"upload": sentence("reading it would use the network or start a process")}
+        )
     try:
         if len(text) > MOST_ANSWER_BYTES:
             raise ValueError

@@ -21,11 +21,15 @@ os.environ.update(
 import torch
 import transformers
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from transformers.utils import is_ninja_available
 
 from placement.planner.model.config_reader import check_numbers, check_size
 from placement.planner.values.errors import SpecInvalid, UnknownFamily
 
 version: str = transformers.__version__
+# RWKV asks whether ninja is there, by starting it. transformers keeps the answer, and
+# later no process may be started.
+is_ninja_available()
 TWO_STACKS = ("AutoModelForSeq2SeqLM", "AutoModelForSpeechSeq2Seq")
 AUTO_CLASSES = (
     "AutoModelForMaskedLM",

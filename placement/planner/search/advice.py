@@ -9,6 +9,7 @@ from dataclasses import replace
 from placement.planner.model.adaptation import ALL_LINEAR, with_lora, with_quantized
 from placement.planner.model.sharding import Sharding
 from placement.planner.model.spec import ModelSpec
+from placement.planner.search.candidates.cluster_grid import cluster_grids
 from placement.planner.search.candidates.data_parallel import data_parallel, single
 from placement.planner.search.candidates.hybrid import hybrid
 from placement.planner.search.candidates.pipeline import pipeline
@@ -29,6 +30,8 @@ on it.
 """
 MOST_GPUS = 2**15
 """Numbers of Gpus that are tried."""
+MOST_GRID_GPUS = 1024
+"""The most Gpus that are tried with cut layers. Each number takes a search."""
 CALL_GPUS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 """Numbers of Gpus that are tried for inference."""
 GPUS_PER_NODE = 8
@@ -159,34 +162,56 @@ def _more_gpus(context: SearchContext, usable: Sequence[GpuOffer]) -> int:
         ):
             return count
         count *= 2
+    return _more_for_a_grid(context, card, len(usable))
+
+
+def _more_for_a_grid(context: SearchContext, card: GpuOffer, there: int) -> int:
+    """Return how many Gpus train a model of which one block is too large for a Gpu.
+
+    Its blocks are cut too: by tensor parallelism, or by their experts.
+    """
+    count = 2 * GPUS_PER_NODE
+    while count <= MOST_GRID_GPUS:
+        if count > there:
+            found = cluster_grids(_with_gpus(context, card, count))
+            if any(not one.absurd for one in found):
+                return count
+        count *= 2
     return 0
 
 
 def _more_for_a_call(context: SearchContext, card: GpuOffer, there: int) -> int:
     """Return how many Gpus hold the weights of a model that only answers calls."""
-    limits = replace(
-        context.limits, strategies=(), max_gpus=None, offload=False, quantization=False
-    )
     for count in CALL_GPUS:
         if count <= there:
             continue
-        offers = tuple(_like(card, number) for number in range(count))
-        more = replace(
-            context,
-            offers=offers,
-            limits=limits,
-            caches=Caches(),
-            links={},
-            tight=False,
-            _room=None,
-            _near=None,
-            _fast=None,
-        )
+        more = _with_gpus(context, card, count)
         for search in (tensor, pipeline, hybrid):
             found = search(more)
             if isinstance(found, list) and any(not one.absurd for one in found):
                 return count
     return 0
+
+
+def _with_gpus(context: SearchContext, card: GpuOffer, count: int) -> SearchContext:
+    """Return the search among so many Gpus like a card, with the weights on them."""
+    return replace(
+        context,
+        offers=tuple(_like(card, number) for number in range(count)),
+        limits=replace(
+            context.limits,
+            strategies=(),
+            max_gpus=None,
+            offload=False,
+            quantization=False,
+        ),
+        caches=Caches(),
+        links={},
+        tight=False,
+        _room=None,
+        _near=None,
+        _fast=None,
+    )
 
 
 def _like(card: GpuOffer, number: int) -> GpuOffer:

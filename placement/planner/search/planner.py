@@ -555,5 +555,5 @@ def _notes(spec: ModelSpec, usable: Sequence[GpuOffer]) -> tuple[str, ...]:
                 "used."
             )
         )
-        notes += spec.notes
+    notes += spec.notes
     return tuple(notes)

@@ -110,7 +110,10 @@ def build(case: Case, known: tuple[type, Any] | None) -> BuiltCase:
         _checkpoint(model)
     given = filled(dict(case.input), model, config)
     batch = make_batch(given, dtype)
-    return BuiltCase(model, batch, lambda: loss_of(model, given["kind"], batch))
+    kind = given["kind"]
+    if kind == "lm" and not case.trains:
+        return BuiltCase(model, batch, lambda: first_token_of(model, batch["x"]))
+    return BuiltCase(model, batch, lambda: loss_of(model, kind, batch))
 
 
 def of_transformers(case: Case, made: Any, config: Any) -> nn.Module:
@@ -246,6 +249,18 @@ def make_batch(given: dict[str, Any], dtype: torch.dtype) -> dict[str, Tensor]:
         return {"x": whole(given["vocab"], given["words"]), "image": image}
     labels = (size, size) if kind == "seg_img" else ()
     return {"x": image, "y": whole(given["classes"], *labels)}
+
+
+def first_token_of(model: nn.Module, prompts: Tensor) -> Tensor:
+    """Return the logits after the prompts, which `generate` reads with a cache.
+
+    Most families of transformers then make logits for the last token only.
+    """
+    known = signature(model.forward).parameters
+    given = {"use_cache": True, "logits_to_keep": 1}
+    return model(
+        input_ids=prompts, **{name: one for name, one in given.items() if name in known}
+    )[0][:, -1].float()
 
 
 def loss_of(model: nn.Module, kind: str, batch: dict[str, Tensor]) -> Tensor:

@@ -40,6 +40,7 @@ def main() -> int:
         import torch
         import transformers  # noqa: F401  (before the limits: it reads many files)
 
+        from placement.planner.sandbox import transformers_build  # noqa: F401
         from placement.planner.symbolic.training_step import follow_step  # noqa: F401
     except ImportError:
         return EXIT_NO_TORCH

@@ -23,11 +23,12 @@ from tests.factories import make_gpus, make_node, make_reservation
 CLIENT = client_files.folder() / client_files.ONE_FILE
 
 
-def gp(folder, *words, **more):
+def gp(folder, *words, cwd=None, **more):
     env = {"PATH": os.environ["PATH"], "XDG_CONFIG_HOME": str(folder), "TZ": "UTC"}
     done = subprocess.run(
         [sys.executable, "-S", str(CLIENT), *map(str, words)],
         env=env | more,
+        cwd=cwd,
         capture_output=True,
         text=True,
         timeout=60,
@@ -141,11 +142,50 @@ def _python_as_typed(tmp_path, made):
     assert status == 2 and "after: there is no job" in text, text
     status, text = gp(tmp_path, "run", script, *here, "--plan", 99)
     assert status == 1 and "plan #99" in text, text
+    _requirements_go_with_it(script, here)
     recipe = ("run", "--recipe", "burn-in", *here, *venv)
     assert gp(tmp_path, *recipe) == (
         2,
         "gp.py: --env and --launcher are for a script\n",
     )
+
+
+def _requirements_go_with_it(script, here):
+    """A requirements file of this machine is sent, with those that it includes."""
+    top = script.parent
+    (top / "needs").mkdir()
+    (top / "needs" / "all.txt").write_text("-r base.txt  # first\ntorch\n")
+    (top / "needs" / "base.txt").write_text("numpy\n")
+
+    def run(name, path=script, **how):
+        return gp(top, "run", path, *here, "--alone", "--env", name, **how)
+
+    status, text = run("needs/all.txt", cwd=top)
+    job = Job.objects.latest("pk")
+    assert (status, job.environment_folder) == (0, "./needs/all.txt"), text
+    assert sorted(job.script_folder.files) == ["needs/all.txt", "needs/base.txt"]
+    # Above the script's folder, as beside the code in a repository.
+    below = top / "needs" / "train.py"
+    below.write_text("print(1)\n")
+    (top / "requirements.txt").write_text("torch\n")
+    status, text = run("requirements.txt", below, cwd=top)
+    job = Job.objects.latest("pk")
+    assert (status, job.environment_folder) == (0, "./requirements.txt"), text
+    assert job.script_folder.files == {"requirements.txt": "torch\n"}
+    status, text = run("/requirements.txt", cwd=top)
+    assert (status, Job.objects.latest("pk").environment_folder) == (
+        0,
+        "/requirements.txt",
+    ), text
+    (top / "needs" / "requirements.txt").write_text("numpy\n")
+    (top / "odd.txt").write_text("-r ../base.txt\n")
+    for name, path, why in (
+        ("none.txt", script, "there is no such file here. For one on the node"),
+        ("requirements.txt", below, "has the same name"),
+        ("odd.txt", script, "base.txt: there is no such file"),
+    ):
+        status, text = run(name, path, cwd=top)
+        assert status == 2 and why in text, text
 
 
 def _modules_go_with_the_script(proj, made):

@@ -92,6 +92,7 @@ def test_every_door_takes_the_launcher_and_refuses_a_wrong_one_by_its_field(
     _files_beside_the_script(student, post, page)
     again = student.get(f"/jobs/new/?again={Job.objects.first().pk}").content.decode()
     assert 'value="accelerate" selected' in again and BIN in again
+    _requirements_beside_the_script(post)
     refused = post(launcher="mpirun", environment_folder="venv/bin").json()
     assert {"launcher", "environment_folder"} <= set(str(refused).split("'"))
     with pytest.raises(LaunchInvalid, match="takes no launcher"):
@@ -141,3 +142,15 @@ def _files_beside_the_script(student, post, page):
         assert student.post("/jobs/new/", page | {"beside": text}).status_code == 422
     assert post(files={"a.py": "\0"}).status_code == 422
     assert post(files={"a.py": "\ud800"}).status_code in (400, 422)
+
+
+def _requirements_beside_the_script(post):
+    needs = {"environment_folder": "./needs.txt", "files": {"needs.txt": "torch"}}
+    assert post(**needs).status_code == 201
+    for wrong, why in (
+        ({**needs, "files": {}}, "needs.txt is not sent with the script"),
+        ({**needs, "environment_folder": "./../needs.txt"}, "cannot be sent"),
+        ({**needs, "environment_folder": "./venv"}, "must be an absolute path"),
+    ):
+        answer = post(**wrong)
+        assert (answer.status_code, why in str(answer.json())) == (422, True)

@@ -38,6 +38,23 @@ def test_the_trainers_dictionaries_have_the_step_of_the_bar():
     ]
 
 
+def test_bars_of_evaluations_and_files_are_not_the_runs():
+    """As of transformers' Trainer and TRL, which save before the summary."""
+    text = (
+        "Map: 100%|##########| 494/494 [00:00<00:00, 9 examples/s]\n"
+        " 50%|#####     | 15/30 [00:02<00:02,  9.9it/s]\n"
+        " 50%|#####     | 1/2 [00:00<00:00,  9.9it/s]\n"
+        "{'eval_loss': '3.25', 'eval_runtime': '0.5', 'epoch': '1'}\n"
+        "100%|##########| 30/30 [00:03<00:00,  8.3it/s]\n"
+        "Writing model shards: 100%|##########| 1/1 [00:00<00:00, 464.85it/s]\n"
+        "{'train_runtime': '3.4', 'train_loss': '7.2', 'epoch': '0.48'}\n"
+    )
+    assert curve(text) == [
+        {"step": 15, "eval_loss": 3.25},
+        {"step": 30, "train_loss": 7.2},
+    ]
+
+
 def test_an_evaluation_keeps_its_metrics_and_not_its_speed():
     text = "{'eval_loss': '0.6', 'eval_accuracy': '0.5', 'eval_runtime': '0.5', "
     text += "'eval_samples_per_second': '122.9', 'epoch': '2.0'}\n"
@@ -65,6 +82,22 @@ def test_other_sentences_make_no_curve(line):
 def test_without_a_bar_the_trainers_reports_are_counted():
     text = "".join(f"{{'loss': {3 - n}, 'epoch': {n / 4}}}\n" for n in (1, 2))
     assert [row["step"] for row in curve(text)] == [1, 2]
+
+
+def test_losses_of_a_logger_are_counted_until_a_line_has_a_step():
+    """As DeepSpeed's HelloDeepSpeed prints them, through loguru."""
+    head = "2026-11-29 13:55:43.842 | INFO     | __main__:log_dist:54 - [Rank 0] "
+    lines = [
+        f"{head}{words}" for words in ("Creating Model", "Loss: 10.8", "Loss: 9.5")
+    ]
+    assert curve("\n".join(lines)) == [
+        {"step": 1, "loss": 10.8},
+        {"step": 2, "loss": 9.5},
+    ]
+    assert curve("loss: 2.5\nloss = 2.25\n")[-1] == {"step": 2, "loss": 2.25}
+    # The last one is of another data set, or there are steps.
+    assert curve("Test loss: 0.5\nfinal loss: 0.5\nloss: 0.5 of 3\n") == []
+    assert curve("step 7: loss 2.0\nloss: 1.0\n") == [{"step": 7, "loss": 2.0}]
 
 
 def test_lightnings_bars_go_on_from_epoch_to_epoch():

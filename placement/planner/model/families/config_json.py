@@ -98,6 +98,8 @@ def parse_config(
     given = config.get("model_type")
     if isinstance(given, str) and given in TEXT_MODELS:
         config, notes = _text_model(config)
+    else:
+        config, notes = _read_as_class(config)
     fields = ConfigFields(config)
     family = fields.word("model_type")
     reader = FAMILIES.get(family)
@@ -167,6 +169,34 @@ def _text_model(
         "encoder is not."
     )
     return {**inner, **outer, **family}, (note,)
+
+
+def _read_as_class(
+    config: Mapping[str, Any],
+) -> tuple[Mapping[str, Any], tuple[str, ...]]:
+    """Return (a config.json with a known family, the note about it).
+
+    Some publishers give their model a name of their own and run another family's class,
+    as Kimi K2 does with DeepSeek 3. Other configs are returned unchanged.
+    """
+    named, classes = config.get("model_type"), config.get("architectures")
+    if not isinstance(named, str) or named in FAMILIES:
+        return config, ()
+    name = classes[0] if isinstance(classes, list) and classes else None
+    if not isinstance(name, str):
+        return config, ()
+    plain = {key.replace("_", "").replace("-", ""): key for key in FAMILIES}
+    for suffix in _SUFFIXES:
+        family = plain.get(name.removesuffix(suffix).lower())
+        if family and name.endswith(suffix):
+            note = sentence(
+                "The family {named} is read as {family}, whose class its config.json "
+                "names.",
+                named=named[:40],
+                family=family,
+            )
+            return {**config, "model_type": family}, (note,)
+    return config, ()
 
 
 _ENCODERS = (

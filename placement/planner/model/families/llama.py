@@ -40,6 +40,8 @@ class LlamaFamily:
     qkv_bias: bool = False
     attention_bias: bool = False
     """Biases of all four projections, if config.json does not set them."""
+    out_bias: bool = True
+    """The output projection has a bias if the other three have one."""
     norm: Literal["rmsnorm", "rmsnorm_gemma"] = "rmsnorm"
     window: int = 0
     """Sliding window, if config.json does not set it."""
@@ -77,7 +79,7 @@ def read_llama(fields: ConfigFields, width: float, family: LlamaFamily) -> Model
     )
     tensors = Tensors(
         qkv_bias=qkv_bias,
-        out_bias=attention_bias,
+        out_bias=attention_bias and family.out_bias,
         mlp_bias=fields.flag("mlp_bias", default=False),
         norms=4 if shape.norm_place == "both" else 2,
         embedding=[(shape.vocab, shape.hidden)],

@@ -1,4 +1,4 @@
-"""Readers for decoders with experts: Mixtral, Qwen MoE, OLMoE, DeepSeek, gpt-oss,
+"""Readers for decoders with experts: Mixtral, Qwen MoE, OLMoE, DeepSeek, GLM, gpt-oss,
 Llama 4.
 
 Each token uses a few experts. All of them are in memory. Since transformers 5 the
@@ -141,6 +141,26 @@ def _deepseek(
     return read
 
 
+def _glm4(fields: ConfigFields) -> dict[str, Any]:
+    """Return the fields of GLM's experts, with DeepSeek's names and usual heads."""
+    inner = fields.whole("moe_intermediate_size", default=1408, high=2**21)
+    every = fields.whole("n_shared_experts", default=1, high=MAX_EXPERTS)
+    dense = fields.whole("first_k_dense_replace", default=1, low=0, high=MAX_BLOCKS)
+    count = blocks(fields, "num_hidden_layers", default=46)
+    ratio = fields.ratio("partial_rotary_factor", default=0.5)
+    names = ("n_routed_experts", "num_local_experts")
+    routed = read_experts(*names, default=128, chosen=8)
+    return {
+        **routed(fields),
+        "plain_blocks": range(min(dense, count)),
+        "expert_intermediate": inner,
+        "shared_intermediate": inner * every,
+        "rotary": "full" if ratio == 1.0 else "partial",
+        "rotary_ratio": ratio,
+        "qk_norm": fields.flag("use_qk_norm", default=False),
+    }
+
+
 def _llama4(fields: ConfigFields) -> dict[str, Any]:
     """Return the fields of Llama 4's text model.
 
@@ -217,6 +237,17 @@ EXPERT_FAMILIES: dict[str, LlamaFamily] = {
             dense=3,
             count=61,
         ),
+    ),
+    # GLM 4.5 to 4.7, without the blocks for predicting several tokens ahead.
+    "glm4_moe": LlamaFamily(
+        vocab=151552,
+        intermediate=10944,
+        blocks=46,
+        heads=96,
+        kv_heads=8,
+        positions=131072,
+        out_bias=False,
+        read=_glm4,
     ),
     # gpt-oss: trained sinks in attention, biased experts behind a clamped gate.
     "gpt_oss": LlamaFamily(

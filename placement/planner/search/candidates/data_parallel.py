@@ -19,6 +19,7 @@ from placement.planner.search.candidates.search_context import (
     CLASS_ROUNDING_BYTES,
     RankPlacement,
     SearchContext,
+    mildest_unless_slow,
     worth_ratio,
 )
 from placement.planner.search.gpu_selection import (
@@ -281,7 +282,10 @@ def _equal_ranks(
     if setting is None:
         return None, nearest
     options = [setting]
-    if context.greedy:
+    pieces = setting.workload.accumulation
+    # Ranks that gather their weights for each piece may send most of the time. With
+    # recomputation they need fewer pieces.
+    if context.greedy or (sharding.stage == 3 and pieces > context.asked.accumulation):
         options = as_mild(
             context.asked,
             setting,
@@ -293,7 +297,8 @@ def _equal_ranks(
         equal_group(context, one, replace(sharding, offload_optimizer=one.offload))
         for one in options
     ]
-    return min(found, key=lambda one: one.time.total_seconds), nearest
+    best = mildest_unless_slow(context, found, lambda one: one.time.total_seconds)
+    return best, nearest
 
 
 def equal_group(

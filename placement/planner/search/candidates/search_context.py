@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from placement.planner.memory.estimate import (
     CONTEXT_BYTES,
@@ -88,6 +88,7 @@ CLASS_ROUNDING_BYTES = 64 * 2**20
 """Free bytes are rounded down to this, so that equally idle Gpus form one class."""
 WORTH_RATIO = 0.8
 """A second Plan of a strategy is shown if it needs at most this part of the time."""
+Timed = TypeVar("Timed")
 GREEDY_OBJECTIVES = ("fastest", "cheapest")
 """With these objectives it is shown for any gain in speed."""
 _KEYED = tuple(
@@ -730,3 +731,17 @@ def layer_ranges(one: Sharding) -> tuple[tuple[int, int | None], ...]:
 def worth_ratio(context: SearchContext) -> float:
     """Return the part of the time that a second Plan of a strategy may need."""
     return 1.0 if context.greedy else WORTH_RATIO
+
+
+def mildest_unless_slow(
+    context: SearchContext, found: Sequence[Timed], seconds: Callable[[Timed], float]
+) -> Timed:
+    """Return the first result, or the fastest one if that is worth the difference.
+
+    Args:
+        found: of equally harmful settings, the mildest one first.
+        seconds: of a step of a result.
+    """
+    fastest = min(found, key=seconds)
+    slow = seconds(fastest) <= worth_ratio(context) * seconds(found[0])
+    return fastest if slow else found[0]

@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import shutil
 import signal
 import threading
 import time
@@ -90,7 +91,16 @@ def test_the_key_follows_the_content_and_what_it_includes(tmp_path):
     assert requirement_contents(needs, {}) != first
     twin = tmp_path / "other" / "needs.txt"
     twin.parent.mkdir()
-    for text, same in (("numpy\n# ./a\n", True), ("./wheels/a.whl\n", False)):
+    shutil.copy(base, twin.parent)
+    index = "--extra-index-url https://download.pytorch.org/whl/cpu"
+    for text, same in (
+        ("numpy\n# ./a\n", True),
+        (f"{index}\n--pre\n--only-binary=:all:\n-r base.txt\nnumpy\n", True),
+        ("./wheels/a.whl\n", False),
+        ("--find-links .\nnumpy\n", False),
+        (f"{index} --find-links .\nnumpy\n", False),
+        ("-e .\n", False),
+    ):
         needs.write_text(text)
         twin.write_text(text)
         assert (

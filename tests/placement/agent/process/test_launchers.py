@@ -10,6 +10,7 @@ import pytest
 
 from placement.agent.local_runner import ask
 from placement.agent.process import job_files
+from placement.agent.process.program_lookup import checked_argv
 from placement.agent.storage import results_reader
 from placement.protocol.launchers import beside_bytes
 from placement.protocol.node_refusals import OrderRefused
@@ -144,6 +145,10 @@ def test_an_environment_without_the_launcher_does_not_run_the_systems(
     assert ended(folder)["exit_code"] == 126
     (line,) = folder.log.read_text().splitlines()
     assert f"python is not installed: it is not in {empty}" in line
+    # As of a Python that its owner has installed for himself.
+    (empty / "python3").symlink_to("/closed/python3")
+    with pytest.raises(FileNotFoundError, match="a link to /closed/python3, which"):
+        checked_argv(["train.py"], ["python"], str(empty))
 
 
 def test_what_is_missing_or_open_to_everybody_is_said_in_one_line(
@@ -233,6 +238,11 @@ def test_a_script_imports_the_modules_that_lie_beside_it(node, serve):
         ["script", *folder.read("beside")["paths"]],
     )
     assert [row["path"] for row in found["files"]] == ["models/a.csv"], found
+    # A requirements file among them names an environment, before any is built.
+    needs = {"envs/needs.txt": "# coding: nope\n"}
+    folder = sent(needs, attempt=3, environment_folder="./envs/needs.txt")
+    assert ended(folder)["exit_code"] == 126
+    assert "envs/needs.txt names an unknown encoding, nope" in log_text(folder)
     # The node checks the paths again, and the hash of the signed order.
     for name, why in (
         ("../a.py", "cannot be sent"),

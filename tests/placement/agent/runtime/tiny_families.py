@@ -22,11 +22,12 @@ SIZES = {
 EXPERTS = {
     "num_experts": 4,
     "num_local_experts": 4,
+    "n_routed_experts": 4,
     "num_experts_per_tok": 2,
     "moe_intermediate_size": 32,
     "shared_expert_intermediate_size": 32,
 }
-MIXTURES = ("mixtral", "olmoe", "qwen2_moe", "qwen3_moe")
+MIXTURES = ("glm4_moe", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe")
 
 
 def model_of(family, **changes):

@@ -86,6 +86,37 @@ def test_a_step_of_milliseconds_is_no_reason_to_take_more_gpus():
     assert len(quick.best.shards) > 1
 
 
+@pytest.mark.parametrize(
+    ("batch", "sequence", "giga", "pieces", "checkpointing"),
+    [(64, 512, 14, 1, "full"), (32, 1024, 16, 8, "none")],
+)
+def test_shards_recompute_where_many_pieces_would_send_most_of_the_time(
+    batch, sequence, giga, pieces, checkpointing
+):
+    """Without recomputation the first batch needs eight pieces and 1.27 times as long.
+
+    The second one needs eight pieces too, and recomputation is hardly faster.
+    """
+    found = plan(
+        well_known_spec("gpt2-xl"),
+        Workload(batch=batch, sequence_length=sequence),
+        cards(4, giga=giga, name="NVIDIA GeForce RTX 3090"),
+        limits=PlanLimits(strategies=("fsdp",)),
+    )
+
+    workload = found.best.workload
+    assert (workload.accumulation, workload.checkpointing) == (pieces, checkpointing)
+
+
+def test_more_gpus_are_advised_where_one_block_is_too_large_for_a_gpu():
+    """The 256 experts of a block take 23 GB in 16 bits, and FSDP gathers them."""
+    asked = Workload(batch=512, sequence_length=4096, precision="megatron_bf16")
+    found = plan(well_known_spec("deepseek-v3"), asked, cards(8, nvlink=True, giga=80))
+
+    assert found.best.absurd
+    assert "take 256 GPUs like NVIDIA A100 80GB" in found.advice
+
+
 def test_an_absurd_plan_says_so_and_comes_after_the_advice():
     asked = Workload(batch=64, sequence_length=4096, precision="mixed_fp16")
     found = plan(well_known_spec("llama-3.1-405b"), asked, cards(2, giga=80))

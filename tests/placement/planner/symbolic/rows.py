@@ -65,6 +65,20 @@ EXTRAS: dict[str, dict[str, Any]] = {
     "fused": LLAMA | {"optimizer": {"name": "adamw", "fused": True}},
     "ddp": LLAMA | {"ranks": 4},
     "infer": LLAMA | {"train": False},
+    "rwkv": {
+        "model": {
+            "config": {
+                "model_type": "rwkv",
+                "hidden_size": 64,
+                "attention_hidden_size": 64,
+                "num_hidden_layers": 1,
+                "vocab_size": 100,
+            }
+        },
+        "input": {"kind": "lm", "batch": 1, "seq": 4, "vocab": 100},
+        "precision": "fp32",
+        "optimizer": {"name": "sgd"},
+    },
     "mask-cpu": BERT,
     "mask-cuda": BERT | {"accelerator": "cuda"},
     "amp-cpu": BERT | {"precision": "autocast_bf16"},

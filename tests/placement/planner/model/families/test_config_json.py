@@ -60,6 +60,20 @@ COUNTED = [
         39,
         2_048_000,
     ),
+    (
+        {
+            "model_type": "glm4_moe",
+            **GROUPED,
+            "n_routed_experts": 8,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 128,
+            "attention_bias": True,
+            "use_qk_norm": True,
+        },
+        8_088_064,
+        68,
+        2_048_000,
+    ),
     ({"model_type": "mixtral"}, 46_702_792_704, 291, 939_524_096),
     (
         {"model_type": "qwen2", **GROUPED, "tie_word_embeddings": True},
@@ -315,6 +329,29 @@ def test_a_known_family_in_an_unknown_form_is_left_to_a_build(family, architectu
 
     assert caught.value.code == "unknown-family"
     assert caught.value.field == "architectures"
+
+
+def test_a_family_of_another_name_is_read_as_the_class_that_it_names():
+    """Kimi K2 runs DeepSeek's class."""
+    known = {"model_type": "deepseek_v3", "num_hidden_layers": 5}
+    named = {
+        **known,
+        "model_type": "kimi_k2",
+        "architectures": ["DeepseekV3ForCausalLM"],
+    }
+    made = parse_config(named)
+
+    assert made.family == "deepseek_v3"
+    assert made.parameter_count == parse_config(known).parameter_count
+    assert "kimi_k2 is read as deepseek_v3" in made.notes[0]
+    for changes in (
+        {"architectures": ["KimiForCausalLM"]},
+        {"architectures": ["DeepseekV3Model"]},
+        {"architectures": [3]},
+        {"architectures": None},
+    ):
+        with pytest.raises(UnknownFamily):
+            parse_config({**named, **changes})
 
 
 def test_a_config_without_any_size_says_that_all_are_defaults():
