@@ -20,8 +20,6 @@ from telemetry.protocol.sentences import joined, sentence
 
 USED_AGAIN = timedelta(minutes=5)
 """A token's last use is written at most this often."""
-_TOKEN = "SELECT * FROM reservations_apitoken WHERE token_hash = %s"
-_USER = "SELECT * FROM reservations_user WHERE id = %s"
 Body = Mapping[str, Any]
 PREFIX = "api/v1/"
 JOB_ROUTES = (
@@ -60,13 +58,11 @@ def usable_token(text: str, *, scopes: Sequence[str]) -> ApiToken | None:
         RequestRefused: the token lacks one of the scopes.
     """
     now = timezone.now()
-    # Hand-written SQL, because each call with a token needs it. Django takes 0.3 ms of
-    # CPU to build the query.
-    rows = ApiToken.objects.raw(_TOKEN, [ApiToken.hash_token(text)])
-    found: ApiToken | None = next(iter(rows), None)
+    tokens = ApiToken.objects.select_related("user")
+    found = tokens.filter(token_hash=ApiToken.hash_token(text)).first()
     if found is None:
         return None
-    user = found.user = User.objects.raw(_USER, [found.user_id])[0]
+    user = found.user
     if found.revoked_at or found.expires_at <= now or not user.is_active:
         return None
     # The scope for all served models includes each one: serve includes serve:12.
