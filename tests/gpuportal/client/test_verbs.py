@@ -320,7 +320,7 @@ def test_a_sweep_and_the_facts_of_a_job(gp, lab, tmp_path, monkeypatch, settings
     for named, told in (("needs.txt", "./needs.txt"), ("torch", "torch")):
         assert gp(*own, named).status == 0
         assert Job.objects.latest("pk").environment_folder == told
-    refused(gp(*own, "none.txt"), 2, "must be an absolute path on the node")
+    refused(gp(*own, "none.txt"), 2, "there is no such file here")
 
 
 def test_an_export_is_a_job_of_its_recipe(gp, lab, settings):
