@@ -7,7 +7,6 @@ import pytest
 from django.utils import timezone
 
 from gpuportal.api import api
-from gpuportal.http.token_auth import usable_token
 from placement.models import Job
 from reservations.accounts.api_tokens import create_token
 from reservations.models import ApiToken, Reservation
@@ -101,24 +100,3 @@ def test_a_body_with_a_second_effect_needs_a_second_scope(
         assert "scope" not in str(both.body)
     assert not Reservation.objects.exists() and not Job.objects.exists()
     assert ApiToken.objects.exists()
-
-
-@pytest.mark.django_db
-def test_a_token_is_read_as_django_reads_it(alice, django_assert_num_queries):
-    now = timezone.now()
-    made, shown = create_token(
-        user=alice, label="t", scopes=["read", "book"], days=1, now=now
-    )
-    for used in (None, now):
-        ApiToken.objects.filter(pk=made.pk).update(last_used_at=used)
-        stored = ApiToken.objects.select_related("user").get(pk=made.pk)
-        with django_assert_num_queries(1 if used else 2):
-            found = usable_token(shown, scopes=["book"])
-        assert found is not None
-        for one in ApiToken._meta.concrete_fields:
-            assert getattr(found, one.attname) == getattr(stored, one.attname), one
-        for one in type(alice)._meta.concrete_fields:
-            assert getattr(found.user, one.attname) == getattr(
-                stored.user, one.attname
-            ), one
-    assert usable_token(shown + "x", scopes=[]) is None
