@@ -12,7 +12,7 @@ from placement.planner.launch.tensor_families import TENSOR_FAMILIES
 from placement.planner.values.strategies import GPIPE, INTERLEAVED, PIPELINE
 from telemetry.protocol.sentences import sentence
 
-PIPELINE_FAMILIES = TENSOR_FAMILIES | {"gpt2"}
+PIPELINE_FAMILIES = TENSOR_FAMILIES
 """Values of ``model_type``. Gradients of each were compared with those of one process.
 """
 SCHEDULES = (PIPELINE.schedule, GPIPE.schedule, INTERLEAVED.schedule)

@@ -1,14 +1,15 @@
 """Families of Hugging Face models whose layers the recipes can cut over GPUs.
 
-The recipes cut by the tensor-parallel plans of transformers. The portal knows their
-families without importing it. The node checks again by the model itself.
+The recipes cut by the tensor-parallel plans of transformers, or by their own plan where
+a family has none. The portal knows the families without importing transformers. The
+node checks again by the model itself.
 """
 
 from telemetry.protocol.sentences import sentence
 
 TENSOR_FAMILIES = frozenset(
     {
-        *("gemma", "gemma2", "gemma3_text", "glm4", "glm4_moe", "gpt_neox"),
+        *("gemma", "gemma2", "gemma3_text", "glm4", "glm4_moe", "gpt2", "gpt_neox"),
         *("granite", "llama"),
         *("mistral", "mixtral", "olmo", "olmo2", "olmoe", "phi", "phi3"),
         *("qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "smollm3", "starcoder2"),

@@ -37,9 +37,10 @@ from tests.placement.agent.runtime.tiny_families import (
     model_of,
 )
 
-UNTIED = ("llama", "mixtral", "phi3", "qwen3")
+UNTIED = ("gpt2", "llama", "mixtral", "phi3", "qwen3")
 REFUSED = {
-    "gpt2": {},
+    "bloom": {},
+    "gpt2": {"hidden_size": 24, "num_attention_heads": 3},
     "gpt_oss": EXPERTS,
     "llama": {
         "hidden_size": 24,

@@ -72,7 +72,8 @@ def test_gradients_of_two_stages_with_cut_layers_are_those_of_the_model(seen):
 
 def test_models_that_cannot_be_cut_are_refused_with_the_reason(seen):
     refused = seen["refused"]
-    assert "no tensor-parallel plan of family gpt2" in refused["gpt2"]
+    assert "no tensor-parallel plan of family bloom" in refused["bloom"]
+    assert "2 must divide the 3 heads" in refused["gpt2"]
     assert "no tensor-parallel plan of family gpt_oss" in refused["gpt_oss"]
     assert "2 must divide the 3 heads" in refused["llama"]
     assert "inner width 33" in refused["mixtral"]
@@ -82,6 +83,8 @@ def test_models_that_cannot_be_cut_are_refused_with_the_reason(seen):
 
 def test_the_portal_knows_without_the_model_what_can_be_cut():
     assert why_not_tensor("qwen3", 32, 8, 8) == ""
-    assert "2 must divide" not in why_not_tensor("gpt2", 12, 12, 2)
-    assert "the family gpt2" in why_not_tensor("gpt2", 12, 12, 2)
+    assert why_not_tensor("gpt2", 12, 12, 2) == ""
+    assert "the 25 heads" in why_not_tensor("gpt2", 25, 25, 2)
+    assert "2 must divide" not in why_not_tensor("bloom", 12, 12, 2)
+    assert "the family bloom" in why_not_tensor("bloom", 12, 12, 2)
     assert "the 8 key/value heads" in why_not_tensor("qwen3", 32, 8, 16)

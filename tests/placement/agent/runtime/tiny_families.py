@@ -38,4 +38,8 @@ def model_of(family, **changes):
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
+    # They begin as zeros, with which it does not show if they are added twice.
+    for name, param in model.named_parameters():
+        if name.endswith("bias"):
+            torch.nn.init.normal_(param, std=0.02)
     return model

@@ -1,0 +1,97 @@
+"""Styles by which GPT-2's linear layers are cut over GPUs.
+
+Its layers are transformers' Conv1D, whose weight is [inputs, outputs]. transformers'
+own styles expect [outputs, inputs]. Import of this module registers the styles.
+"""
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import (
+    DTensor,
+    Partial,
+    Replicate,
+    Shard,
+    distribute_tensor,
+)
+from transformers.distributed.parallel_utils import ALL_PARALLEL_STYLES
+from transformers.distributed.tensor_parallel import (
+    ColwiseParallel,
+    PackedColwiseParallel,
+    PackedRowwiseParallel,
+    RowwiseParallel,
+)
+
+MATRICES = 3
+"""Query, key and value side by side."""
+
+
+class Conv1dColwise(ColwiseParallel):  # type: ignore[misc]
+    """Cut the outputs: the last dimension of the weight and the bias."""
+
+    def shard_param(self, module: nn.Module, param: str, mesh: DeviceMesh) -> None:
+        """Replace a parameter by this rank's part of it."""
+        _cut(module, param, mesh, Shard(module.get_parameter(param).ndim - 1))
+
+    def install_forward(self, module: Any, mesh: DeviceMesh) -> nn.Module:
+        """Change the forward of a layer."""
+        module.out_features = module.nf
+        made: nn.Module = super().install_forward(module, mesh)
+        return made
+
+
+class Conv1dRowwise(RowwiseParallel):  # type: ignore[misc]
+    """Cut the inputs: the first dimension of the weight. The bias is added once."""
+
+    def shard_param(self, module: nn.Module, param: str, mesh: DeviceMesh) -> None:
+        """Replace a parameter by this rank's part of it."""
+        _cut(module, param, mesh, Replicate() if param == "bias" else Shard(0))
+
+    def install_forward(self, module: Any, mesh: DeviceMesh) -> nn.Module:
+        """Change the forward of a layer."""
+        module.in_features = module.nx
+        made: nn.Module = super().install_forward(module, mesh)
+        return made
+
+
+class PackedConv1d(PackedRowwiseParallel):  # type: ignore[misc]
+    """Cut the outputs of each matrix that a weight has side by side.
+
+    The bias is whole on every rank, which uses its parts of it.
+    """
+
+    def install_forward(self, module: Any, mesh: DeviceMesh) -> nn.Module:
+        """Change the forward of a layer. It returns this rank's outputs."""
+
+        def forward(x: torch.Tensor) -> torch.Tensor:
+            whole = DTensor.from_local(x, mesh, [Replicate()], run_check=False)
+            given = whole.to_local(grad_placements=[Partial()])
+            bias = module.bias.view(MATRICES, -1).redistribute(placements=[Shard(1)])
+            out = torch.addmm(
+                bias.to_local().flatten(),
+                given.flatten(0, -2),
+                module.weight.to_local(),
+            )
+            return out.unflatten(0, given.shape[:-1])
+
+        module.forward = forward
+        made: nn.Module = module
+        return made
+
+
+def _cut(module: nn.Module, name: str, mesh: DeviceMesh, place: Any) -> None:
+    """Replace a parameter by this rank's part. Nothing is sent."""
+    param = module.get_parameter(name)
+    part = distribute_tensor(param, mesh, [place], src_data_rank=None)
+    made = nn.Parameter(part, requires_grad=param.requires_grad)
+    module.register_parameter(name, made)
+
+
+ALL_PARALLEL_STYLES.register("conv1d_colwise", Conv1dColwise())
+ALL_PARALLEL_STYLES.register("conv1d_rowwise", Conv1dRowwise())
+ALL_PARALLEL_STYLES.register("conv1d_packed", PackedConv1d(split_factor=MATRICES))
+ALL_PARALLEL_STYLES.register(
+    "packed_colwise_3", PackedColwiseParallel(split_factor=MATRICES)
+)
