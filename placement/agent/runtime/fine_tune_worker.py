@@ -67,7 +67,7 @@ from placement.agent.runtime.token_blocks import (
 )
 from placement.agent.runtime.tp_plan import cut_by_family, packings, unpacked
 from placement.agent.runtime.trainer import Trainer, inner_optimizers
-from placement.agent.runtime.training_checkpoint import put_in_place
+from placement.agent.runtime.training_checkpoint import put_in_place, stored_shapes
 from placement.planner.launch.execution import (
     Execution,
     NotRunnable,
@@ -372,10 +372,12 @@ class FineTuneTrainer(OwnTrainer):
         found = super().held(to_read=to_read)
         if self.staged is not None:
             found = self.staged.named_once(found)
+        stored = stored_shapes() if to_read and self.packed else {}
         for name, packing in self.packed.items():
             stem = f"optimizer.{name}."
             for key in (f"model.{name}", *(k for k in found if k.startswith(stem))):
-                if key in found:
+                # Earlier checkpoints have the weights of GPT-2 as they are.
+                if key in found and stored.get(key) != found[key].shape:
                     found[key] = unpacked(found[key], packing)
         return found
 

@@ -19,6 +19,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 
 from placement.agent.runtime.fine_tune_worker import import_transformers
+from placement.agent.runtime.lora_adapters import with_adapters
 from placement.agent.runtime.loss_scale import local
 from placement.agent.runtime.rank_groups import begin
 from placement.agent.runtime.tiny_transformer import loss_of
@@ -37,6 +38,13 @@ from tests.placement.agent.runtime.tiny_families import (
     model_of,
 )
 
+ADAPTERS = {
+    "lora_rank": 2,
+    "lora_targets": "all-linear",
+    "lora_alpha": 0,
+    "lora_dropout": 0.0,
+    "seed": 5,
+}
 UNTIED = ("gpt2", "llama", "mixtral", "phi3", "qwen3")
 REFUSED = {
     "bloom": {},
@@ -73,9 +81,15 @@ def gradients(model):
     return total, found
 
 
-def compared(family, mesh, *, along, **changes):
+def compared(family, mesh, *, along, adapters=False, **changes):
     """Return how far a cut model is from a whole one, and a rank's part of it."""
     whole, cut = model_of(family, **changes), model_of(family, **changes)
+    for model in (whole, cut) if adapters else ():
+        with_adapters(model, ADAPTERS)
+        for name, param in model.named_parameters():
+            if "lora_B" in name:
+                # They begin as zeros, with which the others have no gradient.
+                torch.nn.init.normal_(param, std=0.02)
     count = sum(p.numel() for p in whole.parameters())
     cut_by_family(cut, mesh, along=along)
     (loss, grads), (other, others) = gradients(whole), gradients(cut)
@@ -110,6 +124,7 @@ def rank_main(path, environ):
             seen[f"{family} untied"] = compared(
                 family, mesh, along=False, tie_word_embeddings=False, **changes
             )
+    seen["gpt2 adapters"] = compared("gpt2", mesh, along=False, adapters=True)
     refused = {
         family: refusal(family, mesh, **changes) for family, changes in REFUSED.items()
     }
