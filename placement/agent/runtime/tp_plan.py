@@ -21,7 +21,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from placement.agent.runtime.sharded_model import placed
 from placement.planner.launch.execution import not_cut
-from placement.planner.launch.tensor_families import why_not_heads
+from placement.planner.launch.tensor_families import why_not_heads, why_not_sequences
 
 PACKED = "packed_colwise"
 SUMMED = "replicated_with_grad_allreduce"
@@ -31,8 +31,9 @@ HIDDEN = "hidden_states"
 Change = Callable[[torch.Tensor], torch.Tensor]
 OWN_STYLES = {
     *("conv1d_colwise", "conv1d_rowwise", "conv1d_packed", "packed_colwise_3"),
+    "local_table",
 }
-"""Styles of `placement.agent.runtime.conv1d_styles`."""
+"""Styles of `placement.agent.runtime.tensor_styles`."""
 KNOWN_STYLES = OWN_STYLES | {
     *("colwise", "colwise_gather_output", "rowwise", "rowwise_split_input"),
     *("embedding_rowwise", "embedding_colwise", "moe_tp_experts"),
@@ -51,10 +52,22 @@ OWN_PLANS: Mapping[str, Mapping[str, str]] = {
         "transformer.h.*.mlp.c_proj": "conv1d_rowwise",
         "lm_head": "colwise_gather_output",
     },
+    "opt": {
+        "model.decoder.embed_tokens": "embedding_rowwise",
+        "model.decoder.embed_positions": "local_table",
+        "model.decoder.layers.*.self_attn.q_proj": "colwise",
+        "model.decoder.layers.*.self_attn.k_proj": "colwise",
+        "model.decoder.layers.*.self_attn.v_proj": "colwise",
+        "model.decoder.layers.*.self_attn.out_proj": "rowwise",
+        "model.decoder.layers.*.fc1": "colwise",
+        "model.decoder.layers.*.fc2": "rowwise",
+        "lm_head": "colwise_gather_output",
+    },
 }
 """Family -> plan, of families for which transformers has none."""
 DIVIDED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "gpt2": {"transformer.h.*.attn": ("num_heads", "split_size")},
+    "opt": {"model.decoder.layers.*.self_attn": ("num_heads",)},
 }
 """Family -> module -> attributes that become those of one rank."""
 SIDES: Mapping[str, Mapping[str, str]] = {
@@ -99,6 +112,8 @@ def cut_by_family(
     Raises:
         NotRunnable: the family has no plan, or its sizes cannot be shared evenly.
     """
+    if along and (why := why_not_sequences(model.config.model_type)):
+        raise not_cut(why)
     is_whole = tied is None
     tied = is_tied(model) if tied is None else tied
     styles = _styles_of(model, tied=tied)
@@ -171,7 +186,7 @@ def _apply(model: nn.Module, mesh: DeviceMesh, styles: Mapping[str, str]) -> Non
     from transformers.distributed.tensor_parallel import apply_tensor_parallelism
 
     if OWN_STYLES & {*styles.values()}:
-        import placement.agent.runtime.conv1d_styles  # noqa: F401
+        import placement.agent.runtime.tensor_styles  # noqa: F401
 
     apply_tensor_parallelism(model, mesh, dict(styles))
     for module in model.modules():

@@ -349,20 +349,23 @@ def execution_of_pretrained(
                 "its gradients"
             )
         )
-    if why := _why_not_tensor(width, spec):
+    if why := _why_not_tensor(plan.launch, spec):
         raise NotRunnable(why)
     sizes = {"heads": width, "seq": settings["seq"], "weights": form}
     return execution_of(plan, {**WHOLE, **sizes})
 
 
-def _why_not_tensor(width: int, spec: Mapping[str, Any] | None) -> str:
+def _why_not_tensor(launch: Mapping[str, Any], spec: Mapping[str, Any] | None) -> str:
     """Return why the layers of a model (as JSON) cannot be cut; "": they can."""
+    width = int(launch.get("tensor_degree", 1))
     if width < 2 or spec is None:
         return ""
     shape = spec.get("shape") or {}
     heads = int(shape.get("heads", 1))
     kv_heads = int(shape.get("kv_heads", heads))
-    return why_not_tensor(str(spec.get("family")), heads, kv_heads, width)
+    along = bool(launch.get("sequence_parallel"))
+    family = str(spec.get("family"))
+    return why_not_tensor(family, heads, kv_heads, width, along=along)
 
 
 def _form_of_weights(
@@ -395,7 +398,8 @@ def _execution_of_stages(
     width = int(plan.launch.get("tensor_degree", 1))
     why = why_not_stages(plan.launch)
     if not why and known:
-        why = why_not_family(str(known.get("family"))) or _why_not_tensor(width, known)
+        why = why_not_family(str(known.get("family")))
+        why = why or _why_not_tensor(plan.launch, known)
     if not why and trains_adapters:
         why = why_not_adapters(plan.launch["bounds"])
     if why:

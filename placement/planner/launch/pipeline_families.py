@@ -12,8 +12,8 @@ from placement.planner.launch.tensor_families import TENSOR_FAMILIES
 from placement.planner.values.strategies import GPIPE, INTERLEAVED, PIPELINE
 from telemetry.protocol.sentences import sentence
 
-PIPELINE_FAMILIES = TENSOR_FAMILIES
-"""Values of ``model_type``. Gradients of each were compared with those of one process.
+PIPELINE_FAMILIES = TENSOR_FAMILIES - {"opt"}
+"""Values of ``model_type``. The others have their blocks within a decoder. Gradients of each were compared with those of one process.
 """
 SCHEDULES = (PIPELINE.schedule, GPIPE.schedule, INTERLEAVED.schedule)
 

@@ -11,21 +11,27 @@ TENSOR_FAMILIES = frozenset(
     {
         *("gemma", "gemma2", "gemma3_text", "glm4", "glm4_moe", "gpt2", "gpt_neox"),
         *("granite", "llama"),
-        *("mistral", "mixtral", "olmo", "olmo2", "olmoe", "phi", "phi3"),
+        *("mistral", "mixtral", "olmo", "olmo2", "olmoe", "opt", "phi", "phi3"),
         *("qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "smollm3", "starcoder2"),
     }
 )
 """Values of ``model_type``. Gradients of each were compared with those of one process.
 """
+WHOLE_SEQUENCES = frozenset({"opt"})
+"""Families whose blocks compute on the tokens of all sequences in one dimension, or add
+residuals within the layers that are cut."""
 
 
-def why_not_tensor(family: str, heads: int, kv_heads: int, width: int) -> str:
+def why_not_tensor(
+    family: str, heads: int, kv_heads: int, width: int, *, along: bool = False
+) -> str:
     """Return why a recipe cannot cut the layers of a model; "": it can.
 
     Args:
         family: ``model_type`` of its config.json.
         heads, kv_heads: of one layer.
         width: GPUs that share every layer.
+        along: they also share the sequence between the layers.
     """
     if family not in TENSOR_FAMILIES:
         return sentence(
@@ -33,7 +39,24 @@ def why_not_tensor(family: str, heads: int, kv_heads: int, width: int) -> str:
             "recipe can train",
             family=family[:40],
         )
+    if along and (why := why_not_sequences(family)):
+        return why
     return why_not_heads(heads, kv_heads, width)
+
+
+def why_not_sequences(family: str) -> str:
+    """Return why a recipe cannot cut the sequences of a model; "": it can.
+
+    >>> why_not_sequences("llama")
+    ''
+    """
+    if family not in WHOLE_SEQUENCES:
+        return ""
+    return sentence(
+        "the recipe cannot cut the sequences of models of the family {family} between "
+        "the layers",
+        family=family[:40],
+    )
 
 
 def why_not_heads(heads: int, kv_heads: int, width: int) -> str:

@@ -65,7 +65,7 @@ def test_gradients_of_every_family_are_those_of_one_process(seen):
 @pytest.mark.timeout(400)
 def test_gradients_of_two_stages_with_cut_layers_are_those_of_the_model(seen):
     """Layers and sequences of every family, with tied and untied heads."""
-    assert set(seen["stages"]) == TENSOR_FAMILIES
+    assert set(seen["stages"]) == TENSOR_FAMILIES & PIPELINE_FAMILIES
     for family, run in seen["stages"].items():
         assert run["loss"] < ROUNDING and run["gradient"] < 1e-4, (family, run)
 
@@ -77,6 +77,7 @@ def test_models_that_cannot_be_cut_are_refused_with_the_reason(seen):
     assert "no tensor-parallel plan of family gpt_oss" in refused["gpt_oss"]
     assert "2 must divide the 3 heads" in refused["llama"]
     assert "inner width 33" in refused["mixtral"]
+    assert "the sequences of models of the family opt" in refused["opt"]
     for words in refused.values():
         assert "choose a plan of: One GPU, " in words
 
@@ -85,6 +86,8 @@ def test_the_portal_knows_without_the_model_what_can_be_cut():
     assert why_not_tensor("qwen3", 32, 8, 8) == ""
     assert why_not_tensor("gpt2", 12, 12, 2) == ""
     assert "the 25 heads" in why_not_tensor("gpt2", 25, 25, 2)
+    assert why_not_tensor("opt", 12, 12, 2) == ""
+    assert "the sequences" in why_not_tensor("opt", 12, 12, 2, along=True)
     assert "2 must divide" not in why_not_tensor("bloom", 12, 12, 2)
     assert "the family bloom" in why_not_tensor("bloom", 12, 12, 2)
     assert "the 8 key/value heads" in why_not_tensor("qwen3", 32, 8, 16)

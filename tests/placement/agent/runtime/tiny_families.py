@@ -10,6 +10,8 @@ SIZES = {
     "vocab_size": WORDS,
     "hidden_size": 32,
     "intermediate_size": 64,
+    "ffn_dim": 64,
+    "dropout": 0.0,
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,

@@ -1,7 +1,8 @@
-"""Styles by which GPT-2's linear layers are cut over GPUs.
+"""Styles by which layers are cut over GPUs, beside those of transformers.
 
-Its layers are transformers' Conv1D, whose weight is [inputs, outputs]. transformers'
-own styles expect [outputs, inputs]. Import of this module registers the styles.
+GPT-2's linear layers are transformers' Conv1D, whose weight is [inputs, outputs].
+transformers' styles expect [outputs, inputs]. OPT's table of positions is called with
+a mask. Import of this module registers the styles.
 """
 
 from typing import Any
@@ -19,6 +20,7 @@ from torch.distributed.tensor import (
 from transformers.distributed.parallel_utils import ALL_PARALLEL_STYLES
 from transformers.distributed.tensor_parallel import (
     ColwiseParallel,
+    EmbeddingParallel,
     PackedColwiseParallel,
     PackedRowwiseParallel,
     RowwiseParallel,
@@ -81,6 +83,14 @@ class PackedConv1d(PackedRowwiseParallel):  # type: ignore[misc]
         return made
 
 
+class LocalTable(EmbeddingParallel):  # type: ignore[misc]
+    """Cut a table whose forward computes its rows, and join what the ranks look up."""
+
+    def should_use_local_tensors(self, module: nn.Module) -> bool:
+        """Return that the forward gets plain tensors."""
+        return True
+
+
 def _cut(module: nn.Module, name: str, mesh: DeviceMesh, place: Any) -> None:
     """Replace a parameter by this rank's part. Nothing is sent."""
     param = module.get_parameter(name)
@@ -91,6 +101,7 @@ def _cut(module: nn.Module, name: str, mesh: DeviceMesh, place: Any) -> None:
 
 ALL_PARALLEL_STYLES.register("conv1d_colwise", Conv1dColwise())
 ALL_PARALLEL_STYLES.register("conv1d_rowwise", Conv1dRowwise())
+ALL_PARALLEL_STYLES.register("local_table", LocalTable(shard_dim=1))
 ALL_PARALLEL_STYLES.register("conv1d_packed", PackedConv1d(split_factor=MATRICES))
 ALL_PARALLEL_STYLES.register(
     "packed_colwise_3", PackedColwiseParallel(split_factor=MATRICES)
