@@ -21,7 +21,11 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from placement.agent.runtime.sharded_model import placed
 from placement.planner.launch.execution import not_cut
-from placement.planner.launch.tensor_families import why_not_heads, why_not_sequences
+from placement.planner.launch.tensor_families import (
+    IMAGE_FAMILIES,
+    why_not_heads,
+    why_not_sequences,
+)
 
 PACKED = "packed_colwise"
 SUMMED = "replicated_with_grad_allreduce"
@@ -42,7 +46,20 @@ KNOWN_STYLES = OWN_STYLES | {
 """Styles with which gradients were compared with those of one process. The others of
 transformers are for attention with a latent (MLA) and for sinks.
 """
+IMAGE_LAYERS = {
+    "layers.*.attention.q_proj": "colwise",
+    "layers.*.attention.k_proj": "colwise",
+    "layers.*.attention.v_proj": "colwise",
+    "layers.*.attention.o_proj": "rowwise",
+    "layers.*.mlp.fc1": "colwise",
+    "layers.*.mlp.fc2": "rowwise",
+}
+"""Plan within the base model of an image classifier."""
 OWN_PLANS: Mapping[str, Mapping[str, str]] = {
+    **{
+        family: {f"{family}.{name}": style for name, style in IMAGE_LAYERS.items()}
+        for family in IMAGE_FAMILIES
+    },
     "gpt2": {
         "transformer.wte": "embedding_rowwise",
         "transformer.wpe": "embedding_colwise",
@@ -81,7 +98,7 @@ SIDES: Mapping[str, Mapping[str, str]] = {
 class Packing(NamedTuple):
     """Matrices in one parameter that are cut separately."""
 
-    count: int
+    matrices: int
     dim: int
     """They lie side by side along this dimension, counted from the last."""
 
@@ -102,8 +119,8 @@ def cut_by_family(
     Every rank needs the same whole weights. Nothing is sent.
 
     Args:
-        model: a language model of transformers with its weights, or a piece of it. It
-            may have adapters of PEFT.
+        model: a language model of transformers with its weights, or a piece of it, or
+            an image classifier. It may have adapters of PEFT.
         mesh: the tensor ranks.
         along: also cut activations between attention and MLP along the sequence.
         tied: whether the head of the whole model has the weight of the table. None:
@@ -161,7 +178,7 @@ def unpacked(value: Any, packing: Packing) -> torch.Tensor:
     """
     if value.ndim < 2:
         return value
-    count, at = packing.count, value.ndim + packing.dim
+    count, at = packing.matrices, value.ndim + packing.dim
     if not isinstance(value, DTensor):
         return value.unflatten(at, (count, -1))
     width, *after = value.shape[at:]

@@ -13,7 +13,8 @@ from placement.planner.values.strategies import GPIPE, INTERLEAVED, PIPELINE
 from telemetry.protocol.sentences import sentence
 
 PIPELINE_FAMILIES = TENSOR_FAMILIES - {"opt"}
-"""Values of ``model_type``. The others have their blocks within a decoder. Gradients of each were compared with those of one process.
+"""Values of ``model_type``. The others have their blocks within a decoder.
+Gradients of each were compared with those of one process.
 """
 SCHEDULES = (PIPELINE.schedule, GPIPE.schedule, INTERLEAVED.schedule)
 

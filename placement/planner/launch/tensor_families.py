@@ -17,6 +17,8 @@ TENSOR_FAMILIES = frozenset(
 )
 """Values of ``model_type``. Gradients of each were compared with those of one process.
 """
+IMAGE_FAMILIES = frozenset({"deit", "vit"})
+"""Image classifiers that can be cut."""
 WHOLE_SEQUENCES = frozenset({"opt"})
 """Families whose blocks compute on the tokens of all sequences in one dimension, or add
 residuals within the layers that are cut."""
@@ -33,7 +35,7 @@ def why_not_tensor(
         width: GPUs that share every layer.
         along: they also share the sequence between the layers.
     """
-    if family not in TENSOR_FAMILIES:
+    if family not in TENSOR_FAMILIES | IMAGE_FAMILIES:
         return sentence(
             "transformers has no tensor-parallel plan of the family {family} that the "
             "recipe can train",

@@ -17,6 +17,7 @@ import torch
 from torch import distributed
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
+from torch.nn.functional import cross_entropy
 
 from placement.agent.runtime.fine_tune_worker import import_transformers
 from placement.agent.runtime.lora_adapters import with_adapters
@@ -25,7 +26,11 @@ from placement.agent.runtime.rank_groups import begin
 from placement.agent.runtime.tiny_transformer import loss_of
 from placement.agent.runtime.tp_plan import cut_by_family
 from placement.planner.launch.execution import NotRunnable
-from placement.planner.launch.tensor_families import TENSOR_FAMILIES, why_not_sequences
+from placement.planner.launch.tensor_families import (
+    IMAGE_FAMILIES,
+    TENSOR_FAMILIES,
+    why_not_sequences,
+)
 from tests.placement.agent.runtime.forked_ranks import fork_ranks
 from tests.placement.agent.runtime.stage_families import (
     comparisons_on,
@@ -45,7 +50,7 @@ ADAPTERS = {
     "lora_dropout": 0.0,
     "seed": 5,
 }
-UNROTATED = ("opt",)
+UNROTATED = ("deit", "opt", "vit")
 """Families with a bias of keys and without rotary positions."""
 UNTIED = ("gpt2", "llama", "mixtral", "opt", "phi3", "qwen3")
 REFUSED = {
@@ -69,8 +74,12 @@ def gradients(model):
     total = 0.0
     for _ in range(2):
         tokens = torch.randint(0, WORDS, (2, 9), generator=draw)
-        logits = model(tokens[:, :-1], use_cache=False).logits
-        loss = loss_of(logits.float(), tokens[:, 1:]) / 2
+        if model.main_input_name == "pixel_values":
+            images = torch.rand((2, 3, 8, 8), generator=draw)
+            loss = cross_entropy(model(images).logits, tokens[:, 0]) / 2
+        else:
+            logits = model(tokens[:, :-1], use_cache=False).logits
+            loss = loss_of(logits.float(), tokens[:, 1:]) / 2
         loss.backward()
         total += loss.item()
     found = {}
@@ -131,6 +140,8 @@ def rank_main(path, environ):
             seen[f"{family} untied"] = compared(
                 family, mesh, along=False, tie_word_embeddings=False, **changes
             )
+    for family in sorted(IMAGE_FAMILIES):
+        seen[family] = compared(family, mesh, along=False)
     seen["gpt2 adapters"] = compared("gpt2", mesh, along=False, adapters=True)
     refused = {
         family: refusal(family, mesh, **changes) for family, changes in REFUSED.items()

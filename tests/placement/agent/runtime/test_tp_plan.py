@@ -11,7 +11,11 @@ from pathlib import Path
 import pytest
 
 from placement.planner.launch.pipeline_families import PIPELINE_FAMILIES
-from placement.planner.launch.tensor_families import TENSOR_FAMILIES, why_not_tensor
+from placement.planner.launch.tensor_families import (
+    IMAGE_FAMILIES,
+    TENSOR_FAMILIES,
+    why_not_tensor,
+)
 
 CODE = Path(__file__).resolve().parents[4]
 ROUNDING = 5e-6
@@ -55,7 +59,7 @@ def test_gradients_of_two_stages_of_every_family_are_those_of_the_model(paths):
 
 @pytest.mark.timeout(400)
 def test_gradients_of_every_family_are_those_of_one_process(seen):
-    assert set(seen["cut"]) >= TENSOR_FAMILIES
+    assert set(seen["cut"]) >= TENSOR_FAMILIES | IMAGE_FAMILIES
     for family, run in seen["cut"].items():
         assert run["loss"] < ROUNDING and run["gradient"] < 1e-4, (family, run)
         # Norms and routers are whole on each rank, and so is the table of GPT-NeoX.

@@ -3,6 +3,7 @@
 import torch
 
 from placement.agent.runtime.fine_tune_worker import import_transformers
+from placement.planner.launch.tensor_families import IMAGE_FAMILIES
 
 WORDS = 13
 """Two ranks have unequal parts of the table."""
@@ -21,6 +22,13 @@ SIZES = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
+IMAGE_SIZES = {
+    "image_size": 8,
+    "patch_size": 4,
+    "num_labels": WORDS,
+    "architectures": ["DeiTForImageClassification"],
+}
+"""DeiT has several classes of classifiers."""
 EXPERTS = {
     "num_experts": 4,
     "num_local_experts": 4,
@@ -35,8 +43,12 @@ MIXTURES = ("glm4_moe", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe")
 def model_of(family, **changes):
     transformers = import_transformers()
     torch.manual_seed(3)
-    config = transformers.AutoConfig.for_model(family, **SIZES | changes)
-    model = transformers.AutoModelForCausalLM.from_config(config).float()
+    sizes = IMAGE_SIZES if family in IMAGE_FAMILIES else {}
+    config = transformers.AutoConfig.for_model(family, **SIZES | sizes | changes)
+    kind = transformers.AutoModelForCausalLM
+    if sizes:
+        kind = transformers.AutoModelForImageClassification
+    model = kind.from_config(config).float()
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
