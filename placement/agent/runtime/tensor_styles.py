@@ -2,7 +2,8 @@
 
 GPT-2's linear layers are transformers' Conv1D, whose weight is [inputs, outputs].
 transformers' styles expect [outputs, inputs]. OPT's table of positions is called with
-a mask. Import of this module registers the styles.
+a mask, and BLOOM's attention with the position biases (ALiBi) of all heads. Import of
+this module registers the styles.
 """
 
 from typing import Any
@@ -24,6 +25,7 @@ from transformers.distributed.tensor_parallel import (
     PackedColwiseParallel,
     PackedRowwiseParallel,
     RowwiseParallel,
+    TensorParallelLayer,
 )
 
 MATRICES = 3
@@ -91,6 +93,19 @@ class LocalTable(EmbeddingParallel):  # type: ignore[misc]
         return True
 
 
+class OwnHeadsBias(TensorParallelLayer):  # type: ignore[misc]
+    """Give the attention of a rank the position biases of its heads."""
+
+    def transform_inputs_pre_forward(
+        self, module: Any, args: Any, kwargs: Any, mesh: DeviceMesh
+    ) -> tuple[Any, Any]:
+        """Return the arguments with a part of ``alibi``, [sequences x heads, 1, S]."""
+        whole = kwargs["alibi"]
+        by_head = whole.unflatten(0, (-1, mesh.size(), module.num_heads))
+        own = by_head[:, mesh.get_local_rank()].flatten(0, 1)
+        return args, {**kwargs, "alibi": own}
+
+
 def _cut(module: nn.Module, name: str, mesh: DeviceMesh, place: Any) -> None:
     """Replace a parameter by this rank's part. Nothing is sent."""
     param = module.get_parameter(name)
@@ -101,6 +116,7 @@ def _cut(module: nn.Module, name: str, mesh: DeviceMesh, place: Any) -> None:
 
 ALL_PARALLEL_STYLES.register("conv1d_colwise", Conv1dColwise())
 ALL_PARALLEL_STYLES.register("conv1d_rowwise", Conv1dRowwise())
+ALL_PARALLEL_STYLES.register("own_heads_bias", OwnHeadsBias())
 ALL_PARALLEL_STYLES.register("local_table", LocalTable(shard_dim=1))
 ALL_PARALLEL_STYLES.register("conv1d_packed", PackedConv1d(split_factor=MATRICES))
 ALL_PARALLEL_STYLES.register(

@@ -35,7 +35,7 @@ HIDDEN = "hidden_states"
 Change = Callable[[torch.Tensor], torch.Tensor]
 OWN_STYLES = {
     *("conv1d_colwise", "conv1d_rowwise", "conv1d_packed", "packed_colwise_3"),
-    "local_table",
+    *("local_table", "own_heads_bias"),
 }
 """Styles of `placement.agent.runtime.tensor_styles`."""
 KNOWN_STYLES = OWN_STYLES | {
@@ -60,6 +60,15 @@ OWN_PLANS: Mapping[str, Mapping[str, str]] = {
         family: {f"{family}.{name}": style for name, style in IMAGE_LAYERS.items()}
         for family in IMAGE_FAMILIES
     },
+    "bloom": {
+        "transformer.word_embeddings": "embedding_rowwise",
+        "transformer.h.*.self_attention": "own_heads_bias",
+        "transformer.h.*.self_attention.query_key_value": "colwise",
+        "transformer.h.*.self_attention.dense": "rowwise",
+        "transformer.h.*.mlp.dense_h_to_4h": "colwise",
+        "transformer.h.*.mlp.dense_4h_to_h": "rowwise",
+        "lm_head": "colwise_gather_output",
+    },
     "gpt2": {
         "transformer.wte": "embedding_rowwise",
         "transformer.wpe": "embedding_colwise",
@@ -83,6 +92,7 @@ OWN_PLANS: Mapping[str, Mapping[str, str]] = {
 }
 """Family -> plan, of families for which transformers has none."""
 DIVIDED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "bloom": {"transformer.h.*.self_attention": ("num_heads",)},
     "gpt2": {"transformer.h.*.attn": ("num_heads", "split_size")},
     "opt": {"model.decoder.layers.*.self_attn": ("num_heads",)},
 }

@@ -9,7 +9,16 @@ from telemetry.protocol.sentences import sentence
 
 TENSOR_FAMILIES = frozenset(
     {
-        *("gemma", "gemma2", "gemma3_text", "glm4", "glm4_moe", "gpt2", "gpt_neox"),
+        *(
+            "bloom",
+            "gemma",
+            "gemma2",
+            "gemma3_text",
+            "glm4",
+            "glm4_moe",
+            "gpt2",
+            "gpt_neox",
+        ),
         *("granite", "llama"),
         *("mistral", "mixtral", "olmo", "olmo2", "olmoe", "opt", "phi", "phi3"),
         *("qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "smollm3", "starcoder2"),
@@ -19,7 +28,7 @@ TENSOR_FAMILIES = frozenset(
 """
 IMAGE_FAMILIES = frozenset({"deit", "vit"})
 """Image classifiers that can be cut."""
-WHOLE_SEQUENCES = frozenset({"opt"})
+WHOLE_SEQUENCES = frozenset({"bloom", "opt"})
 """Families whose blocks compute on the tokens of all sequences in one dimension, or add
 residuals within the layers that are cut."""
 

@@ -54,8 +54,9 @@ UNROTATED = ("deit", "opt", "vit")
 """Families with a bias of keys and without rotary positions."""
 UNTIED = ("gpt2", "llama", "mixtral", "opt", "phi3", "qwen3")
 REFUSED = {
-    "bloom": {},
+    "bloom": {"along": True},
     "gpt2": {"hidden_size": 24, "num_attention_heads": 3},
+    "gpt_bigcode": {},
     "gpt_oss": EXPERTS,
     "llama": {
         "hidden_size": 24,

@@ -219,8 +219,8 @@ def test_a_plan_that_the_model_cannot_follow_is_refused_with_those_that_it_can()
     assert execution_of_pretrained(cut, long, spec).tensor_degree == 2
     gpt2 = well_known_spec("gpt2").to_json()
     assert execution_of_pretrained(cut, long, gpt2).tensor_degree == 2
-    with pytest.raises(NotRunnable, match="the family bloom that"):
-        execution_of_pretrained(cut, long, gpt2 | {"family": "bloom"})
+    with pytest.raises(NotRunnable, match="the family falcon that"):
+        execution_of_pretrained(cut, long, gpt2 | {"family": "falcon"})
     spec["shape"]["kv_heads"] = 3
     with pytest.raises(NotRunnable, match="2 must divide the 32 heads and the 3 key"):
         execution_of_pretrained(cut, long, spec)
