@@ -52,7 +52,7 @@ ADAPTERS = {
 }
 UNROTATED = ("deit", "opt", "vit")
 """Families with a bias of keys and without rotary positions."""
-UNTIED = ("gpt2", "llama", "mixtral", "opt", "phi3", "qwen3")
+UNTIED = ("gpt2", "llama", "mixtral", "phi3", "qwen3")
 REFUSED = {
     "bloom": {"along": True},
     "gpt2": {"hidden_size": 24, "num_attention_heads": 3},
