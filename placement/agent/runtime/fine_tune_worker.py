@@ -54,7 +54,7 @@ from placement.agent.runtime.lora_adapters import (
     save_merged,
     with_adapters,
 )
-from placement.agent.runtime.model_stage import StageOfRank
+from placement.agent.runtime.model_stage import StageOfRank, names_of
 from placement.agent.runtime.own_worker import OwnTrainer, run
 from placement.agent.runtime.rank_groups import RankGroups
 from placement.agent.runtime.sharded_model import LOWER, blocks_of, share_out
@@ -65,9 +65,9 @@ from placement.agent.runtime.token_blocks import (
     divided,
     write_tokens,
 )
-from placement.agent.runtime.tp_plan import cut_by_family, packed_names, unpacked
+from placement.agent.runtime.tp_plan import cut_by_family, packings, unpacked
 from placement.agent.runtime.trainer import Trainer, inner_optimizers
-from placement.agent.runtime.training_checkpoint import put_in_place
+from placement.agent.runtime.training_checkpoint import put_in_place, stored_shapes
 from placement.planner.launch.execution import (
     Execution,
     NotRunnable,
@@ -243,12 +243,16 @@ class FineTuneTrainer(OwnTrainer):
 
         def placed() -> list[nn.Module]:
             model = base = self.first_model()
-            self.packed = packed_names(base)
             table: Any = base.get_input_embeddings()  # type: ignore[operator]
             self.vocabulary = getattr(table, "num_embeddings", 0)
             blocks = blocks_of(model)
             if self.settings.get("lora_rank"):
                 model = with_adapters(base, self.settings)
+            inner = names_of(model)[base]
+            self.packed = {
+                f"{inner}.{name}" if inner else name: packing
+                for name, packing in packings(base).items()
+            }
             parts, bases, tied = [model], [base], None
             if how.stages > 1:
                 stage = StageOfRank(base, model, how, ranks.place.stage)
@@ -368,12 +372,14 @@ class FineTuneTrainer(OwnTrainer):
         found = super().held(to_read=to_read)
         if self.staged is not None:
             found = self.staged.named_once(found)
-        names = {f"model.{name}" for name in self.packed}
-        stems = tuple(f"optimizer.{name}." for name in self.packed)
-        return {
-            name: unpacked(value) if name in names or name.startswith(stems) else value
-            for name, value in found.items()
-        }
+        stored = stored_shapes() if to_read and self.packed else {}
+        for name, packing in self.packed.items():
+            stem = f"optimizer.{name}."
+            for key in (f"model.{name}", *(k for k in found if k.startswith(stem))):
+                # Earlier checkpoints have the weights of GPT-2 as they are.
+                if key in found and stored.get(key) != found[key].shape:
+                    found[key] = unpacked(found[key], packing)
+        return found
 
     def _output(self, inputs: torch.Tensor) -> torch.Tensor:
         logits: torch.Tensor = self.model(inputs, use_cache=False).logits

@@ -2,8 +2,9 @@
 
 transformers has a tensor-parallel plan of most families: the names of their linear
 layers, and which dimension of each is cut (``base_model_tp_plan`` of the family's
-configuration, huggingface.co/docs/transformers/perf_infer_gpu_multi). The cut weights
-are DTensors, so checkpoints, the optimizer and the export see whole tensors.
+configuration, huggingface.co/docs/transformers/perf_infer_gpu_multi). Families without
+one have a plan here. The cut weights are DTensors, so checkpoints, the optimizer and
+the export see whole tensors.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import distributed, nn
@@ -20,7 +21,11 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from placement.agent.runtime.sharded_model import placed
 from placement.planner.launch.execution import not_cut
-from placement.planner.launch.tensor_families import why_not_heads
+from placement.planner.launch.tensor_families import (
+    IMAGE_FAMILIES,
+    why_not_heads,
+    why_not_sequences,
+)
 
 PACKED = "packed_colwise"
 SUMMED = "replicated_with_grad_allreduce"
@@ -28,14 +33,92 @@ SUMMED = "replicated_with_grad_allreduce"
 HIDDEN = "hidden_states"
 """The argument of transformers' blocks, attentions and MLPs."""
 Change = Callable[[torch.Tensor], torch.Tensor]
-KNOWN_STYLES = {
+OWN_STYLES = {
+    *("conv1d_colwise", "conv1d_rowwise", "conv1d_packed", "packed_colwise_3"),
+    *("local_table", "own_heads_bias"),
+}
+"""Styles of `placement.agent.runtime.tensor_styles`."""
+KNOWN_STYLES = OWN_STYLES | {
     *("colwise", "colwise_gather_output", "rowwise", "rowwise_split_input"),
     *("embedding_rowwise", "embedding_colwise", "moe_tp_experts"),
     *(PACKED, SUMMED),
 }
-"""Styles of transformers with which gradients were compared with those of one process.
-The others are for attention with a latent (MLA) and for sinks.
+"""Styles with which gradients were compared with those of one process. The others of
+transformers are for attention with a latent (MLA) and for sinks.
 """
+IMAGE_LAYERS = {
+    "layers.*.attention.q_proj": "colwise",
+    "layers.*.attention.k_proj": "colwise",
+    "layers.*.attention.v_proj": "colwise",
+    "layers.*.attention.o_proj": "rowwise",
+    "layers.*.mlp.fc1": "colwise",
+    "layers.*.mlp.fc2": "rowwise",
+}
+"""Plan within the base model of an image classifier."""
+OWN_PLANS: Mapping[str, Mapping[str, str]] = {
+    **{
+        family: {f"{family}.{name}": style for name, style in IMAGE_LAYERS.items()}
+        for family in IMAGE_FAMILIES
+    },
+    "bloom": {
+        "transformer.word_embeddings": "embedding_rowwise",
+        "transformer.h.*.self_attention": "own_heads_bias",
+        "transformer.h.*.self_attention.query_key_value": "colwise",
+        "transformer.h.*.self_attention.dense": "rowwise",
+        "transformer.h.*.mlp.dense_h_to_4h": "colwise",
+        "transformer.h.*.mlp.dense_4h_to_h": "rowwise",
+        "lm_head": "colwise_gather_output",
+    },
+    "gpt2": {
+        "transformer.wte": "embedding_rowwise",
+        "transformer.wpe": "embedding_colwise",
+        "transformer.h.*.attn.c_attn": "conv1d_packed",
+        "transformer.h.*.attn.c_proj": "conv1d_rowwise",
+        "transformer.h.*.mlp.c_fc": "conv1d_colwise",
+        "transformer.h.*.mlp.c_proj": "conv1d_rowwise",
+        "lm_head": "colwise_gather_output",
+    },
+    "opt": {
+        "model.decoder.embed_tokens": "embedding_rowwise",
+        "model.decoder.embed_positions": "local_table",
+        "model.decoder.layers.*.self_attn.q_proj": "colwise",
+        "model.decoder.layers.*.self_attn.k_proj": "colwise",
+        "model.decoder.layers.*.self_attn.v_proj": "colwise",
+        "model.decoder.layers.*.self_attn.out_proj": "rowwise",
+        "model.decoder.layers.*.fc1": "colwise",
+        "model.decoder.layers.*.fc2": "rowwise",
+        "lm_head": "colwise_gather_output",
+    },
+}
+"""Family -> plan, of families for which transformers has none."""
+DIVIDED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "bloom": {"transformer.h.*.self_attention": ("num_heads",)},
+    "gpt2": {"transformer.h.*.attn": ("num_heads", "split_size")},
+    "opt": {"model.decoder.layers.*.self_attn": ("num_heads",)},
+}
+"""Family -> module -> attributes that become those of one rank."""
+SIDES: Mapping[str, Mapping[str, str]] = {
+    "conv1d_colwise": {"B.default": "colwise"},
+    "conv1d_rowwise": {"A.default": "rowwise"},
+    "conv1d_packed": {"B.default": "packed_colwise_3"},
+}
+"""Style of a layer of ours -> styles of the sides of its adapter."""
+
+
+class Packing(NamedTuple):
+    """Matrices in one parameter that are cut separately."""
+
+    matrices: int
+    dim: int
+    """They lie side by side along this dimension, counted from the last."""
+
+
+PACKINGS = {
+    PACKED: Packing(2, -2),
+    "packed_colwise_3": Packing(3, -2),
+    "conv1d_packed": Packing(3, -1),
+}
+"""Style -> packing of its weights."""
 
 
 def cut_by_family(
@@ -46,8 +129,8 @@ def cut_by_family(
     Every rank needs the same whole weights. Nothing is sent.
 
     Args:
-        model: a language model of transformers with its weights, or a piece of it. It
-            may have adapters of PEFT.
+        model: a language model of transformers with its weights, or a piece of it, or
+            an image classifier. It may have adapters of PEFT.
         mesh: the tensor ranks.
         along: also cut activations between attention and MLP along the sequence.
         tied: whether the head of the whole model has the weight of the table. None:
@@ -56,10 +139,13 @@ def cut_by_family(
     Raises:
         NotRunnable: the family has no plan, or its sizes cannot be shared evenly.
     """
+    if along and (why := why_not_sequences(model.config.model_type)):
+        raise not_cut(why)
     is_whole = tied is None
     tied = is_tied(model) if tied is None else tied
     styles = _styles_of(model, tied=tied)
     _check_sizes(model, styles, mesh.size())
+    _divide_attributes(model, mesh.size())
     summed = [name for name, style in styles.items() if style == SUMMED]
     _apply(model, mesh, {n: s for n, s in styles.items() if s != SUMMED})
     # Before hooks and ties: in torch 2.13 Module.to drops the hooks of a DTensor, even
@@ -82,36 +168,38 @@ def _cut_like(placements: Any, grad: torch.Tensor) -> torch.Tensor:
     return grad.redistribute(placements=placements)
 
 
-def packed_names(model: Any) -> frozenset[str]:
-    """Return the parameters that hold two matrices in one, which are cut separately."""
-    plan: Mapping[str, str] = model.tp_plan or {}
-    return frozenset(
-        name
-        for name, _ in model.named_parameters()
-        if plan.get(_any_layer(name)) == PACKED
-    )
+def packings(model: Any) -> dict[str, Packing]:
+    """Return the parameters that hold several matrices, with their packing."""
+    plan = _plan_of(model)
+    found = {}
+    for name, param in model.named_parameters():
+        path, _, last = name.rpartition(".")
+        style = plan.get(_any_layer(name)) or _style_of(path, plan)
+        if style in PACKINGS and last != "bias" and param.ndim > 1:
+            found[name] = PACKINGS[style]
+    return found
 
 
-def unpacked(value: Any) -> torch.Tensor:
-    """Return a view of a packed parameter with a dimension for its two matrices.
+def unpacked(value: Any, packing: Packing) -> torch.Tensor:
+    """Return a view of a packed parameter with a dimension for its matrices.
 
-    torch's checkpoints cannot store parts of both matrices as one part of the whole
+    torch's checkpoints cannot store parts of all matrices as one part of the whole
     (torch.distributed.checkpoint, torch 2.13). In the view each part is contiguous.
     """
     if value.ndim < 2:
         return value
-    at = value.ndim - 2
+    count, at = packing.matrices, value.ndim + packing.dim
     if not isinstance(value, DTensor):
-        return value.unflatten(at, (2, -1))
+        return value.unflatten(at, (count, -1))
     width, *after = value.shape[at:]
-    shape = torch.Size((*value.shape[:at], 2, width // 2, *after))
+    shape = torch.Size((*value.shape[:at], count, width // count, *after))
     before: list[Any] = list(value.placements)
     places = [
         Shard(place.dim + 1) if not place.is_replicate() and place.dim >= at else place
         for place in before
     ]
     return DTensor.from_local(
-        value.to_local().unflatten(at, (2, -1)),
+        value.to_local().unflatten(at, (count, -1)),
         value.device_mesh,
         places,
         run_check=False,
@@ -123,6 +211,9 @@ def unpacked(value: Any) -> torch.Tensor:
 def _apply(model: nn.Module, mesh: DeviceMesh, styles: Mapping[str, str]) -> None:
     """Cut parameters and change the forward of their modules."""
     from transformers.distributed.tensor_parallel import apply_tensor_parallelism
+
+    if OWN_STYLES & {*styles.values()}:
+        import placement.agent.runtime.tensor_styles  # noqa: F401
 
     apply_tensor_parallelism(model, mesh, dict(styles))
     for module in model.modules():
@@ -238,7 +329,7 @@ def _styles_of(model: Any, *, tied: bool) -> dict[str, str]:
     Raises:
         NotRunnable: the family has no plan that trains.
     """
-    plan: Mapping[str, str] = model.tp_plan or {}
+    plan = _plan_of(model)
     family = model.config.model_type
     found: dict[str, str] = {}
     names = {module: name for name, module in model.named_modules()}
@@ -274,6 +365,21 @@ def _styles_of(model: Any, *, tied: bool) -> dict[str, str]:
     return found
 
 
+def _plan_of(model: Any) -> Mapping[str, str]:
+    """Return the plan of a model: its names with ``*``, and the style of each."""
+    return OWN_PLANS.get(model.config.model_type) or model.tp_plan or {}
+
+
+def _divide_attributes(model: Any, width: int) -> None:
+    """Set the sizes that a family's attention reads to those of one rank."""
+    divided = DIVIDED.get(model.config.model_type, {})
+    for name, module in model.named_modules():
+        for attribute in divided.get(_any_layer(name), ()):
+            # A module of another stage has none.
+            if size := getattr(module, attribute, None):
+                setattr(module, attribute, size // width)
+
+
 def _style_of(name: str, plan: Mapping[str, str]) -> str:
     """Return the style of a module; "": it is not cut.
 
@@ -284,6 +390,8 @@ def _style_of(name: str, plan: Mapping[str, str]) -> str:
     style = plan.get(_any_layer(layer or name.removesuffix(".base_layer")), "")
     if not layer:
         return style
+    if style in SIDES:
+        return SIDES[style].get(side, "")
     cut = {"A.default": "rowwise", "B.default": "colwise"}.get(side, "none")
     return style if style.startswith(cut) else ""
 

@@ -118,6 +118,16 @@ def resume(trainer: Trainer) -> int:
     return int(about["step"]) + 1
 
 
+def stored_shapes() -> dict[str, torch.Size]:
+    """Return the shape of every whole tensor in the checkpoint, by name."""
+    stored = checkpoint.FileSystemReader(CHECKPOINT).read_metadata()
+    return {
+        name: about.size
+        for name, about in stored.state_dict_metadata.items()
+        if isinstance(about, checkpoint.metadata.TensorStorageMetadata)
+    }
+
+
 def _checkpoint_header(trainer: Trainer, step: int) -> dict[str, Any]:
     how = trainer.how
     return {

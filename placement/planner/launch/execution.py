@@ -299,27 +299,29 @@ def execution_of_own(plan: Plan, backend: str = TORCH) -> Execution:
 
 
 def execution_of_images(plan: Plan, spec: Mapping[str, Any] | None = None) -> Execution:
-    """Return the Execution for a Hugging Face image classifier, which is not cut.
+    """Return the Execution for a Hugging Face image classifier. Its layers may be cut.
 
     Args:
         plan: the Plan.
-        spec: the Plan's ModelSpec (as JSON). None: it is not known.
+        spec: the Plan's ModelSpec (as JSON). None: the node checks the model itself.
 
     Raises:
-        NotRunnable: the Plan cuts the model, or trains adapters.
+        NotRunnable: the Plan cuts the model in a way that the recipe does not, or
+            trains adapters.
+        PlanInvalid: its ranks do not form a grid.
     """
-    if not strategy_of(plan.strategy).keeps_model_whole:
+    if plan.launch.get("schedule") or plan.launch.get("sequence_parallel"):
         raise NotRunnable(
             sentence(
                 "the recipe cannot cut an image classifier into stages or parts of "
-                "layers"
+                "sequences"
             )
         )
     if ((spec or {}).get("shape") or {}).get("lora_rank"):
         raise NotRunnable(
             sentence("it has LoRA adapters, and the recipe trains all weights")
         )
-    return execution_of(plan, WHOLE)
+    return execution_of(plan, {**WHOLE, "heads": _tensor_degree(plan, spec)})
 
 
 def execution_of_pretrained(
@@ -337,32 +339,43 @@ def execution_of_pretrained(
         NotRunnable: the Plan cuts the model in a way that the recipe does not.
         PlanInvalid: its ranks do not form a grid.
     """
-    launch = plan.launch
     form = _form_of_weights(plan, settings, spec)
-    width = int(launch.get("tensor_degree", 1))
-    if launch.get("schedule"):
+    if plan.launch.get("schedule"):
         return _execution_of_stages(plan, settings, spec)
-    if width > 1 and int(launch.get("zero_stage", 0)) >= 2:
+    width = _tensor_degree(plan, spec)
+    sizes = {"heads": width, "seq": settings["seq"], "weights": form}
+    return execution_of(plan, {**WHOLE, **sizes})
+
+
+def _tensor_degree(plan: Plan, spec: Mapping[str, Any] | None) -> int:
+    """Return how many GPUs share every layer of a model without stages.
+
+    Raises NotRunnable if the recipe cannot cut its layers so.
+    """
+    width = int(plan.launch.get("tensor_degree", 1))
+    if width > 1 and int(plan.launch.get("zero_stage", 0)) >= 2:
         raise NotRunnable(
             sentence(
                 "the recipe cannot cut the layers of this model and also share out "
                 "its gradients"
             )
         )
-    if why := _why_not_tensor(width, spec):
+    if why := _why_not_tensor(plan.launch, spec):
         raise NotRunnable(why)
-    sizes = {"heads": width, "seq": settings["seq"], "weights": form}
-    return execution_of(plan, {**WHOLE, **sizes})
+    return width
 
 
-def _why_not_tensor(width: int, spec: Mapping[str, Any] | None) -> str:
+def _why_not_tensor(launch: Mapping[str, Any], spec: Mapping[str, Any] | None) -> str:
     """Return why the layers of a model (as JSON) cannot be cut; "": they can."""
+    width = int(launch.get("tensor_degree", 1))
     if width < 2 or spec is None:
         return ""
     shape = spec.get("shape") or {}
     heads = int(shape.get("heads", 1))
     kv_heads = int(shape.get("kv_heads", heads))
-    return why_not_tensor(str(spec.get("family")), heads, kv_heads, width)
+    along = bool(launch.get("sequence_parallel"))
+    family = str(spec.get("family"))
+    return why_not_tensor(family, heads, kv_heads, width, along=along)
 
 
 def _form_of_weights(
@@ -395,7 +408,8 @@ def _execution_of_stages(
     width = int(plan.launch.get("tensor_degree", 1))
     why = why_not_stages(plan.launch)
     if not why and known:
-        why = why_not_family(str(known.get("family"))) or _why_not_tensor(width, known)
+        why = why_not_family(str(known.get("family")))
+        why = why or _why_not_tensor(plan.launch, known)
     if not why and trains_adapters:
         why = why_not_adapters(plan.launch["bounds"])
     if why:

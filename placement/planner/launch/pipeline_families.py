@@ -12,8 +12,9 @@ from placement.planner.launch.tensor_families import TENSOR_FAMILIES
 from placement.planner.values.strategies import GPIPE, INTERLEAVED, PIPELINE
 from telemetry.protocol.sentences import sentence
 
-PIPELINE_FAMILIES = TENSOR_FAMILIES | {"gpt2"}
-"""Values of ``model_type``. Gradients of each were compared with those of one process.
+PIPELINE_FAMILIES = TENSOR_FAMILIES - {"bloom", "opt"}
+"""Values of ``model_type``. The blocks of OPT are within a decoder, and those of BLOOM
+return tuples. Gradients of each were compared with those of one process.
 """
 SCHEDULES = (PIPELINE.schedule, GPIPE.schedule, INTERLEAVED.schedule)
 

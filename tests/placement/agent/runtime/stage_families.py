@@ -128,7 +128,7 @@ def comparisons(families, mesh=None):
 
 def comparisons_on(mesh):
     """Return the comparisons of families whose layers can be cut."""
-    return comparisons(TENSOR_FAMILIES, mesh)
+    return comparisons(TENSOR_FAMILIES & PIPELINE_FAMILIES, mesh)
 
 
 def write_comparisons(path):

@@ -44,7 +44,7 @@ def settings_for(models, **changes):
     }
 
 
-def test_copies_and_shards_learn_what_one_process_learns_and_transformers_loads_it(
+def test_copies_shards_and_cut_layers_learn_what_one_process_learns(
     models, fork_server, tmp_path
 ):
     one, two = tmp_path / "one", tmp_path / "two"
@@ -57,26 +57,36 @@ def test_copies_and_shards_learn_what_one_process_learns_and_transformers_loads_
     assert rows[0]["parameters"] == spec.parameter_count + 33
     found = estimate(spec, Workload(batch=8)).components
     planned = 2 * found["parameters"] + found["optimizer"]
-    assert rows[-2]["state_bytes_0"] == pytest.approx(planned, rel=0.02)
-    plain = json.loads(
-        run_models(
-            fork_server,
-            *("load", one / "results" / "model", models / "images"),
-            module=IMAGE_MODELS,
-        ).splitlines()[-1]
-    )
-    assert plain["loss"] == pytest.approx(evaluations[5], abs=ROUNDING)
-    assert plain["accuracy"] == pytest.approx(rows[-1]["eval_accuracy"], abs=1e-6)
-    assert plain["classes"] == list(CLASSES)
-    # Two copies take three steps, and FSDP takes the others from their checkpoint.
-    for strategy, steps in (("ddp", 3), ("fsdp", 6)):
+    whole = rows[-2]["state_bytes_0"]
+    assert whole == pytest.approx(planned, rel=0.02)
+    # Two copies take two steps, and others go on from their checkpoint.
+    for strategy, steps in (("ddp", 2), ("fsdp", 4), ("tensor", 6)):
         plan = plan_for(strategy, 2)
         plan["launch"] |= {"precision": "fp32", "checkpointing": "full"}
-        settings = settings_for(models, batch=4, steps=steps)
+        batch = 8 if strategy == "tensor" else 4
+        settings = settings_for(models, batch=batch, steps=steps)
         others, text = trained(fork_server, two, settings, 2, plan=plan, **RECIPE)
-    assert "resuming after step 2, saved by 2 process(es), ddp" in text
+    assert "resuming after step 3, saved by 2 process(es), fsdp" in text
     check_same(others, rows)
     assert others[-1]["eval_accuracy"] == rows[-1]["eval_accuracy"]
+    # The patches, norms and the last layer are whole on both ranks.
+    for rank in (0, 1):
+        assert 0.5 < others[-2][f"state_bytes_{rank}"] / whole < 0.7
+    for folder in (one, two):
+        plain = plainly_loaded(models, fork_server, folder)
+        assert plain["loss"] == pytest.approx(evaluations[5], abs=ROUNDING)
+        assert plain["accuracy"] == pytest.approx(rows[-1]["eval_accuracy"], abs=1e-6)
+        assert plain["classes"] == list(CLASSES)
+
+
+def plainly_loaded(models, server, folder):
+    """Return what plain transformers says of the model that a run has written."""
+    said = run_models(
+        server,
+        *("load", folder / "results" / "model", models / "images"),
+        module=IMAGE_MODELS,
+    )
+    return json.loads(said.splitlines()[-1])
 
 
 def test_a_spoiled_image_ends_the_job_with_its_name(models, fork_server, tmp_path):

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -127,10 +128,22 @@ def test_settings_are_refused_by_the_field():
 
 
 def test_plans_that_cut_the_model_or_train_adapters_are_refused():
-    for strategy in ("tensor", "pipeline"):
-        plan = Plan.from_json(plan_for(strategy, 2))
+    for strategy, gpus in (("pipeline", 2), ("hybrid", 4)):
+        plan = Plan.from_json(plan_for(strategy, gpus))
         with pytest.raises(NotRunnable, match="cannot cut an image classifier"):
             execution_of_images(plan)
+    cut = Plan.from_json(plan_for("tensor", 2))
+    vit = well_known_spec("vit-base").to_json()
+    for spec in (None, vit):
+        assert execution_of_images(cut, spec).tensor_degree == 2
+    with pytest.raises(NotRunnable, match="plan of the family swin"):
+        execution_of_images(cut, vit | {"family": "swin"})
+    odd = vit | {"shape": vit["shape"] | {"heads": 3, "kv_heads": 3}}
+    with pytest.raises(NotRunnable, match="2 must divide the 3 heads"):
+        execution_of_images(cut, odd)
+    shared = replace(cut, launch=cut.launch | {"zero_stage": 2})
+    with pytest.raises(NotRunnable, match="also share out its gradients"):
+        execution_of_images(shared, vit)
     copies = Plan.from_json(plan_for("ddp", 2))
     adapters = with_lora(well_known_spec("gpt2"), rank=2, targets=["c_attn"]).to_json()
     with pytest.raises(NotRunnable, match="trains all weights"):
