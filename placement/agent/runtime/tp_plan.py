@@ -356,7 +356,7 @@ def _styles_of(model: Any, *, tied: bool) -> dict[str, str]:
         # By rows the table's gradient would stay whole.
         found |= {name: "embedding_colwise" for name in (f"{table}.weight", table)}
     if not any("*" in name for name in plan):
-        raise not_cut(f"transformers has no tensor-parallel plan of family {family}")
+        raise not_cut(f"there is no tensor-parallel plan of family {family}")
     if unknown := sorted({*found.values()} - KNOWN_STYLES):
         raise not_cut(
             f"the tensor-parallel plan of family {family} has parts that the recipe "

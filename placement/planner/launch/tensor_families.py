@@ -9,19 +9,10 @@ from telemetry.protocol.sentences import sentence
 
 TENSOR_FAMILIES = frozenset(
     {
-        *(
-            "bloom",
-            "gemma",
-            "gemma2",
-            "gemma3_text",
-            "glm4",
-            "glm4_moe",
-            "gpt2",
-            "gpt_neox",
-        ),
-        *("granite", "llama"),
-        *("mistral", "mixtral", "olmo", "olmo2", "olmoe", "opt", "phi", "phi3"),
-        *("qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "smollm3", "starcoder2"),
+        *("bloom", "gemma", "gemma2", "gemma3_text", "glm4", "glm4_moe", "gpt2"),
+        *("gpt_neox", "granite", "llama", "mistral", "mixtral", "olmo", "olmo2"),
+        *("olmoe", "opt", "phi", "phi3", "qwen2", "qwen2_moe", "qwen3"),
+        *("qwen3_moe", "smollm3", "starcoder2"),
     }
 )
 """Values of ``model_type``. Gradients of each were compared with those of one process.
@@ -46,8 +37,8 @@ def why_not_tensor(
     """
     if family not in TENSOR_FAMILIES | IMAGE_FAMILIES:
         return sentence(
-            "transformers has no tensor-parallel plan of the family {family} that the "
-            "recipe can train",
+            "there is no tensor-parallel plan of the family {family} that the recipe "
+            "can train",
             family=family[:40],
         )
     if along and (why := why_not_sequences(family)):
