@@ -21,7 +21,9 @@ ADAPTER_BYTES = 4
 EXPERT_NAMES = frozenset(
     ("gate", "gate_proj", "up_proj", "down_proj", "w1", "w2", "w3")
 )
-FUSED_FAMILIES = ("deepseek_v2", "deepseek_v3", "mixtral", "olmoe", "qwen3_moe")
+FUSED_FAMILIES = frozenset(
+    ("deepseek_v2", "deepseek_v3", "glm4_moe", "mixtral", "olmoe", "qwen3_moe")
+)
 """In these families PEFT uses these names for the experts stacked in one tensor."""
 MAMBA_FAMILIES = ("falcon_h1", "falcon_mamba", "mamba", "mamba2", "nemotron_h")
 MAMBA_NAMES = frozenset(("out_proj",))

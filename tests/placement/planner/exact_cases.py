@@ -143,6 +143,22 @@ def deepseek(draw, version):
     return config
 
 
+def glm4_moe(draw):
+    return llama_like(
+        draw,
+        attention_bias=draw.random() < 0.5,
+        head_dim=draw.choice([8, 12]),
+        n_routed_experts=8,
+        n_group=2,
+        topk_group=1,
+        num_experts_per_tok=2,
+        n_shared_experts=draw.choice([1, 2]),
+        moe_intermediate_size=draw.randrange(8, 40),
+        first_k_dense_replace=draw.randrange(0, 3),
+        use_qk_norm=draw.random() < 0.5,
+    )
+
+
 def qwen_moe(draw):
     layers = draw.randrange(2, 6)
     return llama_like(
@@ -300,6 +316,7 @@ FAMILIES = {
     "gemma": lambda draw: llama_like(draw, head_dim=draw.choice([8, 12])),
     "gemma2": lambda draw: llama_like(draw, head_dim=draw.choice([8, 12])),
     "gemma3_text": lambda draw: llama_like(draw, head_dim=draw.choice([8, 12])),
+    "glm4_moe": glm4_moe,
     "gpt2": gpt_like,
     "gpt_neox": gpt_neox,
     "gptj": lambda draw: gpt_like(draw, rotary_dim=4),
