@@ -7,12 +7,12 @@ killed loses the counts of the last seconds.
 
 import logging
 import threading
-import time
 from collections import Counter, defaultdict
 
 import redis
 
 from gpuportal import ticks
+from gpuportal.logs.repeated_call import repeat
 
 KEY = "portal.work"
 """A hash in the broker. Its fields are the kind, the label and the unit, with spaces
@@ -21,7 +21,6 @@ WRITE_SECONDS = 10.0
 _lock = threading.Lock()
 _counts: Counter[str] = Counter()
 _seconds: defaultdict[str, float] = defaultdict(float)
-_begun = threading.Event()
 log = logging.getLogger(__name__)
 
 
@@ -30,19 +29,11 @@ def count(kind: str, label: str, seconds: float) -> None:
     with _lock:
         _counts[f"{kind} {label} count"] += 1
         _seconds[f"{kind} {label} seconds"] += seconds
-    _begun.set()
 
 
 def start() -> None:
     """Write the counts of this process from now on, in a thread."""
-    threading.Thread(target=_write_always, name="work-counters", daemon=True).start()
-
-
-def _write_always() -> None:
-    while _begun.wait():
-        time.sleep(WRITE_SECONDS)
-        _begun.clear()
-        write()
+    repeat(write, WRITE_SECONDS, "work-counters")
 
 
 def write() -> None:
@@ -51,6 +42,8 @@ def write() -> None:
         counts, seconds = dict(_counts), dict(_seconds)
         _counts.clear()
         _seconds.clear()
+    if not counts:
+        return
     try:
         with ticks.broker().pipeline() as pipe:
             for name, number in counts.items():

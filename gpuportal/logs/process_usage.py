@@ -9,15 +9,16 @@ import json
 import logging
 import os
 import socket
-import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import redis
 from prometheus_client import Metric, ProcessCollector
 
 from gpuportal import ticks
+from gpuportal.logs.repeated_call import repeat
 
 NAMES_KEY = "portal.processes"
 """A sorted set in the broker: "process host pid", by the Unix seconds of its values."""
@@ -35,15 +36,7 @@ def start(process: str) -> None:
     Args:
         process: what it does: ``web``, ``worker``, ``refine``, ``beat`` or ``ingest``.
     """
-    threading.Thread(
-        target=_write_always, args=(process,), name="process-usage", daemon=True
-    ).start()
-
-
-def _write_always(process: str) -> None:
-    while True:
-        write(process)
-        time.sleep(WRITE_SECONDS)
+    repeat(partial(write, process), WRITE_SECONDS, "process-usage")
 
 
 def write(process: str) -> None:
