@@ -35,7 +35,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 
-from bench.rig.serving_client import Client
+from bench.rig.serving_client import Client, answers_per_second
 from bench.rig.serving_server import NAME, ROOM_BYTES
 from placement.agent.serving.deadline_scheduler import Scheduler
 from placement.agent.serving.queue_simulation import ScheduledModel
@@ -87,18 +87,8 @@ async def serving(path: Path, rows: int, *, admits: bool) -> AsyncIterator[Clien
 
 async def capacity(path: Path, rows: int, seconds: float) -> float:
     """Return answers per second under constant load."""
-    done = 0
     async with serving(path, rows, admits=False) as client:
-        begun = time.perf_counter()
-
-        async def ask_on() -> None:
-            nonlocal done
-            while time.perf_counter() < begun + seconds:
-                fate = await client.infer(None)
-                done += fate == "answered"
-
-        await asyncio.gather(*(ask_on() for _ in range(AT_ONCE)))
-        return done / (time.perf_counter() - begun)
+        return await answers_per_second(client, seconds, AT_ONCE)
 
 
 async def load(

@@ -96,13 +96,13 @@ def count_task(
 
 
 PROCESSES = {"control": "worker"}
-"""What ``/metrics`` calls a worker, by the name that it was given."""
+"""Name of a worker (the part before @) -> its label in ``/metrics``."""
 _process = ["worker"]
 
 
 @celeryd_init.connect(weak=False)
 def note_name(sender: object = "", **_kwargs: object) -> None:
-    """Note what this worker is, for the processes that it forks."""
+    """Store the label of this worker for the processes that it forks."""
     name = str(sender).partition("@")[0]
     _process[0] = PROCESSES.get(name, name)
 

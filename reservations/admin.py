@@ -193,7 +193,7 @@ class UserChangeAdminForm(LoginFormMixin, PlainErrors, UserChangeForm):  # type:
     """
 
     actor_pk: int | None = None
-    """Who edits."""
+    """Primary key of the admin who uses the form."""
 
     def clean(self) -> dict[str, Any]:
         """Refuse that people end their own rights, or those of the last operator."""
@@ -234,7 +234,7 @@ class UserAdmin(DjangoUserAdmin, AuditedAdmin):  # type: ignore[type-arg]
     )
 
     def get_form(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
-        """Return the form, which knows who edits."""
+        """Return the form class with the admin who uses it."""
         form = super().get_form(request, *args, **kwargs)
         form.actor_pk = request.user.pk  # type: ignore[attr-defined]
         return form

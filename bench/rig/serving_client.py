@@ -19,7 +19,7 @@ MOST_CONNECTIONS = 120
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """An answer that is none of the model's."""
+    """A refusal of a request, as the door or the server sent it."""
 
     status: int
     head: bytes
@@ -167,3 +167,21 @@ class Client:
         """Close the connections."""
         for line in self._free:
             line.transport.close()
+
+
+async def answers_per_second(client: Client, seconds: float, at_once: int) -> float:
+    """Return the answers per second to requests without a deadline.
+
+    Args:
+        at_once: how many are always open.
+    """
+    done, begun = 0, time.perf_counter()
+
+    async def ask_on() -> None:
+        nonlocal done
+        while time.perf_counter() < begun + seconds:
+            fate = await client.infer(None)
+            done += fate == "answered"
+
+    await asyncio.gather(*(ask_on() for _ in range(at_once)))
+    return done / (time.perf_counter() - begun)

@@ -49,7 +49,7 @@ from bench.rig.served_site import (
     ServedSite,
     served_site,
 )
-from bench.rig.serving_client import Client, Refusal
+from bench.rig.serving_client import Client, Refusal, answers_per_second
 from telemetry.proc_stat import descendants, process_table
 
 TOKENS = 8
@@ -107,7 +107,7 @@ def request_body() -> tuple[bytes, int]:
 
 @dataclass
 class Load:
-    """What came of the requests of one load on one way."""
+    """The outcomes of the requests of one load, at the door or at the socket."""
 
     fates: Counter[str] = field(default_factory=Counter)
     answers: list[float] = field(default_factory=list)
@@ -203,20 +203,6 @@ async def print_pairs(clients: dict[str, Client], count: int, site: ServedSite) 
         )
     spent = (f"{one} {1e3 * (used[one] - before[one]) / count:.2f}" for one in used)
     print(f"\nCPU ms of a pair: {', '.join(spent)}", flush=True)
-
-
-async def capacity(client: Client, seconds: float) -> float:
-    """Return answers per second under constant load."""
-    done, begun = 0, time.perf_counter()
-
-    async def ask_on() -> None:
-        nonlocal done
-        while time.perf_counter() < begun + seconds:
-            fate = await client.infer(None)
-            done += fate == "answered"
-
-    await asyncio.gather(*(ask_on() for _ in range(AT_ONCE)))
-    return done / (time.perf_counter() - begun)
 
 
 async def add_load(
@@ -335,7 +321,7 @@ async def measure(site: ServedSite, args: argparse.Namespace) -> int:
     most: list[float] = []
     for turn in range(args.rounds):
         # Each round uses the present capacity, because others use the machine too.
-        most.append(await capacity(clients[DIRECT], args.seconds))
+        most.append(await answers_per_second(clients[DIRECT], args.seconds, AT_ONCE))
         for percent in args.loads:
             for way, client in clients.items():
                 await add_load(

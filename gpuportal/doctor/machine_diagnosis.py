@@ -128,9 +128,7 @@ def _driver(facts: MachineFacts) -> Diagnosis:
     if facts.simulated:
         return note("driver", sentence("the GPUs are simulated"))
     if facts.without_gpus:
-        fact = sentence(
-            "the machine needs no driver, because GPUPORTAL_BACKEND is none"
-        )
+        fact = sentence("GPUPORTAL_BACKEND=none uses no driver")
         return note("driver", fact)
     if facts.gpus is None:
         return problem(

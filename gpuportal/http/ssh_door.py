@@ -240,7 +240,7 @@ class _Passage:
         self._until: datetime | None = None
 
     async def report_end(self, until: datetime) -> None:
-        """Tell the node that access ends at another time. Never waits."""
+        """Send the node the new end of access, without waiting."""
         known, self._until = self._until, until
         if self._counting and known not in (None, until):
             report = {UNTIL: until.timestamp()}

@@ -11,9 +11,9 @@ EXIT_SECONDS = 3.0
 def repeat(call: Callable[[], object], every_seconds: float, name: str) -> None:
     """Call a function now and after each interval, in a thread.
 
-    At exit Python stops a daemon thread in the middle of a call, with the locks that it
-    holds. Who needs one of them then, as a client of the broker that closes its
-    connections, would wait for ever. So the exit waits for the call.
+    At exit Python stops a daemon thread in the middle of a call, and the thread keeps
+    its locks. A client of the broker that then closes its connections would wait for
+    such a lock for ever. So the exit waits for the call.
 
     Args:
         call: takes no longer than `EXIT_SECONDS`.

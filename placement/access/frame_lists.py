@@ -70,7 +70,7 @@ class FrameLists:
         self._readers = _readers.setdefault(asyncio.get_running_loop(), {})
 
     def put(self, key: str, frames: list[Frame]) -> None:
-        """Append frames soon. Never waits."""
+        """Append frames soon, without waiting."""
         if (take := self._readers.get(key)) is not None:
             for frame in frames:
                 take(frame)

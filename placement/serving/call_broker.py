@@ -99,7 +99,7 @@ class LocalTunnel(Protocol):
         """Send a call to the node. The answer is given to `reply`."""
 
     async def cancel_call(self, call: str) -> None:
-        """Tell the node that the client has left."""
+        """Cancel a call whose client has disconnected."""
 
 
 class CallBroker:

@@ -105,7 +105,7 @@ class _Tunnel:
             await self._send(call.frame())
 
     async def cancel_call(self, call: str) -> None:
-        """Tell the node that the client of a call of this process has left."""
+        """Cancel a call of this process whose client has disconnected."""
         if self.open.pop(call, None) is not None:
             await self._send(pack({"kind": "cancel", "call": call}))
 

@@ -49,7 +49,7 @@ class Mailbox:
         self._arrived = asyncio.Event()
 
     def put(self, channel: str, message: bytes) -> None:
-        """Keep a message in place of the previous one. Never waits."""
+        """Keep a message in place of the previous one, without waiting."""
         self._messages[channel] = message
         self._arrived.set()
 

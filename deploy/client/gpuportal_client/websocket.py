@@ -68,7 +68,7 @@ class Socket:
         self._put(_frame(kind, data))
 
     def leave(self):
-        """Close it with a goodbye. Never waits."""
+        """Send a close frame and close the connection, without waiting."""
         with contextlib.suppress(OSError):
             self.line.send(_frame(CLOSE, struct.pack(">H", 1000)))
         self.line.close()
@@ -87,7 +87,7 @@ class Socket:
                 raise Refused(f"the connection has ended: {error}", 3) from None
 
     def messages(self):
-        """Return the messages that have come: (kind, data). Never waits."""
+        """Return the messages that have come, (kind, data), without waiting."""
         try:
             data = self.line.recv(RECEIVED_BYTES)
         except (BlockingIOError, ssl.SSLWantReadError):

@@ -68,10 +68,11 @@ may be a link to a folder that its owner uses for other files, too.
 INCLUDE = re.compile(r"\s*+(?:-r|-c|--requirement|--constraint)[\s=]*(\S.*)")
 LOCAL = re.compile(r"\s*+(?:[-.]|[^#]*[/\\])")
 """A line of a requirements file that may depend on the folder of the file."""
+_WEB_ADDRESS = r"https?://[^\s#]++"
 ANYWHERE = re.compile(
     r"\s*+--(?:pre|prefer-binary|no-index|require-hashes)\s*+"
     r"|\s*+--(?:no-binary|only-binary|trusted-host)[\s=]++[\w.:,-]++\s*+"
-    r"|\s*+(?:-i|--index-url|--extra-index-url)[\s=]++https?://[^\s#]++\s*+"
+    rf"|\s*+(?:-i|--index-url|--extra-index-url)[\s=]++{_WEB_ADDRESS}\s*+"
 )
 """A line of options that means the same in every folder."""
 VARIABLE = re.compile(r"\$\{([A-Z0-9_]+)\}")

@@ -122,17 +122,24 @@ def gpt_neox(draw):
     )
 
 
+def grouped_experts(draw):
+    """Fields of DeepSeek's and GLM's experts."""
+    return {
+        "n_routed_experts": 8,
+        "n_group": 2,
+        "topk_group": 1,
+        "num_experts_per_tok": 2,
+        "n_shared_experts": draw.choice([1, 2]),
+        "moe_intermediate_size": draw.randrange(8, 40),
+        "first_k_dense_replace": draw.randrange(0, 3),
+    }
+
+
 def deepseek(draw, version):
     config = llama_like(
         draw,
         attention_bias=draw.random() < 0.5,
-        n_routed_experts=8,
-        n_group=2,
-        topk_group=1,
-        num_experts_per_tok=2,
-        n_shared_experts=draw.choice([1, 2]),
-        moe_intermediate_size=draw.randrange(8, 40),
-        first_k_dense_replace=draw.randrange(0, 3),
+        **grouped_experts(draw),
         kv_lora_rank=draw.choice([8, 12]),
         q_lora_rank=draw.choice([None, 16]),
         qk_rope_head_dim=draw.choice([4, 8]),
@@ -148,13 +155,7 @@ def glm4_moe(draw):
         draw,
         attention_bias=draw.random() < 0.5,
         head_dim=draw.choice([8, 12]),
-        n_routed_experts=8,
-        n_group=2,
-        topk_group=1,
-        num_experts_per_tok=2,
-        n_shared_experts=draw.choice([1, 2]),
-        moe_intermediate_size=draw.randrange(8, 40),
-        first_k_dense_replace=draw.randrange(0, 3),
+        **grouped_experts(draw),
         use_qk_norm=draw.random() < 0.5,
     )
 

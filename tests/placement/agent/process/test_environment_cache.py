@@ -92,7 +92,8 @@ def test_the_key_follows_the_content_and_what_it_includes(tmp_path):
     twin = tmp_path / "other" / "needs.txt"
     twin.parent.mkdir()
     shutil.copy(base, twin.parent)
-    index = "--extra-index-url https://download.pytorch.org/whl/cpu"
+    address = "https://packages.example.org/simple"
+    index = f"--extra-index-url {address}"
     for text, same in (
         ("numpy\n# ./a\n", True),
         (f"{index}\n--pre\n--only-binary=:all:\n-r base.txt\nnumpy\n", True),
